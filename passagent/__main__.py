@@ -1,0 +1,5 @@
+"""`python -m passagent` is the command `passagent`."""
+
+from passagent.cli import main
+
+main()

@@ -1,0 +1,65 @@
+"""What an episode is told: plain data that the search gathers and prompt.compose puts into words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from passagent.config import AgentConfig
+from passagent.tasks import Task
+
+
+@dataclass(frozen=True)
+class ParentView:
+    """The candidate that the episode starts from."""
+
+    node_id: int | str
+    as_score: float | None
+    status: str
+    files: dict[str, str]
+    """Its pass directory, which the workspace holds when the episode begins."""
+    diagnosis: str = ""
+    """What limits it or what is wrong with it, in words."""
+    observation: str = ""
+    """What observe.observation said of it."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An earlier candidate, a line in the prompt."""
+
+    node_id: int | str
+    status: str
+    as_score: float | None
+    note: str
+    """First line of its first pass file's docstring (prompt.note_of)."""
+
+
+@dataclass(frozen=True)
+class HintView:
+    """A hint as shown; its use is logged under `id`."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class EpisodeContext:
+    """Everything that compose() needs."""
+
+    task: Task
+    target: str
+    """`cpu` or `cuda`."""
+    device_name: str
+    role: str
+    """Name of a file in prompts/roles."""
+    seed: int
+    """The episode's own."""
+    parent: ParentView | None = None
+    best_as: float | None = None
+    """Of the whole run so far."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """Siblings and ancestors, the newest last."""
+    hints: list[HintView] = field(default_factory=list)
+    migrated: bool = False
+    """The parent comes from another island."""
+    limits: AgentConfig = field(default_factory=AgentConfig)

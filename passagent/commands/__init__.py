@@ -1,0 +1,1 @@
+"""The commands behind cli.py, a module each, imported only when called."""

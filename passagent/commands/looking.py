@@ -1,0 +1,127 @@
+"""`passagent runs`, `show` and `best`: what the store holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from passagent.commands.searching import write_files
+from passagent.errors import UsageError
+from passagent.report.summary import run_data, run_text, shown_state
+from passagent.report.text import clock, number, table
+from passagent.report.tree import tree_text
+from passagent.search.setup import stored_config
+from passagent.store import Store, nodes, runs
+from passagent.store.faults import os_fault
+
+
+def list_runs(runs_dir: str, as_json: bool) -> None:
+    """Print all runs, the newest first."""
+    with Store.open(runs_dir, create=False) as store:
+        found = [
+            (run, nodes.best_of_run(store, run.id), runs.islands(store, run.id))
+            for run in runs.list_runs(store)
+        ]
+        if as_json:
+            data = [
+                {
+                    "run": run.id,
+                    "task": run.task,
+                    "model": run.model,
+                    "device": run.device,
+                    "state": shown_state(run),
+                    "episodes": sum(island.episodes for island in islands),
+                    "iters": run.iters,
+                    "best_as": best.as_score if best else None,
+                    "created_at": run.created_at,
+                    "elapsed_s": round(run.elapsed_s, 3),
+                }
+                for run, best, islands in found
+            ]
+            print(json.dumps({"runs": data}))
+            return
+        rows = [
+            [
+                run.id,
+                run.created_at[:16].replace("T", " "),
+                run.task,
+                run.model,
+                run.device,
+                shown_state(run),
+                f"{sum(island.episodes for island in islands)}/{run.iters}",
+                number(best.as_score if best else None),
+                clock(run.elapsed_s),
+            ]
+            for run, best, islands in found
+        ]
+        header = ["run", "begun (UTC)", "task", "model", "device", "state", ">episodes", ">best AS", ">time"]
+        print(table(header, rows, indent=""))
+
+
+def show(name: str, runs_dir: str, as_json: bool) -> None:
+    """Print a run: summary, islands, tree."""
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        config = stored_config(run)
+        found = nodes.of_run(store, run.id)
+        best = nodes.best_of_run(store, run.id)
+        if as_json:
+            tree = [
+                {
+                    "node": node.id,
+                    "parent": node.parent_id,
+                    "island": node.island,
+                    "episode": node.episode_id,
+                    "state": node.state,
+                    "status": node.status,
+                    "as_score": node.as_score,
+                    "note": node.note,
+                    "files": node.files_path,
+                    "created_at": node.created_at,
+                }
+                for node in found
+            ]
+            print(json.dumps(run_data(store, run, config) | {"tree": tree}))
+            return
+        print(tree_text(found, best.id if best else None))
+        print()
+        print(run_text(store, run, config))
+
+
+def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None:
+    """Write the run's best pass to directory `out`. Raises UsageError if it holds files and not `force`."""
+    path = Path(out)
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        node = nodes.best_of_run(store, run.id)
+        if node is None:
+            raise UsageError(
+                f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried"
+            )
+        files = nodes.get_files(store, node)
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"--out {path}: is a file; name a directory")
+        if path.is_dir() and any(path.iterdir()):
+            if not force:
+                raise UsageError(
+                    f"--out {path}: holds files; name another directory, or --force to replace them"
+                )
+            _clear(path)
+        try:
+            write_files(files, path)
+        except OSError as error:
+            raise os_fault(error, path) from error
+        if as_json:
+            data = {"run": run.id, "node": node.id, "as_score": node.as_score, "path": str(path.absolute())}
+            print(json.dumps(data | {"files": sorted(files)}))
+        else:
+            score = number(node.as_score, 4)
+            print(f"node {node.id} (AS {score}) of run {run.id}: {len(files)} files in {path}")
+            print(f"evaluate again: passagent eval {run.task_path} --pass-dir {path} --device {run.device}")
+
+
+def _clear(path: Path) -> None:
+    """Remove an earlier candidate's files from `path`; whatever else lies there stays."""
+    for file in path.rglob("*"):
+        if file.is_file() and file.suffix in {".py", ".json"}:
+            file.unlink()

@@ -1,0 +1,199 @@
+"""`passagent run` and `passagent resume`: set up, search, and say what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from passagent.config import Config, load_config, override
+from passagent.errors import EXIT_INTERRUPTED, PassagentError
+from passagent.models import open_model
+from passagent.report.board import Board
+from passagent.report.progress import Progress, open_progress
+from passagent.report.summary import run_data, run_text, runs_dir_flag
+from passagent.search.controller import search
+from passagent.search.runlog import run_log
+from passagent.search.session import Evaluator, Session
+from passagent.search.setup import (
+    Diagnose,
+    new_run,
+    open_session,
+    same_run,
+    stored_config,
+    stored_task,
+)
+from passagent.store import Store, nodes, runs
+from passagent.store.faults import os_fault
+from passagent.store.runs import Run
+from passagent.tasks import Task, load_task
+
+log = logging.getLogger("passagent.commands")
+
+
+class Interrupted(PassagentError):
+    """A person stopped the search; everything is stored."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Stand-ins for the model, evaluator and diagnosis that the configuration names."""
+
+    model: Any = None
+    evaluator: Evaluator | None = None
+    diagnose: Diagnose | None = None
+
+
+def run(
+    task_path: str,
+    preset: str | None,
+    settings: dict[str, Any],
+    runs_dir: str,
+    as_json: bool,
+    new: bool,
+    parts: Parts | None = None,
+) -> None:
+    """Search for passes for a task; an equal search that was left unfinished is gone on with, unless `new`.
+
+    Raises PassagentError; Interrupted after Ctrl-C.
+    """
+    parts = parts or Parts()
+    task = load_task(task_path)
+    config = load_config(preset, settings)
+    if parts.evaluator is None:
+        _check_device(config)
+    model = parts.model or open_model(config.model)
+    with Store.open(runs_dir) as store:
+        found = None if new else same_run(store, task, config)
+        if found:
+            print(
+                f"going on with run {found.id}: it has this task and these settings (--new starts another)",
+                file=sys.stderr,
+            )
+        _search(store, found or new_run(store, task, config), task, config, model, as_json, parts)
+
+
+def resume(
+    name: str, settings: dict[str, Any], runs_dir: str, as_json: bool, parts: Parts | None = None
+) -> None:
+    """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
+    parts = parts or Parts()
+    with Store.open(runs_dir, create=False) as store:
+        found = runs.find_run(store, name)
+        config = stored_config(found)
+        if settings:
+            config = override(config, settings)
+        task = stored_task(found)
+        if parts.evaluator is None:
+            _check_device(config)
+        model = parts.model or open_model(config.model)
+        _search(store, found, task, config, model, as_json, parts)
+
+
+def _check_device(config: Config) -> None:
+    """Raise UsageError for a device that is not here, before anything is stored."""
+    from passagent.evaluator.referee import check_device
+
+    check_device(config.evaluator.device)
+
+
+def _search(
+    store: Store, run: Run, task: Task, config: Config, model: Any, as_json: bool, parts: Parts
+) -> None:
+    """Run a session and print its summary. Raises what the search raises, with how to go on."""
+    from passagent.evaluator.pool import EvaluatorPool
+
+    go_on = f"passagent resume {run.id}{runs_dir_flag(store)}"
+    with run_log(store.runs_dir / run.id) as log_path:
+        evaluator = parts.evaluator or EvaluatorPool(config.evaluator)
+        stream = sys.stderr if as_json else sys.stdout
+        print(
+            f"run {run.id}: {task.name} ({len(task.subgraphs)} graphs), {config.model.name}, "
+            f"{config.evaluator.device}, {run.islands} islands, {config.search.iters} episodes, "
+            f"seed {run.seed}; log: {log_path}",
+            file=stream,
+            flush=True,
+        )
+        progress = open_progress(Board.of(store, run), stream)
+        try:
+            session = open_session(
+                store, run, task, config, progress.on_event, model, evaluator, parts.diagnose
+            )
+            asyncio.run(_run_session(session, progress, go_on))
+        except PassagentError as error:
+            log.exception("the search ended with an error")
+            error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
+            raise
+        except Exception:
+            log.exception("the search ended with an error of passagent's own")
+            raise
+        finally:
+            progress.close()
+    run = runs.get_run(store, run.id)
+    exported = export_best(store, run)
+    if as_json:
+        print(json.dumps(run_data(store, run, config, exported)))
+    else:
+        print(run_text(store, run, config, exported))
+    if session.is_interrupted:
+        raise Interrupted(f"interrupted; everything is stored, go on with: {go_on}")
+
+
+async def _run_session(session: Session, progress: Progress, go_on: str) -> None:
+    """Search until it ends; the first Ctrl-C stops it cleanly, the second at once."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if session.is_interrupted:
+            progress.close()
+            print(
+                f"passagent: killed; everything is stored, go on with: {go_on}", file=sys.stderr, flush=True
+            )
+            os._exit(EXIT_INTERRUPTED)  # the evaluator ends with its parent
+        progress.say("stopping: what is in flight is finished and stored; Ctrl-C again stops at once")
+        session.stop("interrupted", interrupted=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        # locked before the settings are changed: they are another process's while it runs
+        session.owner = runs.lock(session.store, session.run.id)
+        runs.set_config(
+            session.store, session.run.id, session.config.model_dump_json(), session.config.search.iters
+        )
+        session.run = runs.get_run(session.store, session.run.id)
+        await search(session)
+    finally:
+        await session.model.close()
+        await session.evaluator.close()
+
+
+def export_best(store: Store, run: Run) -> Path | None:
+    """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError."""
+    best = nodes.best_of_run(store, run.id)
+    if best is None:
+        return None
+    path = store.runs_dir / run.id / "best"
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+        write_files(nodes.get_files(store, best), path)
+    except OSError as error:
+        raise os_fault(error, path) from error
+    return path
+
+
+def write_files(files: dict[str, str], path: Path) -> None:
+    """Write a candidate's files under `path`."""
+    from passagent.evaluator.result import Candidate
+
+    path.mkdir(parents=True, exist_ok=True)
+    Candidate(files).write(path)

@@ -1,0 +1,37 @@
+"""The errors a person may see. Each is one line: what is wrong, where, and what to do.
+
+The exit codes are those of the command line: 0 done, 1 failed, 2 usage, 130 interrupted.
+"""
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class PassagentError(Exception):
+    """Something failed that passagent can explain in one line."""
+
+    exit_code = EXIT_FAILED
+
+
+class UsageError(PassagentError):
+    """The command, a path, a configuration key or a credential is not usable as given."""
+
+    exit_code = EXIT_USAGE
+
+
+class TaskError(PassagentError):
+    """A task or subgraph on disk is broken; the message names the file."""
+
+
+class InfrastructureError(PassagentError):
+    """The machine failed (a lost worker, a lost GPU, a full disk): never charged to a candidate."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """`"; did you mean 'x'?"` for the closest known word, else the list of known words."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(sorted(known))}"

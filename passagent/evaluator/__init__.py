@@ -1,0 +1,24 @@
+"""Everything between a candidate and its AS. It knows nothing of agents, models or searches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passagent.evaluator.result import Candidate, Evaluation
+
+if TYPE_CHECKING:
+    from passagent.config import EvaluatorConfig
+    from passagent.tasks import Task
+
+__all__ = ["Candidate", "Evaluation", "evaluate"]
+
+
+def evaluate(task: Task, candidate: Candidate, config: EvaluatorConfig | None = None) -> Evaluation:
+    """Judge one candidate, for notebooks and scripts: the same referee, the same result.
+
+    Raises TaskError if eager itself fails, UsageError for a device that is not here.
+    """
+    from passagent.evaluator.referee import Referee
+
+    with Referee(config) as referee:
+        return referee.evaluate(task, candidate)

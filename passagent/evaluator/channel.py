@@ -1,0 +1,160 @@
+"""What passes between the referee and a worker: framed JSON, and tensors as bytes in shared memory.
+
+The channel carries plain data only: no pickle, so nothing that a worker sends can run on the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+import torch
+
+MAX_MESSAGE = 16 << 20
+"""Bytes of one message, at most."""
+_ALIGN = 64
+_HEADER = struct.Struct("!I")
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+class ChannelTimeout(Exception):
+    """No complete message came in time."""
+
+
+class Channel:
+    """A stream socket that carries JSON objects, each with a four-byte length, and descriptors beside."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+
+    def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        """Send one object (and descriptors). Raises ChannelClosed."""
+        data = json.dumps(message).encode()
+        try:
+            if fds:
+                socket.send_fds(self.socket, [_HEADER.pack(len(data))], list(fds))
+                self.socket.sendall(data)
+            else:
+                self.socket.sendall(_HEADER.pack(len(data)) + data)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self, timeout_s: float | None = None, max_fds: int = 0) -> tuple[dict[str, Any], list[int]]:
+        """The next object and its descriptors.
+
+        Raises ChannelClosed, ChannelTimeout, ValueError if it is malformed.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        header, fds = self._read(_HEADER.size, deadline, max_fds)
+        (length,) = _HEADER.unpack(header)
+        if length > MAX_MESSAGE:
+            raise ValueError(f"a message of {length} bytes")
+        body, _ = self._read(length, deadline, 0)
+        message = json.loads(body)
+        if not isinstance(message, dict):
+            raise ValueError("a message that is no object")
+        return message, fds
+
+    def _read(self, size: int, deadline: float | None, max_fds: int) -> tuple[bytes, list[int]]:
+        data, fds = bytearray(), []
+        while len(data) < size:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+                    raise ChannelTimeout
+            try:
+                if max_fds:
+                    part, received, _, _ = socket.recv_fds(self.socket, size - len(data), max_fds)
+                    fds.extend(received)
+                else:
+                    part = self.socket.recv(size - len(data))
+            except OSError as error:
+                raise ChannelClosed(str(error)) from error
+            if not part:
+                raise ChannelClosed
+            data += part
+        return bytes(data), fds
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Arena:
+    """Anonymous shared memory that holds tensors one after the other, each described by a plain dict."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd, self.size = fd, size
+        self._map = mmap.mmap(fd, size) if size else None
+        self._used = 0
+
+    @classmethod
+    def create(cls, size: int) -> Arena:
+        """A new arena of `size` bytes; hand `arena.fd` to the other side. Raises OSError."""
+        fd = os.memfd_create("passagent-arena", os.MFD_CLOEXEC)
+        os.ftruncate(fd, max(size, mmap.PAGESIZE))
+        return cls(fd, max(size, mmap.PAGESIZE))
+
+    @staticmethod
+    def room(tensors: list[torch.Tensor]) -> int:
+        """Bytes that `tensors` need."""
+        return sum(-(-t.numel() * t.element_size() // _ALIGN) * _ALIGN + _ALIGN for t in tensors)
+
+    def reset(self) -> None:
+        """Forget what was written."""
+        self._used = 0
+
+    def write(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """Copy a tensor in; returns its description: dtype, shape, offset in bytes.
+
+        Raises ValueError if there is no room.
+        """
+        count = tensor.numel() * tensor.element_size()
+        offset = -(-self._used // _ALIGN) * _ALIGN
+        if offset + count > self.size:
+            raise ValueError(f"outputs are larger than eager's: {offset + count} of {self.size} bytes")
+        if count:
+            flat = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
+            flat.copy_(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
+        self._used = offset + count
+        return {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "offset": offset,
+        }
+
+    def read(self, description: dict[str, Any]) -> torch.Tensor:
+        """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
+        dtype = getattr(torch, str(description["dtype"]), None)
+        shape, offset = description["shape"], description["offset"]
+        plain = (
+            isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) and type(offset) is int
+        )
+        if not isinstance(dtype, torch.dtype) or not plain:
+            raise ValueError("a tensor description that makes no sense")
+        count = 1
+        for n in shape:
+            count *= n
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        if offset < 0 or offset + count * dtype.itemsize > self.size:
+            raise ValueError("a tensor outside its arena")
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset).reshape(shape).clone()
+
+    def close(self) -> None:
+        """Unmap and close. Tensors that were read are copies and stay valid."""
+        if self._map is not None:
+            try:
+                self._map.close()
+            except BufferError:
+                pass  # a frombuffer view is still alive; the mapping goes with it
+            self._map = None
+        os.close(self.fd)

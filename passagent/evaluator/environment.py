@@ -1,0 +1,115 @@
+"""What a measurement depends on: machine, versions, the evaluator's own code; and a worker's environment."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SOURCES = ["evaluator/**/*.py", "kernels/*", "tasks/*.py"]
+
+_ALLOWED = {
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "OMP_NUM_THREADS",
+    "CXX",
+    "NVIDIA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV",
+}
+
+
+def worker_environment(scratch: Path) -> dict[str, str]:
+    """The environment of a candidate, from an allow-list: no key and no token of the parent is in it."""
+    kept = {name: value for name, value in os.environ.items() if name in _ALLOWED}
+    # Freed memory stays with the process, on both sides: no page faults for what glibc would give back and
+    # ask for again at every call.
+    keep = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
+    private = {
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "TRITON_CACHE_DIR": scratch / "triton",
+        "XDG_CACHE_HOME": scratch,
+    }
+    fixed = {"PYTHONDONTWRITEBYTECODE": "1", "GLIBC_TUNABLES": keep, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return kept | {name: str(path) for name, path in private.items()} | fixed
+
+
+def import_path() -> dict[str, str]:
+    """`PYTHONPATH` for a trusted process of ours: it finds what this one finds, wherever that was set up."""
+    return {"PYTHONPATH": os.pathsep.join([str(_ROOT.parent), *(path for path in sys.path if path)])}
+
+
+@functools.cache
+def evaluator_version() -> str:
+    """passagent's version and a hash of every source that a result depends on."""
+    from passagent import __version__
+
+    digest = hashlib.sha256()
+    for pattern in _SOURCES:
+        for path in sorted(_ROOT.glob(pattern)):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"{__version__}+{digest.hexdigest()[:12]}"
+
+
+def describe(device: str) -> dict[str, Any]:
+    """Machine, device and library versions, as plain data."""
+    import torch
+
+    found: dict[str, Any] = {
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load_1m": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "triton": _version("triton"),
+        "passagent": _version("passagent"),
+    }
+    if device.startswith("cuda"):
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "gpu": properties.name,
+            "multiprocessors": properties.multi_processor_count,
+            "gpu_memory_gb": round(properties.total_memory / 2**30, 1),
+            "cuda": torch.version.cuda,
+            "capability": f"{properties.major}.{properties.minor}",
+        }
+    return found
+
+
+def device_name(device: str) -> str:
+    """A person's name for the device: the GPU's, or the CPU's model."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu_model()} ({os.cpu_count()} cores)"
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,157 @@
+"""What the names of a candidate's files stand for: imported modules, its own definitions, locals."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+OWN = "pass_dir"
+
+
+@dataclass
+class File:
+    """A parsed file: its imports (local name to full name) and its own top-level definitions."""
+
+    name: str
+    module: str
+    tree: ast.Module
+    imports: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    values: dict[str, ast.expr] = field(default_factory=dict)
+    """Module-level assignments: name to the assigned expression (the last one)."""
+
+
+class World:
+    """All files of a candidate that parse."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self.files: dict[str, File] = {}
+        self.too_deep: list[str] = []
+        for name, text in sources.items():
+            if not name.endswith(".py"):
+                continue
+            try:
+                tree = ast.parse(text)
+            except (RecursionError, MemoryError):
+                self.too_deep.append(name)
+                continue
+            except (SyntaxError, ValueError):
+                continue  # not loadable: load_passes says why
+            module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            self.files[module] = File(name, module, tree)
+        self.tops = {module.split(".")[0] for module in self.files}
+        for file in self.files.values():
+            self._fill(file)
+
+    def canonical(self, module: str, level: int = 0) -> str:
+        """Full name of an imported module: the candidate's own ones begin with `pass_dir.`."""
+        if level:
+            return f"{OWN}.{module}" if module else OWN
+        if module.split(".", maxsplit=1)[0] in self.tops:
+            return f"{OWN}.{module}"
+        return module
+
+    def resolve(self, name: str, depth: int = 0) -> str:
+        """The full name behind names that a file of the candidate imports from elsewhere."""
+        if not name.startswith(f"{OWN}.") or depth > 20:
+            return name
+        parts = name.split(".")[1:]
+        for end in range(len(parts), 0, -1):
+            file = self.files.get(".".join(parts[:end]))
+            rest = parts[end:]
+            if file is None:
+                continue
+            if rest and rest[0] in file.imports:
+                return self.resolve(".".join([file.imports[rest[0]], *rest[1:]]), depth + 1)
+            if (
+                rest
+                and rest[0] in file.values
+                and (value := self.dotted(file.values[rest[0]], file)) is not None
+            ):
+                return self.resolve(".".join([value, *rest[1:]]), depth + 1)
+            return name
+        return name
+
+    def dotted(self, node: ast.expr, file: File, local: frozenset[str] = frozenset()) -> str | None:
+        """The full name of `torch.nn.functional.relu`, `F.relu`, `helper.f`; None if the base is a value."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id in local:
+            return None
+        if node.id in file.imports:
+            base = file.imports[node.id]
+        elif node.id in file.functions or node.id in file.values:
+            if parts:
+                return None
+            base = f"{OWN}.{file.module}.{node.id}"
+        else:
+            return None
+        return self.resolve(".".join([base, *reversed(parts)]))
+
+    def own(self, name: str) -> tuple[File, str] | None:
+        """File and top-level name of a full name that begins with `pass_dir.`."""
+        module, _, attribute = name.removeprefix(f"{OWN}.").rpartition(".")
+        file = self.files.get(module)
+        return (file, attribute) if file is not None and name.startswith(f"{OWN}.") else None
+
+    def _fill(self, file: File) -> None:
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    full = self.canonical(alias.name)
+                    if alias.asname:
+                        file.imports[alias.asname] = full
+                    else:
+                        file.imports[alias.name.split(".")[0]] = self.canonical(alias.name.split(".")[0])
+            elif isinstance(node, ast.ImportFrom):
+                module = self.canonical(node.module or "", node.level)
+                for alias in node.names:
+                    if module == OWN:
+                        file.imports[alias.asname or alias.name] = f"{OWN}.{alias.name}"
+                    else:
+                        file.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+        for node in file.tree.body:
+            if isinstance(node, ast.FunctionDef):
+                file.functions[node.name] = node
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        file.values[target.id] = node.value
+            elif (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and node.value is not None
+            ):
+                file.values[node.target.id] = node.value
+
+
+def targets(comprehension: ast.comprehension) -> set[str]:
+    """Names that a comprehension binds."""
+    return {node.id for node in ast.walk(comprehension.target) if isinstance(node, ast.Name)}
+
+
+def bound_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
+    """Parameters and names assigned in a function: local there, whatever they mean elsewhere."""
+    arguments = function.args
+    names = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+    names |= {a.arg for a in (arguments.vararg, arguments.kwarg) if a is not None}
+    body = function.body if isinstance(function.body, list) else [function.body]
+    pending: list[ast.AST] = list(body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, ast.comprehension):  # its names are bound inside of it only
+            pending += [node.iter, *node.ifs]
+            continue
+        if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            names.add(node.name)
+        pending += ast.iter_child_nodes(node)
+    return names

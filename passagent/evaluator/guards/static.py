@@ -1,0 +1,196 @@
+"""Static inspection: every module of a candidate, by its syntax tree, before anything of it runs.
+
+A closed world (INTEGRITY L0): what code may name is listed in rules.py, and what is not listed is refused, so
+that there is no way to reach a computing operator, a file or the interpreter's insides, by whatever detour.
+What can only be told at run time (the arithmetic of `a + b`) is left to the dispatch guard.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from passagent.evaluator.guards import bodies, rules
+from passagent.evaluator.guards.host import HIDDEN, Host
+from passagent.evaluator.guards.scope import OWN, File, World
+from passagent.evaluator.result import Candidate, Violation
+
+_RESERVED = {"torch", "triton", "numpy", "passagent", OWN} | set(sys.stdlib_module_names)
+_MAX_BYTES = 1 << 20
+_ROLES = {
+    "pattern": bodies.check_pattern,
+    "replacement_args": bodies.check_replacement_args,
+    "replacement_func": bodies.check_replacement_func,
+}
+
+
+def inspect(candidate: Candidate) -> list[Violation]:
+    """Every broken rule in every .py file, manifest or not, by file and line; [] for an honest candidate.
+
+    A file that is no Python is not a violation: it does not load, and the loader says why.
+    """
+    size = sum(len(text.encode()) for text in candidate.files.values())
+    if size > _MAX_BYTES:
+        message = f"the candidate's files hold {size} bytes; at most {_MAX_BYTES}"
+        return [Violation(rule="size", file=min(candidate.files), line=1, message=message)]
+    world = World(candidate.files)
+    found: list[Violation] = []
+    for file in world.files.values():
+        try:
+            found += _Inspection(world, file).run()
+        except RecursionError:
+            world.too_deep.append(file.name)
+    message = "expressions are nested too deeply to be read; split them"
+    found += [Violation(rule="nesting", file=name, line=1, message=message) for name in world.too_deep]
+    return sorted(found, key=lambda violation: (violation.file, violation.line, violation.rule))
+
+
+class _Inspection:
+    """One file."""
+
+    def __init__(self, world: World, file: File) -> None:
+        self.world, self.file = world, file
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        top = self.file.module.split(".")[0]
+        if top in _RESERVED:
+            self.report(
+                "module_name", self.file.tree, f"a file named {top} hides a library's module; rename it"
+            )
+        self.imports()
+        host = Host(self.world, self.file, self.report)
+        for statement in self.file.tree.body:
+            if isinstance(statement, ast.FunctionDef):
+                self.function(statement, host)
+            else:
+                self.statement(statement, host)
+        self.kernel_sources()
+        return self.found
+
+    def report(self, rule: str, node: ast.AST, message: str) -> None:
+        line = getattr(node, "lineno", 1)
+        violation = Violation(rule=rule, file=self.file.name, line=line, message=message)
+        if violation not in self.found:
+            self.found.append(violation)
+
+    def imports(self) -> None:
+        meanings: dict[str, str] = {}
+        for node in ast.walk(self.file.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self.module(alias.name, node)
+                    bound = alias.asname or alias.name.split(".")[0]
+                    self.meaning(meanings, bound, alias.name if alias.asname else bound, node)
+            elif isinstance(node, ast.ImportFrom):
+                self.from_import(node, meanings)
+        for name in meanings.keys() & self.file.functions.keys():
+            where = self.file.functions[name]
+            self.report("rebound_import", where, f"`{name}` is imported too; use another name")
+
+    def from_import(self, node: ast.ImportFrom, meanings: dict[str, str]) -> None:
+        module = node.module or ""
+        own = self.world.canonical(module, node.level).split(".")[0] == OWN
+        if not own:
+            self.module(module, node)
+        for alias in node.names:
+            self.meaning(meanings, alias.asname or alias.name, f"{node.level}:{module}.{alias.name}", node)
+            if alias.name == "*":
+                self.report("star_import", node, "imports *; name what is imported")
+            elif own and alias.name in HIDDEN:
+                message = f"`{alias.name}` of another file is imported; each pass file defines its own"
+                self.report("pattern_reference", node, message)
+            elif alias.name.startswith("_") and not own:
+                self.report(
+                    "private_attribute", node, f"`{module}.{alias.name}` is private; use public names"
+                )
+            elif module == "passagent.kernels" and f"{module}.{alias.name}" not in rules.HOST_NAMES:
+                self.report(
+                    "import", node, f"passagent.kernels offers cpp_kernel and cuda_kernel, not {alias.name}"
+                )
+
+    def meaning(self, meanings: dict[str, str], name: str, full: str, node: ast.AST) -> None:
+        if meanings.setdefault(name, full) != full:
+            self.report("rebound_import", node, f"`{name}` is imported from two places; use two names")
+
+    def module(self, name: str, node: ast.AST) -> None:
+        full = self.world.canonical(name)
+        if full.split(".")[0] == OWN or name in rules.IMPORTS:
+            return
+        if any(name == known or name.startswith(f"{known}.") for known in rules.EXTENSIONS):
+            message = f"{name} builds or calls native host code; use passagent.kernels or Triton"
+            self.report("host_extension", node, message)
+        else:
+            known = (
+                "torch, triton, triton.language, math, functools, typing, passagent.kernels and its own files"
+            )
+            self.report("import", node, f"`{name}` may not be imported; a pass may import {known}")
+
+    def function(self, node: ast.FunctionDef, host: Host) -> None:
+        if node.name in _ROLES:
+            host.signature(node)
+            _ROLES[node.name](self.world, self.file, node, self.report)
+        elif bodies.is_kernel(self.world, self.file, node):
+            host.signature(node)
+            bodies.check_kernel(self.world, self.file, node, self.report)
+        else:
+            if bodies.is_cached(self.world, self.file, node):
+                bodies.check_cached(self.world, self.file, node, self.report)
+            host.visit(node)
+
+    def statement(self, node: ast.stmt, host: Host) -> None:
+        """A module-level statement: constants, kernels and tables, no calls for their effect."""
+        called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+        if called is not None and host.dotted(called) != "torch.fx.wrap":
+            message = "a call for its effect when the file is imported; do it in the replacement function"
+            self.report("module_call", node, message)
+        nothing = (
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
+        )
+        for part in ast.walk(node):
+            if isinstance(part, ast.FunctionDef):
+                message = "a function defined in a block; define functions at the top of the file"
+                self.report("statement", part, message)
+            elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                self.stored(part, optional=nothing)
+        host.visit(node)
+
+    def stored(self, name: ast.Name, optional: bool) -> None:
+        if name.id in self.file.imports and not optional:
+            self.report("rebound_import", name, f"`{name.id}` is imported and assigned; use another name")
+        elif name.id in _ROLES:
+            self.report("role_assigned", name, f"`{name.id}` must be written as a function, with def")
+
+    def kernel_sources(self) -> None:
+        """C++ sources that are visible in the text are checked by the compiler's own rules."""
+        for node in ast.walk(self.file.tree):
+            if (
+                isinstance(node, ast.Call)
+                and self.world.dotted(node.func, self.file) == "passagent.kernels.cpp_kernel"
+            ):
+                given = node.args[:1] + [k.value for k in node.keywords if k.arg == "source"]
+                literal = _literal(given[0], self.file) if given else None
+                if literal is not None:
+                    self.kernel_source(*literal)
+
+    def kernel_source(self, text: str, first_line: int) -> None:
+        from passagent.kernels.build import KernelRefused, check_source  # imports torch
+
+        try:
+            check_source(text)
+        except KernelRefused as error:
+            line = first_line + error.line - 1
+            self.found.append(Violation(rule=error.rule, file=self.file.name, line=line, message=str(error)))
+
+
+def _literal(node: ast.expr, file: File) -> tuple[str, int] | None:
+    """The text of a string constant, or of a module-level name for one, and the line where it starts."""
+    if isinstance(node, ast.Name):
+        node = file.values.get(node.id, node)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value, node.lineno
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _literal(node.left, file), _literal(node.right, file)
+        if left is not None and right is not None:
+            return left[0] + right[0], left[1]
+    return None

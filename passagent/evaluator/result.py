@@ -1,0 +1,177 @@
+"""What an evaluation is: plain data, the same for the agent, the search, the command line and notebooks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from passagent.errors import UsageError
+
+MANIFEST = "sorted_output_pass_rule_names.json"
+
+Status = Literal[
+    "ok",
+    "mismatch",
+    "load_error",
+    "compile_error",
+    "runtime_error",
+    "wrong_result",
+    "timeout",
+    "out_of_memory",
+    "refused",
+    "infrastructure",
+]
+"""Of a subgraph and of the whole (DESIGN 4). No fake score stands for a failure."""
+
+GRAVITY: list[Status] = [
+    "ok",
+    "wrong_result",
+    "mismatch",
+    "runtime_error",
+    "out_of_memory",
+    "timeout",
+    "compile_error",
+    "load_error",
+    "refused",
+    "infrastructure",
+]
+"""From the lightest to the gravest: the status of the whole is the gravest of its subgraphs."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A `pass_dir/`: relative file name to text, the manifest among them."""
+
+    files: dict[str, str]
+
+    @classmethod
+    def from_dir(cls, path: str | Path) -> Candidate:
+        """Read a pass_dir. Raises UsageError if it is missing, empty or holds a file that is no text."""
+        root = Path(path)
+        if not root.is_dir():
+            raise UsageError(f"{root}: no such pass directory")
+        files = {}
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and file.suffix in {".py", ".json"} and "__pycache__" not in file.parts:
+                try:
+                    files[file.relative_to(root).as_posix()] = file.read_text(encoding="utf-8")
+                except (UnicodeDecodeError, OSError) as error:
+                    raise UsageError(f"{file}: cannot be read as text ({error})") from error
+        if not files:
+            raise UsageError(f"{root}: holds no .py file and no {MANIFEST}")
+        return cls(files)
+
+    def write(self, path: str | Path) -> None:
+        """Write the files under `path`, which is created."""
+        for name, text in self.files.items():
+            target = Path(path) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+
+    @property
+    def key(self) -> str:
+        """sha256 of names and contents: equal for equal candidates."""
+        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
+
+
+class Violation(BaseModel):
+    """A broken integrity rule: which, where, and what to do instead."""
+
+    rule: str
+    file: str
+    line: int
+    message: str
+
+
+class Mismatch(BaseModel):
+    """The best attempt of a pattern that matched nowhere: how far it came and where it failed."""
+
+    pass_name: str
+    matched_nodes: int
+    pattern_nodes: int
+    pattern_node: str
+    """The pattern's node that failed, printed as in the graph."""
+    graph_node: str | None
+    """The graph's node that it was held against; None if there is none of its kind."""
+    reason: str
+    """operator, target, attribute, arity, or a value that leaks out of the match, in words."""
+
+
+class Speedup(BaseModel):
+    """eager median / compiled median."""
+
+    e2e: float
+    device: float | None = None
+
+
+class Worst(BaseModel):
+    """The element of an output that differs most, relative to what t = -5 allows."""
+
+    output: int
+    index: list[int]
+    expected: float
+    got: float
+
+
+class GraphResult(BaseModel):
+    """One subgraph of the task."""
+
+    name: str
+    dtype: str
+    status: Status
+    error: str | None = None
+    """Message of the failure, for people and for the agent; no traceback of passagent's own."""
+    matches: int = 0
+    """Replacements made."""
+    applied: list[str] = Field(default_factory=list)
+    """Name of the pass behind each replacement, in order."""
+    mismatches: list[Mismatch] = Field(default_factory=list)
+    passes_from_t: int | None = None
+    """Smallest t in -10..1 at which every output passes; None: at none."""
+    max_abs_diff: float | None = None
+    worst: Worst | None = None
+    speedup: Speedup | None = None
+    eager_ms: float | None = None
+    compiled_ms: float | None = None
+    eager_samples_ms: list[float] = Field(default_factory=list)
+    compiled_samples_ms: list[float] = Field(default_factory=list)
+    trials: int = 0
+    unstable: bool = False
+    """The interquartile range stayed over `unstable_iqr` after every re-measurement."""
+    nodes_before: int = 0
+    nodes_after: int = 0
+    """Operators of the captured graph, and of the rewritten one."""
+
+
+class Evaluation(BaseModel):
+    """A candidate judged on a task."""
+
+    task: str
+    candidate: str
+    """Candidate.key"""
+    device: str
+    dispatch: str
+    timing: Literal["wall", "interpreter", "none"]
+    """`interpreter`: a Triton pass on the CPU, checked and not timed; `none`: nothing got as far."""
+    status: Status
+    as_score: float | None
+    """None where nothing was timed though everything passed (interpreter), or on infrastructure faults."""
+    es: dict[str, float] | None
+    graphs: list[GraphResult]
+    violations: list[Violation] = Field(default_factory=list)
+    error: str | None = None
+    fast_1: float | None = None
+    """Share of subgraphs that are correct and at least as fast as eager."""
+    gmean_speedup: float | None = None
+    """Over the correct subgraphs."""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    """warm-ups, trials, b, p: what the numbers depend on."""
+    environment: dict[str, Any] = Field(default_factory=dict)
+    """Machine, device name, driver and library versions."""
+    evaluator_version: str
+    seconds: float = 0.0

@@ -1,0 +1,156 @@
+"""From an evaluation to a diagnosis: the error of a wrong candidate, the limiter of a right one.
+
+The signals are light: the bytes that inputs and outputs must move against the machine's bandwidth, the
+operators left against the cost of issuing one, and the measured time. No profiler is involved, so a
+limiter is a reading of shares, not a proof; the text gives the numbers behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from passagent.evaluator.result import Evaluation, GraphResult, Status
+from passagent.experience.machine import Machine
+
+Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
+LIMITERS: tuple[str, ...] = get_args(Limiter)
+LABELS: tuple[str, ...] = ("start", "untimed", *LIMITERS, *(s for s in get_args(Status) if s != "ok"))
+"""What a diagnosis may say. `start`: there is no candidate yet; `untimed`: correct, but not timed."""
+
+SHARE = 0.4
+"""A limiter must explain this share of the time; where none does, it is the instructions."""
+
+
+@dataclass(frozen=True)
+class GraphDiagnosis:
+    """One correct and timed subgraph."""
+
+    name: str
+    limiter: Limiter
+    memory_share: float
+    """Time to move the bytes at full bandwidth / measured time."""
+    latency_share: float
+    """Time to issue the operators that are left / measured time."""
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What limits a candidate."""
+
+    label: str
+    """One of LABELS: hints are retrieved by it."""
+    text: str
+    """A paragraph for the author."""
+    graphs: tuple[GraphDiagnosis, ...] = ()
+
+
+START = Diagnosis("start", "No candidate has been evaluated yet.")
+
+
+def diagnose(evaluation: Evaluation, traffic: Mapping[str, int], machine: Machine) -> Diagnosis:
+    """The diagnosis of `evaluation`; `traffic` is bytes moved per subgraph name (see traffic.py)."""
+    if evaluation.status != "ok":
+        return Diagnosis(evaluation.status, _failure(evaluation))
+    timed = [g for g in evaluation.graphs if g.speedup is not None and g.compiled_ms]
+    if not timed:
+        return Diagnosis(
+            "untimed", "Every subgraph is correct; nothing was timed, so nothing is known of speed."
+        )
+    graphs = tuple(_limiter(graph, traffic.get(graph.name, 0), machine) for graph in timed)
+    counts = Counter(graph.limiter for graph in graphs)
+    worst = min(graphs, key=lambda graph: graph.speedup)
+    most = max(counts.values())
+    # among limiters that are equally frequent, the one of the slowest subgraph
+    label = worst.limiter if counts[worst.limiter] == most else counts.most_common(1)[0][0]
+    return Diagnosis(label, _performance(label, graphs, worst, timed, traffic, machine), graphs)
+
+
+def _limiter(graph: GraphResult, moved: int, machine: Machine) -> GraphDiagnosis:
+    assert graph.compiled_ms is not None
+    assert graph.speedup is not None
+    seconds = graph.compiled_ms * 1e-3
+    memory = moved / machine.bandwidth(moved) / seconds
+    latency = max(graph.nodes_after, 1) * machine.issue_s / seconds
+    limiter: Limiter = "instruction_bound"
+    if max(memory, latency) >= SHARE:
+        limiter = "memory_bound" if memory >= latency else "latency_bound"
+    return GraphDiagnosis(graph.name, limiter, memory, latency, graph.speedup.e2e)
+
+
+_MEANING = {
+    "memory_bound": "the time is close to what moving the inputs and outputs takes: only fewer bytes help "
+    "(fuse what still makes an intermediate, read each input once, keep the dtype small)",
+    "latency_bound": "the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
+    "operators and launches help, and less host code around them; faster arithmetic does not",
+    "instruction_bound": "neither memory traffic nor issuing explains the time: the code inside the kernel, "
+    "its access pattern, its parallelism, or an operator that was left as it is decides",
+}
+
+
+def _performance(
+    label: str,
+    graphs: tuple[GraphDiagnosis, ...],
+    worst: GraphDiagnosis,
+    timed: list[GraphResult],
+    traffic: Mapping[str, int],
+    machine: Machine,
+) -> str:
+    slow = sum(graph.speedup < 1 for graph in graphs)
+    result = next(graph for graph in timed if graph.name == worst.name)
+    moved = traffic.get(worst.name, 0)
+    move_ms = moved / machine.bandwidth(moved) * 1e3
+    issue_ms = max(result.nodes_after, 1) * machine.issue_s * 1e3
+    lines = [
+        f"Correct on all subgraphs; {label.replace('_', '-')} on "
+        f"{sum(graph.limiter == label for graph in graphs)} of {len(graphs)}: {_MEANING[label]}."
+    ]
+    if slow:
+        lines.append(f"{slow} of {len(graphs)} subgraphs are slower than eager.")
+    lines.append(
+        f"The least gain is on {worst.name} ({result.dtype}): {worst.speedup:.2f}x, "
+        f"{result.compiled_ms:.4f} ms against {result.eager_ms or 0:.4f} ms; "
+        f"{result.nodes_before} operators became {result.nodes_after}; moving its {moved / 1e6:.2f} MB takes "
+        f"{move_ms:.4f} ms ({worst.memory_share:.0%} of the time), issuing takes {issue_ms:.4f} ms "
+        f"({worst.latency_share:.0%})."
+    )
+    if any(graph.unstable for graph in timed):
+        lines.append("Some timings were unstable; do not read small differences into them.")
+    return " ".join(lines)
+
+
+def _failure(evaluation: Evaluation) -> str:
+    """What went wrong, where first, and how widely."""
+    if evaluation.violations:
+        first = evaluation.violations[0]
+        return f"Refused by rule {first.rule} ({first.file}:{first.line}): {first.message}"
+    failed = [graph for graph in evaluation.graphs if graph.status != "ok"]
+    if not failed:
+        return f"{evaluation.status}: {evaluation.error or 'no reason was recorded'}"
+    first_failed = next((g for g in failed if g.status == evaluation.status), failed[0])
+    where = f"{len(failed)} of {len(evaluation.graphs)} subgraphs fail"
+    dtypes = sorted({graph.dtype for graph in failed})
+    if len(dtypes) < len({graph.dtype for graph in evaluation.graphs}):
+        where += f", all of them {' or '.join(dtypes)}"
+    return f"{where}; first {first_failed.name}: {first_failed.status}. {_detail(first_failed)}".strip()
+
+
+def _detail(graph: GraphResult) -> str:
+    if graph.status == "mismatch" and graph.mismatches:
+        best = max(graph.mismatches, key=lambda m: m.matched_nodes / max(m.pattern_nodes, 1))
+        against = f" against {best.graph_node}" if best.graph_node else ""
+        return (
+            f"{best.pass_name} matched {best.matched_nodes} of {best.pattern_nodes} nodes; "
+            f"{best.pattern_node}{against}: {best.reason}."
+        )
+    if graph.status == "wrong_result" and graph.worst is not None:
+        worst = graph.worst
+        passes = "no tolerance" if graph.passes_from_t is None else f"t >= {graph.passes_from_t}"
+        return (
+            f"Output {worst.output} at {worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g} "
+            f"(largest difference {graph.max_abs_diff or 0:.3g}; passes at {passes})."
+        )
+    return (graph.error or "").strip()

@@ -1,0 +1,112 @@
+"""The curated documents under `knowledge/`: ranked search over their sections, and reading one.
+
+`knowledge/index.md` is the map; a user's own directory (PASSAGENT_RESOURCES) adds and overrides files.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from passagent import resources
+from passagent.errors import UsageError, nearest
+
+ROOT = "knowledge/"
+INDEX = "index.md"
+SUFFIXES = {".md", ".py", ".json"}
+SATURATION, LENGTH_WEIGHT = 1.2, 0.75
+"""k1 and b of BM25 (Robertson and Zaragoza, The Probabilistic Relevance Framework)."""
+OPERATOR_WEIGHT = 0.5
+"""A word that only the task's operators bring, against a word of the query."""
+TITLE_WEIGHT = 3
+"""A word in a heading or a path counts as often as this in the text."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A section of a document."""
+
+    path: str
+    """Relative to knowledge/: what `read` takes."""
+    heading: str
+    text: str
+    score: float = 0.0
+
+
+def documents() -> dict[str, str]:
+    """Relative path to text of every document."""
+    found = {}
+    for name, path in resources.glob(ROOT + "**/*"):
+        if path.suffix in SUFFIXES:
+            found[name.removeprefix(ROOT)] = path.read_text(encoding="utf-8")
+    return found
+
+
+def read(path: str = INDEX) -> str:
+    """The text of one document. Raises UsageError, with the nearest path, for anything else."""
+    found = documents()
+    wanted = path.strip().removeprefix("./").removeprefix(ROOT)
+    if wanted not in found:
+        raise UsageError(f"knowledge: no document '{path}'{nearest(wanted, list(found))}")
+    return found[wanted]
+
+
+def search(query: str, operators: Iterable[str] = (), limit: int = 5) -> list[Passage]:
+    """The sections that answer `query` best (BM25), those that name the task's `operators` ahead."""
+    passages = [
+        section for path, text in documents().items() if path != INDEX for section in _sections(path, text)
+    ]
+    bags = [Counter(_words(p.text) + TITLE_WEIGHT * _words(f"{p.heading} {p.path}")) for p in passages]
+    weights = dict.fromkeys(_words(" ".join(operators)), OPERATOR_WEIGHT)
+    weights.update(dict.fromkeys(_words(query), 1.0))
+    asked = set(_words(query))
+    mean = sum(bag.total() for bag in bags) / max(len(bags), 1)
+    scored = []
+    for passage, bag in zip(passages, bags, strict=True):
+        if asked and not asked & bag.keys():
+            continue
+        score = 0.0
+        for word, weight in weights.items():
+            holders = sum(word in other for other in bags)
+            rarity = math.log(1 + (len(bags) - holders + 0.5) / (holders + 0.5))
+            norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * bag.total() / mean)
+            score += weight * rarity * bag[word] * (SATURATION + 1) / (bag[word] + norm)
+        if score > 0:
+            scored.append(Passage(passage.path, passage.heading, passage.text, score))
+    return sorted(scored, key=lambda p: (-p.score, p.path, p.heading))[:limit]
+
+
+def _sections(path: str, text: str) -> list[Passage]:
+    """A Markdown document by its headings; any other file whole."""
+    if not path.endswith(".md"):
+        return [Passage(path, path.rsplit("/", 1)[-1], text)]
+    sections: list[Passage] = []
+    current: list[str] = []
+    title, heading, fenced = path, "", False
+    for line in [*text.splitlines(), "# "]:
+        fenced ^= line.startswith("```")
+        if line.startswith("#") and not fenced:
+            if "".join(current).strip():
+                sections.append(Passage(path, heading or title, "\n".join(current).strip()))
+            name = line.lstrip("#").strip()
+            title = name if line.startswith("# ") and name else title
+            heading, current = (name if name == title else f"{title}: {name}"), []
+        else:
+            current.append(line)
+    return sections
+
+
+def _words(text: str) -> list[str]:
+    """Lower-case words; `layer_norm` also as `layer` and `norm`; plurals folded."""
+    words = []
+    for word in re.findall(r"[a-z0-9_]+", text.lower()):
+        parts = [part for part in word.split("_") if part]
+        words += [word.strip("_"), *(parts if len(parts) > 1 else [])]
+    return [
+        word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+        for word in words
+        if word
+    ]

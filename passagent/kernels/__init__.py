@@ -1,0 +1,5 @@
+"""The only runtime library that a pass may import beside torch and triton."""
+
+from passagent.kernels.cpp import cpp_kernel
+
+__all__ = ["cpp_kernel"]

@@ -1,0 +1,122 @@
+// What every cpp_kernel source sees: fixed-width integers, <cmath>, half types, and math functions that
+// `#pragma omp simd` loops vectorise through libmvec without -ffast-math (so inf and NaN keep their meaning).
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <omp.h>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#define PASSAGENT_SIMD_MATH(f) \
+  extern "C" __attribute__((simd("notinbranch"), const)) float f(float) noexcept;
+#if defined(__x86_64__) && defined(__GLIBC__)
+PASSAGENT_SIMD_MATH(expf)
+PASSAGENT_SIMD_MATH(logf)
+PASSAGENT_SIMD_MATH(sinf)
+PASSAGENT_SIMD_MATH(cosf)
+#if __GLIBC__ > 2 || __GLIBC_MINOR__ >= 35
+PASSAGENT_SIMD_MATH(erff)
+PASSAGENT_SIMD_MATH(tanhf)
+PASSAGENT_SIMD_MATH(log1pf)
+PASSAGENT_SIMD_MATH(expm1f)
+#endif
+#endif
+
+// bfloat16 and IEEE float16 as storage: arithmetic happens in float, stores round to nearest even.
+struct bfloat16 {
+  uint16_t bits;
+  bfloat16() = default;
+  bfloat16(const bfloat16&) = default;
+  inline bfloat16& operator=(const bfloat16& other) { bits = other.bits; return *this; }
+  inline bfloat16(float value) {
+    const uint32_t u = __builtin_bit_cast(uint32_t, value);
+    const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+  }
+  inline operator float() const { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
+};
+
+struct float16 {
+  uint16_t bits;
+  float16() = default;
+  float16(const float16&) = default;
+  inline float16& operator=(const float16& other) { bits = other.bits; return *this; }
+  inline float16(float value) {
+    const uint32_t u = __builtin_bit_cast(uint32_t, value);
+    const uint32_t a = u & 0x7fffffffu;
+    const uint32_t normal = ((a + 0xfffu + ((a >> 13) & 1u)) - 0x38000000u) >> 13;
+    const uint32_t tiny = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, a) + 0.5f) - 0x3f000000u;
+    uint32_t r = a < 0x38800000u ? tiny : normal;
+    r = a >= 0x477ff000u ? 0x7c00u : r;
+    r = a > 0x7f800000u ? 0x7e00u : r;
+    bits = static_cast<uint16_t>(r | ((u >> 16) & 0x8000u));
+  }
+  inline operator float() const {
+    const uint32_t h = bits;
+    const uint32_t e = (h & 0x7fffu) << 13;
+    uint32_t u = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, e) * 0x1p112f);
+    u = (h & 0x7c00u) == 0x7c00u ? (e | 0x7f800000u) : u;
+    return __builtin_bit_cast(float, u | ((h & 0x8000u) << 16));
+  }
+};
+
+// The value of `x` after a store to T and a load back: what eager sees between two operators on T.
+template <class T> static inline float round_to(float x) { return static_cast<float>(T(x)); }
+template <> inline float round_to<float>(float x) { return x; }
+template <> inline float round_to<double>(float x) { return x; }
+template <> inline float round_to<bfloat16>(float x) {  // in 32 bits, so that every loop vectorises
+  const uint32_t u = __builtin_bit_cast(uint32_t, x);
+  const uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return __builtin_bit_cast(float, (u & 0x7fffffffu) > 0x7f800000u ? (u | 0x400000u) & 0xffff0000u : r);
+}
+template <> inline float round_to<float16>(float x) {  // 5 times faster in a loop than through the 16 bits
+  const uint32_t u = __builtin_bit_cast(uint32_t, x);
+  const uint32_t a = u & 0x7fffffffu;
+  uint32_t r = (a + 0xfffu + ((a >> 13) & 1u)) & 0xffffe000u;
+  const float tiny = (__builtin_bit_cast(float, a) + 0.5f) - 0.5f;
+  r = a < 0x38800000u ? __builtin_bit_cast(uint32_t, tiny) : r;
+  r = a >= 0x477ff000u ? std::max(a, 0x7f800000u) : r;
+  return __builtin_bit_cast(float, r | (u & 0x80000000u));
+}
+
+// Convert n contiguous elements to float and back; the fast way to read and write half types.
+template <class T> static inline void load_f32(float* __restrict__ dst, const T* __restrict__ src, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(src[i]);
+}
+template <class T> static inline void store_f32(T* __restrict__ dst, const float* __restrict__ src, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dst[i] = T(src[i]);
+}
+// Round n floats to T and back, in place: the fast form of round_to on a chunk.
+template <class T> static inline void round_f32(float* __restrict__ x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] = round_to<T>(x[i]);
+}
+#if defined(__F16C__)
+template <> inline void round_f32<float16>(float* __restrict__ x, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_ps(x + i, _mm256_cvtph_ps(half));
+  }
+  for (; i < n; ++i) x[i] = round_to<float16>(x[i]);
+}
+template <> inline void load_f32<float16>(float* __restrict__ dst, const float16* __restrict__ src, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i))));
+  for (; i < n; ++i) dst[i] = src[i];
+}
+template <> inline void store_f32<float16>(float16* __restrict__ dst, const float* __restrict__ src, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  for (; i < n; ++i) dst[i] = float16(src[i]);
+}
+#endif

@@ -1,0 +1,336 @@
+"""From the captured graphs of a task and a plan to the files of a candidate."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from passagent.evaluator.result import MANIFEST
+from passagent.models.expert import cpp, cuda, pattern, wrapper
+from passagent.models.expert.graph import arguments, example, op_name, operators
+from passagent.models.expert.ir import Unsupported, Value
+from passagent.models.expert.lower import Parameter, Region, Types, lower_region
+from passagent.models.expert.lowering import HALF
+from passagent.models.expert.plan import Plan
+from passagent.models.expert.region import find_regions, is_free, is_view
+from passagent.models.expert.schedule import Schedule
+
+
+@dataclass
+class Family:
+    """Regions of several graphs that one pattern matches."""
+
+    regions: list[Region]
+    parameters: list[Parameter]
+    names: dict[fx.Node, str]
+    """Of the first region's inputs and nodes."""
+
+
+@dataclass
+class Authored:
+    """A candidate's files, and what was left out and why."""
+
+    files: dict[str, str]
+    fused: list[str]
+    operators: list[str] = field(default_factory=list)
+    """Fused operators that a plan may leave out."""
+    refused: dict[str, str] = field(default_factory=dict)
+    uncovered: list[int] = field(default_factory=list)
+    """Graphs without any region."""
+
+
+def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
+    """Write a candidate for the captured graphs of a task."""
+    refused: dict[str, str] = {}
+    families: dict[Any, list[tuple[int, Region]]] = {}
+    covered: set[int] = set()
+    for number, graph in enumerate(graphs):
+        found = find_regions(graph, target, frozenset(plan.without))
+        refused.update(found.refused)
+        for region in found.regions:
+            families.setdefault(pattern.structure(region), []).append((number, region))
+    routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]] = []
+    for members in families.values():
+        try:
+            family, route = _route([r for _, r in members], target, plan)
+        except Unsupported as error:
+            refused[error.op] = error.reason
+            continue
+        routes.append((family, route))
+        covered.update(n for n, _ in members)
+    routes.sort(key=lambda r: -len(r[0].regions[0].nodes))
+    uncovered = [k for k in range(len(graphs)) if k not in covered]
+    if not routes:
+        return Authored({}, [], [], refused, uncovered)
+    fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
+    titles = [title(f.regions[0]) for f, _ in routes]
+    return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered)
+
+
+def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, wrapper.Route | wrapper.ViewRoute]:
+    taken = pattern.parameters(regions)
+    family = Family(regions, taken, pattern.names(regions[0], taken))
+    if all(is_view(n) for n in regions[0].nodes):
+        return family, _view_route(family)
+    inputs = [family.names[i] for i in regions[0].inputs]
+    route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [])
+    half = next((r for r in regions if _has(r, HALF)), None)
+    seen: dict[Any, wrapper.Variant] = {}
+    for region in regions:
+        variant = _variant(region, half, family, target, plan)
+        key = (variant.kernel.source, tuple(variant.guards), str(variant.shapes), tuple(variant.dtypes), variant.input_dtypes)
+        if key in seen:
+            seen[key].generic_dtypes = tuple(sorted({*seen[key].generic_dtypes, *variant.generic_dtypes}))
+        else:
+            seen[key] = variant
+    route.variants = list(seen.values())
+    used = {p for v in route.variants for p in v.kernel.params} | set(wrapper.used_parameters(route))
+    route.parameters = [p for p in route.parameters if p in used]
+    return family, route
+
+
+def _view_route(family: Family) -> wrapper.ViewRoute:
+    """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
+    region, names = family.regions[0], dict(family.names)
+    where = {(p.node, p.path): p.name for p in family.parameters}
+    lines = []
+    for position, node in enumerate(region.nodes):
+        if op_name(node) in {"dropout", "dropout1d", "dropout2d", "dropout3d", "detach"}:
+            names[node] = names[node.all_input_nodes[0]]
+            continue
+
+        def leaf(path: Any, value: Any, position: int = position) -> str:
+            return names[value] if isinstance(value, fx.Node) else where.get((position, path)) or pattern.literal(value)
+
+        lines.append(f"    {names[node]} = {pattern.call(node, leaf)}")
+    outputs = [names[o] for o in region.outputs]
+    text = "\n".join(lines)
+    used = [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", text)]
+    inputs = [family.names[i] for i in region.inputs]
+    return wrapper.ViewRoute(identifier(region), inputs, used, [*lines, f"    return {', '.join(outputs)}"])
+
+
+def _has(region: Region, dtypes: set[torch.dtype]) -> bool:
+    return any(example(n).dtype in dtypes for n in [*region.inputs, *region.nodes] if isinstance(example(n), torch.Tensor))
+
+
+def _dtype(node: fx.Node) -> torch.dtype | None:
+    value = example(node)
+    if isinstance(value, tuple | list) and value:
+        value = value[0]
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _types(region: Region, half: Region | None) -> list[Types]:
+    """How each input's and node's dtype is named; float32 regions follow a 16-bit one where there is one."""
+    nodes = [*region.inputs, *region.nodes]
+    kinds = {d for n in region.inputs if (d := _dtype(n)) in HALF}
+    if kinds:
+        # Of two 16-bit types among the inputs one is called by its name.
+        return [Types(frozenset(sorted(kinds, key=str)[:1]))] * len(nodes)
+    if _has(region, HALF):
+        return [Types(frozenset())] * len(nodes)
+    single, none = Types(frozenset({torch.float32})), Types(frozenset())
+    if half is not None and any(_dtype(h) in HALF for h in half.inputs):
+        return [single if _dtype(h) in HALF else none for h in [*half.inputs, *half.nodes]]
+    converts = any(
+        op_name(n) in {"to", "float", "half", "type_as", "type", "double", "bfloat16"}
+        or any(isinstance(v, torch.dtype) for _, v in arguments(n))
+        for n in region.nodes
+    )
+    return [none if converts else single] * len(nodes)
+
+
+def _variant(region: Region, half: Region | None, family: Family, target: str, plan: Plan) -> wrapper.Variant:
+    types = _types(region, half)
+    try:
+        return _lowered(region, types, family, target, plan)
+    except Unsupported:
+        if half is None or half is region or _has(region, HALF):
+            raise
+        return _lowered(region, [Types(frozenset())] * len(types), family, target, plan)
+
+
+def _lowered(region: Region, types: list[Types], family: Family, target: str, plan: Plan) -> wrapper.Variant:
+    low = lower_region(region, family.parameters, target, types)
+    trace = low.trace
+    schedule = Schedule(trace, low.outputs)
+    first = family.regions[0]
+    names = [family.names[i] for i in first.inputs]
+    outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]
+    knobs = cpp.Knobs(plan.block, plan.grain, plan.keep)
+    generate = cuda.generate if target == "cuda" else cpp.generate
+    kernel = generate(schedule, identifier(first), names, outputs, knobs)
+    input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
+    generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
+    dtypes = [v.dtype for v in low.outputs]
+    if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
+        raise Unsupported("dtype", "no input tells the 16-bit type of the result")
+    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
+    like = [_like(trace, shape, dtype, input_dtypes, kernel.inputs) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    return wrapper.Variant(
+        kernel,
+        list(trace.guards),
+        shapes,
+        dtypes,
+        like,
+        generic,
+        input_dtypes,
+        (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
+        tuple(len(s) for s in trace.inputs),
+    )
+
+
+def _like(trace: Any, shape: list[str], dtype: str, input_dtypes: tuple[str, ...], used: list[int]) -> int | None:
+    for k in used:
+        if input_dtypes[k] == dtype and [trace.text(s) for s in trace.inputs[k]] == shape:
+            return k
+    return None
+
+
+# names and files
+
+
+_QUIET = {"getitem", "view", "reshape", "contiguous", "to", "dropout", "unsqueeze", "squeeze", "expand", "float", "flatten"}
+_QUIET |= {"type_as", "permute", "transpose", "detach", "expand_as"}
+_SPOKEN = {"iadd": "add", "imul": "mul", "isub": "sub", "truediv": "div", "itruediv": "div", "adaptive_avg_pool2d": "pool"}
+
+
+def title(region: Region) -> str:
+    """The operators that say what a region does, such as `add + layer_norm`."""
+    spoken = [_SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET]
+    spoken = spoken or [op_name(n) for n in region.nodes]
+    short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
+    return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
+
+
+def kind(route: wrapper.Route | wrapper.ViewRoute) -> str:
+    return "in one kernel" if isinstance(route, wrapper.Route) else "as views, without a kernel"
+
+
+def identifier(region: Region) -> str:
+    words = [w for w in re.sub(r"\W+", " ", title(region)).split() if w]
+    return "_".join(["fused", *words])
+
+
+def _files(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], plan: Plan, target: str) -> dict[str, str]:
+    _distinct(routes)
+    note = f"{plan.note(target)} [plan: {plan.json()}]"
+    sources: dict[str, str] = {}
+    for _, route in routes:
+        for v in route.variants:
+            sources.setdefault(v.kernel.source, f"_{route.name}_kernel" + (f"{len(sources) + 1}" if sources else ""))
+    entry = routes[0][1].name
+    one = len(routes) == 1
+    module = "" if one else f"{entry}_kernels"
+    if target == "cuda" and sources:
+        host = [*_triton_kernels(routes), *wrapper.launch_helper(plan.block, plan.warps)]
+    else:
+        host = _kernels(routes, sources)
+    if one:
+        host += wrapper.write_route(routes[0][1], sources, entry, public=True)
+    else:
+        for _, route in routes:
+            host += wrapper.write_route(route, sources, f"_{route.name}", public=False)
+        host += _dispatch(routes, entry)
+    files: dict[str, str] = {}
+    names: list[str] = []
+    imports = ["import functools", "", "import torch", "", "from passagent.kernels import cpp_kernel"]
+    if target == "cuda" and sources:
+        imports[3:] = ["import triton", "import triton.language as tl"]
+    elif not sources:
+        imports = imports[:-2]
+    if not any("lru_cache" in line for line in host):
+        imports = imports[2:]
+    if not one:
+        doc = f'"""The kernels and the wrapper that the passes {", ".join(_camel(r.name) for _, r in routes)} share."""'
+        files[f"{module}.py"] = _text([doc, "", *imports, *host])
+    for family, route in routes:
+        name = _camel(route.name)
+        names.append(name)
+        doc = f'"""{title(family.regions[0])} {kind(route)}; {note}"""'
+        head = [doc, "", *imports] if one else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
+        taken = [*route.inputs, *(p.name for p in family.parameters)]
+        arguments_ = [*route.inputs, *route.parameters]
+        forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
+        args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
+        lines = [*head, "", "", *pattern.write_pattern(family.regions[0], family.parameters, family.names)]
+        if "operator." in "\n".join(lines) and "import operator" not in lines:
+            lines.insert(lines.index("import torch") if "import torch" in lines else 2, "import operator")
+        lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {args}"]
+        lines += host if one else []
+        lines += ["", "", "def replacement_func():", f"    return {entry}"]
+        files[f"{name}.py"] = _text(lines)
+    files[MANIFEST] = json.dumps(names) + "\n"
+    return files
+
+
+def _pattern_imports(family: Family) -> list[str]:
+    text = "\n".join(pattern.write_pattern(family.regions[0], family.parameters, family.names))
+    return ["import torch"] if "torch." in text else []
+
+
+def _distinct(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]]) -> None:
+    seen: dict[str, int] = {}
+    for _, route in routes:
+        seen[route.name] = seen.get(route.name, 0) + 1
+        if seen[route.name] > 1:
+            route.name = f"{route.name}_{seen[route.name]}"
+
+
+def _kernels(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], sources: dict[str, str]) -> list[str]:
+    lines = []
+    written = set()
+    for _, route in routes:
+        for v in route.variants:
+            if v.kernel.source not in written:
+                written.add(v.kernel.source)
+                name = sources[v.kernel.source]
+                lines += ["", f'{name} = cpp_kernel(', '    r"""', *v.kernel.source.rstrip().splitlines(), '""",']
+                lines += [f'    "{v.kernel.name}",', ")"]
+    return lines
+
+
+def _triton_kernels(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]]) -> list[str]:
+    """The kernels, each once; kernels of one name that differ get a number."""
+    lines: list[str] = []
+    names: dict[str, str] = {}
+    for _, route in routes:
+        for v in route.variants:
+            assert isinstance(v.kernel, cuda.Launches)
+            for launch in v.kernel.launches:
+                name, k = f"_{launch.name}_kernel", 2
+                text = launch.source.replace(f"def {launch.name}(", f"def {name}(", 1)
+                while name in names and names[name] != text:
+                    name = f"_{launch.name}_kernel{k}"
+                    text, k = launch.source.replace(f"def {launch.name}(", f"def {name}(", 1), k + 1
+                if name not in names:
+                    lines += ["", "", *text.splitlines()]
+                names[name] = text
+                launch.name = name
+    return lines
+
+
+def _dispatch(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], entry: str) -> list[str]:
+    lines = ["", "", "@torch.fx.wrap", f"def {entry}(route, *args):", '    """The region that `route` names."""']
+    for _, route in routes[:-1]:
+        lines += [f'    if route == "{route.name}":', f"        return _{route.name}(*args)"]
+    lines.append(f"    return _{routes[-1][1].name}(*args)")
+    return lines
+
+
+def _camel(name: str) -> str:
+    return "Fuse" + "".join(w.capitalize() for w in name.removeprefix("fused_").split("_"))
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+_ = (Callable, Value, operators)

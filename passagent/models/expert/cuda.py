@@ -1,0 +1,377 @@
+"""Triton kernels for the CUDA target: a group of a schedule is one kernel.
+
+A program handles ROWS rows with BLOCK lanes over the innermost axis, so short rows share a program. Values
+that vary along the innermost axis are (ROWS, BLOCK) tensors, values of a row (ROWS, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from passagent.models.expert.cpp import INFIX, Kernel, Knobs, _closed, _Writer
+from passagent.models.expert.ir import Axis, Expr, Unsupported
+from passagent.models.expert.lowering import FLOATING, HALVES
+from passagent.models.expert.schedule import Address, Group, Schedule, Stage, Store
+
+LONGEST = 65536
+"""Lanes of a program, at most."""
+
+TYPES = {"float32": "tl.float32", "float64": "tl.float64", "bool": "tl.int1", "int64": "tl.int64", "int32": "tl.int32"}
+TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
+
+_CALLS = {"exp": "tl.exp", "log": "tl.log", "sqrt": "tl.sqrt", "sin": "tl.sin", "cos": "tl.cos", "erf": "tl.erf"}
+_CALLS |= {"floor": "tl.floor", "ceil": "tl.ceil", "abs": "tl.abs"}
+
+
+@dataclass
+class Launch:
+    """One launch: the kernel's name, its arguments, and host expressions for its rows and lanes."""
+
+    name: str
+    source: str
+    arguments: list[str]
+    params: list[str]
+    sizes: list[str]
+    rows: list[str]
+    lanes: str
+    tiled: bool
+    """Lanes are split into tiles (rows counts them)."""
+
+
+@dataclass
+class Launches(Kernel):
+    """All launches of a region."""
+
+    launches: list[Launch] = None  # type: ignore[assignment]
+
+
+def generate(schedule: Schedule, name: str, names: list[str], outputs: list[str], knobs: Knobs) -> Launches:
+    """The Triton kernels of a schedule."""
+    launches, inputs, params, sizes = [], dict[int, None](), dict[str, None](), dict[str, None]()
+    for number, group in enumerate(schedule.groups):
+        own = name if len(schedule.groups) == 1 else f"{name}_{number + 1}"
+        writer = _TritonWriter(schedule, own, names, outputs, knobs)
+        launches.append(writer.launch(group))
+        inputs.update(dict.fromkeys(sorted(writer.inputs)))
+        params.update(writer.params)
+        sizes.update(dict.fromkeys(writer.sizes))
+    source = "\n\n".join(launch.source for launch in launches)
+    return Launches(source, name, sorted(inputs), list(range(len(outputs))), list(sizes), list(params), launches)
+
+
+class _TritonWriter(_Writer):
+    def launch(self, group: Group) -> Launch:
+        """The kernel of a group."""
+        self.g = group
+        self.lines: list[str] = []
+        self.indent = 1
+        self.cached: dict[Expr, str] = {}
+        self.scopes: list[dict[Expr, str]] = [self.cached]
+        self.results: dict[Expr, str] = {}
+        self.vectors: list[Axis] = [s.loops[-1] for s in group.stages if s.loops]
+        self.vector = group.tile or (self.vectors[0] if self.vectors else None)
+        if any(v is not self.vector for v in self.vectors):
+            raise Unsupported("schedule", "stages of one row run along different axes")
+        if self.vector is not None and group.tile is None and self.vector.size.hint > LONGEST:
+            raise Unsupported("schedule", f"rows of {self.vector.size.hint} elements do not fit in a program")
+        self.types = {store.out: store.expr.dtype for store in self.s.stores}
+        self.written: dict[int, None] = {}
+        self.generic = next(
+            (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
+        )
+        self.prologue(group)
+        for number, stage in enumerate(group.stages):
+            self.number = number
+            self.stage_lines(stage)
+        arguments = [self.names[k] for k in sorted(self.inputs)] + [self.outputs[k] for k in self.written]
+        rows = [self._host(a) for a in group.rows]
+        lanes = self._host(self.vector) if self.vector is not None else "1"
+        parameters = [*arguments, *self.sizes.values(), *self.params, "rows", "BLOCK: tl.constexpr", "ROWS: tl.constexpr"]
+        text = ["@triton.jit", f"def {self.name}({', '.join(parameters)}):", *self.lines]
+        return Launch(
+            self.name,
+            "\n".join(text),
+            arguments,
+            list(self.params),
+            list(self.sizes),
+            rows,
+            lanes,
+            group.tile is not None,
+        )
+
+    def _host(self, axis: Axis) -> str:
+        return self.s.trace.text(axis.size)
+
+    def _loads(self, group: Group) -> list[Expr]:
+        found: dict[Expr, None] = {}
+        seen: set[Expr] = set()
+
+        def walk(e: Expr) -> None:
+            if e not in seen:
+                seen.add(e)
+                if e.kind == "load":
+                    found[e] = None
+                for a in e.args:
+                    walk(a)
+
+        for stage in group.stages:
+            for item in stage.items:
+                walk(item.expr if isinstance(item, Store) else item)
+                if isinstance(item, Store):
+                    for i in item.index:
+                        walk(i)
+        return list(found)
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def prologue(self, group: Group) -> None:
+        self.line("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]")
+        if self.vector is not None:
+            self.line("lane = tl.arange(0, BLOCK)[None, :]")
+        left = "row"
+        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows]
+        if group.tile is not None:
+            n = self.axis_size(group.tile)
+            self.line(f"tiles = tl.cdiv({n}, BLOCK)")
+            parts.append(("tile", "tiles"))
+        for position, (name, size) in enumerate(reversed(parts)):
+            last = position == len(parts) - 1
+            size = f"({size})" if " " in size else size
+            self.line(f"{name} = {left}" if last else f"{name} = {left} % {size}")
+            left = f"({left} // {size})"
+        if group.tile is not None:
+            self.line("lane += tile * BLOCK")
+        if self.vector is not None:
+            self.line(f"inside = (row < rows) & (lane < {self.axis_size(self.vector)})")
+
+    # stages
+
+    def stage_lines(self, stage: Stage) -> None:
+        self.count_uses(stage)
+        self.loops = stage.loops
+        outer = stage.loops[:-1]
+        plain = not outer
+        starts: list[tuple[Expr, str, str]] = []
+        for item in stage.items:
+            if not isinstance(item, Store):
+                starts.append((item, *self.start(item, stage)))
+        for _, target, initial in starts:
+            if not plain:
+                self.line(f"{target} = {initial}")
+        for axis in outer:
+            self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
+            self.indent += 1
+        if not plain:
+            self.scopes.append({})
+        for item in stage.items:
+            if isinstance(item, Store):
+                self.store_lines(item)
+            else:
+                target = next(t for r, t, _ in starts if r is item)
+                self.reduce_lines(item, target, plain)
+        if not plain:
+            self.scopes.pop()
+        self.indent -= len(outer)
+
+    def start(self, r: Expr, stage: Stage) -> tuple[str, str]:
+        name, bound = r.data
+        bound_axes = self.s.axes(bound)
+        free = [a for a in stage.loops if a not in bound_axes]
+        if any(a is not self.vector for a in free):
+            raise Unsupported("schedule", "a reduction that keeps an inner axis")
+        stem = {"softmax_max": "top"}.get(name, name)
+        target = self.fresh(f"{stem}_v")
+        lanes = "BLOCK" if free else "1"
+        kind = self.vtype(r.dtype)
+        dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
+        value = {"sum": "0", "max": 'float("-inf")', "softmax_max": 'float("-inf")', "min": 'float("inf")'}[name]
+        if kind == "int64_t" and name != "sum":
+            raise Unsupported(name, "of integers")
+        self.results[r] = target
+        return target, f"tl.full((ROWS, {lanes}), {value}, {dtype})"
+
+    def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
+        name, bound = r.data
+        bound_axes = self.s.axes(bound)
+        body = self.emit(r.args[0], 0)
+        along = self.vector in bound_axes
+        combine = {"sum": "{} + {}", "max": "tl.maximum({}, {})", "softmax_max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}[name]
+        if along:
+            neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
+            call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
+            body = f"{call}(tl.where(inside, {_bare(body)}, {neutral}), axis=1, keep_dims=True)"
+        self.line(f"{target} = {body if plain else combine.format(target, body)}")
+
+    def store_lines(self, store: Store) -> None:
+        value = self.emit(self._unrounded(store), 0)
+        self.written[store.out] = None
+        address = self.s.addresses[id(store)]
+        axes = self.s.axes(store.axes)
+        mask = "inside" if self.vector in axes else "row < rows"
+        where = self.where(address)
+        if store.expr.dtype == "bool" and store.expr.kind == "const":
+            value = f"tl.full((1, 1), {value}, tl.int1)"
+        name = self.outputs[store.out]
+        if store.expr.dtype in HALVES:
+            value = f"{value if _closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
+        self.line(f"tl.store({name} + {where}, {_bare(value)}, mask={mask})")
+
+    # expressions
+
+    def depth(self, e: Expr) -> int:
+        return 0
+
+    def scope_of(self, e: Expr) -> dict[Expr, str]:
+        """Names live in the innermost loop that the expression depends on."""
+        axes = self.s.axes(e.axes)
+        inner = any(a in axes for a in self.loops[:-1])
+        return self.scopes[-1] if inner or len(self.scopes) > 1 else self.scopes[0]
+
+    def emit(self, e: Expr, depth: int) -> str:
+        for scope in self.scopes:
+            if e in scope:
+                return scope[e]
+        if e.kind == "const":
+            return self.literal(e.data, e.dtype)
+        if e.kind == "size":
+            text = self.mono(self.s._atoms(e.data))
+            return f"({text})" if " " in text else text
+        if e.kind == "param":
+            self.params[e.data] = None
+            return e.data
+        if e.kind == "axis":
+            return self.index_text(next(iter(self.s.axes([e.data]))))
+        if e.kind == "reduce":
+            return self.results[e]
+        text = self.load(e, 0) if e.kind == "load" else self.operation(e, 0)
+        if text.isidentifier():
+            return text
+        if e.kind != "load" and self.uses.get(e, 2) == 1 and len(text) < 60 and self.in_one_stage(e):
+            return text if _closed(text) else f"({text})"
+        name = self.fresh(self.stem(e))
+        self.line(f"{name} = {text}")
+        self.scope_of(e)[e] = name
+        return name
+
+    def in_one_stage(self, e: Expr) -> bool:
+        """Whether only the current stage needs the value."""
+        found = 0
+        for stage in self.g.stages:
+            found += e in self.values(stage, set())
+        return found <= 1
+
+    def count_uses(self, stage: Stage) -> None:
+        self.kept = {}
+        super().count_uses(stage)
+
+    def index_text(self, axis: Axis, relative: bool = False) -> str:
+        return "lane" if axis is self.vector else self.axis_name(axis)
+
+    def operation(self, e: Expr, depth: int) -> str:
+        if e.data == "where":
+            return f"tl.where({', '.join(_bare(self.emit(x, 0)) for x in e.args)})"
+        args = [self.emit(a, 0) for a in e.args]
+        if e.data == "cast" and e.args[0].kind == "size" and e.dtype in {"float32", "float64"}:
+            return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
+        if e.data == "cast":
+            return self.convert_to(args[0], e.args[0].dtype, e.dtype)
+        if e.data == "as_half":
+            return args[0]
+        if e.data in INFIX:
+            sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
+            return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
+        if e.data == "neg":
+            return f"-{args[0]}"
+        if e.data == "not":
+            return f"({args[0]} == 0)"
+        if e.data == "relu":
+            return f"tl.where({args[0]} < 0, 0.0, {args[0]})"
+        if e.data in {"maximum", "minimum"}:
+            whole = e.dtype not in {"float32", "float64"}
+            nan = "" if whole else ", propagate_nan=tl.PropagateNan.ALL"
+            return f"tl.{e.data}({args[0]}, {args[1]}{nan})"
+        if e.data == "index_clamp":
+            return f"tl.minimum(tl.maximum({args[0]}, 0), {args[1]})"
+        if e.data == "tanh":
+            return f"2.0 / (1.0 + tl.exp(-2.0 * {args[0]})) - 1.0"
+        if e.data == "log1p":
+            return f"tl.log(1.0 + {args[0]})"
+        if e.data == "expm1":
+            return f"tl.exp({args[0]}) - 1.0"
+        if e.data == "fma":
+            return f"{args[0]} * {args[1]} + {args[2]}"
+        if e.data in _CALLS:
+            return f"{_CALLS[e.data]}({_bare(args[0])})"
+        raise Unsupported(e.data, "has no Triton form")
+
+    def convert_to(self, text: str, source: str, target: str) -> str:
+        text = text if _closed(text) else f"({text})"
+        if text.replace(".", "").replace("-", "").isdigit() or not any(c.isalpha() for c in text):
+            text = f"tl.full((1, 1), {text}, {TYPES.get(source, 'tl.float32')})"
+        if target == "half":
+            if self.generic is None:
+                raise Unsupported("dtype", "no input tells the 16-bit type")
+            return f"{text}.to({self.generic}.dtype.element_ty).to(tl.float32)"
+        if target in HALVES:
+            return f"{text}.to(tl.{target}).to(tl.float32)"
+        if target == "bool":
+            return f"({text} != 0)"
+        if source in HALVES and target == "float32":
+            return text
+        return f"{text}.to({TYPES[target]})"
+
+    def literal(self, value: float | int | bool, dtype: str) -> str:
+        if dtype == "bool":
+            return "True" if value else "False"
+        if dtype not in FLOATING:
+            return str(int(value))
+        if math.isinf(value) or (dtype != "float64" and abs(value) > 3.4028234663852886e38):
+            return f'float("{"-" if value < 0 else ""}inf")'
+        if math.isnan(value):
+            return 'float("nan")'
+        return f"({float(value)!r})" if value < 0 else repr(float(value))
+
+    # memory
+
+    def load(self, e: Expr, depth: int) -> str:
+        name, address = self.names[e.data], self.s.addresses[e]
+        self.inputs[e.data] = e.dtype
+        axes = self.s.axes(e.axes)
+        mask = "inside" if self.vector in axes else "row < rows"
+        if not axes:
+            text = f"tl.load({name} + {self.where(address)})"
+        else:
+            text = f"tl.load({name} + {self.where(address)}, mask={mask}, other=0)"
+        if e.dtype in HALVES:
+            return f"{text}.to(tl.float32)"
+        if e.dtype == "bool":
+            return f"({text} != 0)"
+        if e.dtype not in {"float32", "float64", "int64"}:
+            return f"{text}.to(tl.int64)"
+        return text
+
+    def where(self, address: Address) -> str:
+        parts = []
+        for axis, mono in sorted(address.terms.items(), key=lambda kv: self.s.order.index(kv[0])):
+            parts.append(self.scaled(self.index_text(axis), mono))
+        for e, mono in address.rest:
+            parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, 0), mono))
+        return " + ".join(parts) or "0"
+
+
+def _bare(text: str) -> str:
+    """Without parentheses around the whole."""
+    if text.startswith("(") and text.endswith(")") and _closed(text[1:-1]) is False:
+        depth = 0
+        for k, c in enumerate(text):
+            depth += (c == "(") - (c == ")")
+            if depth == 0 and k < len(text) - 1:
+                return text
+        return text[1:-1]
+    return text
+
+
+_ = Any

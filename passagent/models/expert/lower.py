@@ -1,0 +1,129 @@
+"""Lower operator nodes of a captured graph, one after the other, into tensor expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from passagent.models.expert import lower_math, lower_reduce, lower_views
+from passagent.models.expert.graph import HEAVY, example, mutates, op_name, rebuild
+from passagent.models.expert.ir import Size, Trace, Unsupported, Value
+from passagent.models.expert.lowering import HALF, OPS, Call, Scalar, dtype_name
+
+_REGISTERED = (lower_math, lower_reduce, lower_views)
+
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A literal of the pattern that is a parameter: `name`, and where it stands."""
+
+    name: str
+    node: int
+    """Position of the node in the region."""
+    path: Path
+
+
+@dataclass
+class Region:
+    """Operators to fuse: `nodes` in order, tensors read from outside, nodes used outside."""
+
+    nodes: list[fx.Node]
+    inputs: list[fx.Node]
+    outputs: list[fx.Node]
+
+
+@dataclass
+class Lowered:
+    trace: Trace
+    outputs: list[Value]
+
+
+@dataclass
+class Types:
+    """How torch dtypes are named in expressions: `half` is whatever one 16-bit type (or float32) the call has."""
+
+    generic: frozenset[torch.dtype] = field(default_factory=lambda: frozenset(HALF))
+
+    def name(self, dtype: torch.dtype) -> str:
+        return "half" if dtype in self.generic else dtype_name(dtype)
+
+
+def lower_node(
+    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], target: str, types: Types, literal: Callable[[Path, Any], Any]
+) -> Any:
+    """The Value (or tuple of them) of an operator. Raises Unsupported."""
+    name = op_name(node)
+    if name in HEAVY:
+        raise Unsupported(name, "is left to the vendor library")
+    lowering = OPS.get(name)
+    if lowering is None:
+        raise Unsupported(name, "has no lowering")
+
+    def leaf(path: Path, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            if value not in env:
+                raise Unsupported(name, f"reads {value.name}, which is no tensor known here")
+            return env[value]
+        return literal(path, value)
+
+    args = rebuild(node.args, leaf, ("args",))
+    kwargs = rebuild(node.kwargs, leaf, ("kwargs",))
+    out = example(node)
+    first = out[0] if isinstance(out, tuple | list) and out else out
+    if not isinstance(first, torch.Tensor):
+        raise Unsupported(name, "gives no tensor")
+    call = Call(trace, name, types.name(first.dtype), target, {})
+    try:
+        result = lowering(call, *args, **kwargs)
+    except Unsupported as error:
+        raise Unsupported(name, error.reason) from error
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+        raise Unsupported(name, f"these arguments are not lowered ({error})") from error
+    _check(trace, name, result, out)
+    return result
+
+
+def _check(trace: Trace, name: str, result: Any, out: Any) -> None:
+    """What was lowered has eager's shape."""
+    pairs = zip(result, out, strict=True) if isinstance(result, tuple) else [(result, out)]
+    for value, expected in pairs:
+        shape = [trace.size_of(tuple(trace.axes_of(d))).hint for d in value.dims]
+        if shape != list(expected.shape):
+            raise Unsupported(name, f"shape {shape} came out where eager has {list(expected.shape)}")
+        if any(n == 0 for n in shape):
+            raise Unsupported(name, "an empty tensor")
+
+
+def lower_region(region: Region, parameters: Iterable[Parameter], target: str, types: list[Types]) -> Lowered:
+    """The region's outputs as expressions of its inputs. Raises Unsupported.
+
+    `types` names the dtypes: one entry for each input, then one for each node.
+    """
+    trace = Trace()
+    env: dict[fx.Node, Any] = {}
+    for node, naming in zip(region.inputs, types, strict=False):
+        tensor = example(node)
+        if not isinstance(tensor, torch.Tensor):
+            raise Unsupported(node.name, "is no tensor")
+        env[node] = trace.input(tensor.shape, naming.name(tensor.dtype))
+    where = {(p.node, p.path): p for p in parameters}
+    for position, node in enumerate(region.nodes):
+
+        def literal(path: Path, value: Any, position: int = position) -> Any:
+            parameter = where.get((position, path))
+            if parameter is None:
+                return value
+            return Size(value, parameter.name) if isinstance(value, int) else Scalar(value, parameter.name)
+
+        env[node] = lower_node(trace, node, env, target, types[len(region.inputs) + position], literal)
+        written = mutates(node)
+        if written is not None:
+            env[written] = env[node]
+    outputs = [env[node] for node in region.outputs]
+    return Lowered(trace, outputs)

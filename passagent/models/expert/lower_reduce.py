@@ -1,0 +1,233 @@
+"""Reductions, softmax and normalisations, over any dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from passagent.models.expert.ir import Axis, Expr, Value
+from passagent.models.expert.lower_math import along
+from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
+from passagent.models.expert.shapes import broadcast, regroup
+from passagent.models.expert.ir import fixed
+
+
+def chosen(dim: Any, rank: int) -> list[int]:
+    """Dimensions named by `dim`; None and () are all."""
+    if dim is None or dim == () or dim == []:
+        return list(range(rank))
+    return sorted(wrap(d, rank) for d in (dim if isinstance(dim, tuple | list) else [dim]))
+
+
+def over(c: Call, name: str, value: Value, dims: list[int], body: Any = None) -> Value:
+    """Reduce (keeping dimensions of size one) in the compute type; the result is not rounded."""
+    value = c.trace.refresh(value)
+    axes: tuple[Axis, ...] = tuple(a for d in dims for a in value.dims[d])
+    expr = c.wide(value.expr)
+    if name == "sum" and expr.dtype == "bool":
+        expr = c.trace.cast(expr, "int64")
+    expr = body(expr) if body else expr
+    if axes:
+        expr = c.trace.make("reduce", (name, axes), (expr,), expr.dtype)
+    return Value([() if k in dims else d for k, d in enumerate(value.dims)], expr)
+
+
+def count(c: Call, value: Value, dims: list[int], dtype: str) -> Expr:
+    value = c.trace.refresh(value)
+    return c.number(c.trace.times(c.trace.size_of(value.dims[d]) for d in dims), dtype)
+
+
+def drop(value: Value, dims: list[int], keepdim: bool) -> Value:
+    return value if keepdim else Value([d for k, d in enumerate(value.dims) if k not in dims], value.expr)
+
+
+@lowers("sum")
+def sum_(c: Call, input: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    dims = chosen(dim, len(input.dims))
+    source = Value(input.dims, c.trace.cast(input.expr, compute_type(c.out)))
+    result = over(c, "sum", source, dims)
+    return drop(Value(result.dims, c.finish(result.expr, c.out)), dims, keepdim)
+
+
+@lowers("mean")
+def mean(c: Call, input: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    dims = chosen(dim, len(input.dims))
+    total = over(c, "sum", Value(input.dims, c.trace.cast(input.expr, compute_type(c.out))), dims)
+    expr = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
+    return drop(Value(total.dims, c.finish(expr, c.out)), dims, keepdim)
+
+
+@lowers("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def global_average(c: Call, input: Value, output_size: Any) -> Value:
+    sizes = list(output_size) if isinstance(output_size, tuple | list) else [output_size]
+    if any(s != 1 for s in sizes):
+        raise c.fail("to more than one element is left to the library")
+    rank = int(c.op[-2])
+    dims = list(range(len(input.dims) - rank, len(input.dims)))
+    total = over(c, "sum", input, dims)
+    expr = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
+    return Value(total.dims, c.finish(expr, c.out))
+
+
+@lowers("amax", "max")
+def amax(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _extreme(c, "max", input, dim, keepdim)
+
+
+@lowers("amin", "min")
+def amin(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _extreme(c, "min", input, dim, keepdim)
+
+
+def _extreme(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value:
+    if isinstance(dim, Value):
+        return c.pointwise(f"{name}imum", input, dim, exact=True)
+    if not c.op.startswith("a") and dim is not None:
+        raise c.fail("with indices is not lowered")
+    dims = chosen(dim, len(input.dims))
+    result = over(c, name, input, dims)
+    return drop(Value(result.dims, c.finish(result.expr, c.out, exact=True)), dims, keepdim)
+
+
+@lowers("var")
+def var(c: Call, input: Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, **kwargs: Any) -> Value:
+    dims = chosen(dim, len(input.dims))
+    correction = kwargs.get("correction", 1 if unbiased else 0)
+    _, square = moments(c, input, dims)
+    n = count(c, input, dims, square.expr.dtype)
+    expr = c.e("div", square.expr, c.e("sub", n, float(correction)))
+    return drop(Value(square.dims, c.finish(expr, c.out)), dims, keepdim)
+
+
+def moments(c: Call, value: Value, dims: list[int]) -> tuple[Value, Value]:
+    """(mean, sum of squared deviations), kept dimensions, in the compute type."""
+    total = over(c, "sum", value, dims)
+    average = Value(total.dims, c.e("div", total.expr, count(c, value, dims, total.expr.dtype)))
+    shape, (x, m) = broadcast(c.trace, [value, average])
+    centred = c.e("sub", c.wide(x), m)
+    return average, over(c, "sum", Value(shape, centred), dims, lambda d: c.e("mul", d, d))
+
+
+@lowers("norm", "linalg_vector_norm")
+def norm(c: Call, input: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, **kw: Any) -> Value:
+    if p not in (2, 2.0, "fro", None) or dtype is not None or kw:
+        raise c.fail("other than the Euclidean one")
+    dims = chosen(dim, len(input.dims))
+    total = over(c, "sum", input, dims, lambda x: c.e("mul", x, x))
+    return drop(Value(total.dims, c.finish(c.e("sqrt", total.expr), c.out)), dims, keepdim)
+
+
+@lowers("softmax", "log_softmax")
+def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
+    if not isinstance(dim, int):
+        raise c.fail("without a dimension")
+    source = Value(input.dims, c.trace.cast(input.expr, c.out)) if dtype is not None else input
+    dims = [wrap(dim, len(input.dims))]
+    top = over(c, "softmax_max", source, dims)
+    shape, (x, m) = broadcast(c.trace, [source, top])
+    shifted = c.e("sub", c.wide(x), m)
+    power = Value(shape, c.e("exp", shifted))
+    total = over(c, "sum", power, dims)
+    if c.op == "log_softmax":
+        shape, (y, s) = broadcast(c.trace, [Value(shape, shifted), total])
+        return Value(shape, c.finish(c.e("sub", y, c.e("log", s)), c.out))
+    shape, (y, s) = broadcast(c.trace, [power, total])
+    return Value(shape, c.finish(c.e("div", y, s), c.out))
+
+
+@lowers("layer_norm")
+def layer_norm(c: Call, input: Value, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5) -> Value:
+    rank, inner = len(input.dims), len(normalized_shape)
+    dims = list(range(rank - inner, rank))
+    return _normalised(c, input, dims, eps, weight, bias, lambda v: v)
+
+
+@lowers("rms_norm")
+def rms_norm(c: Call, input: Value, normalized_shape: Any, weight: Any = None, eps: Number | None = None) -> Value:
+    if eps is None:
+        raise c.fail("without eps")
+    dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
+    total = over(c, "sum", input, dims, lambda x: c.e("mul", x, x))
+    average = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
+    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", average, c.number(eps, average.dtype))))
+    inputs = [input, Value(total.dims, scale), *([weight] if weight is not None else [])]
+    shape, parts = broadcast(c.trace, inputs)
+    expr = c.e("mul", c.wide(parts[0]), parts[1])
+    if weight is not None:
+        expr = c.e("mul", expr, c.wide(parts[2]))
+    return Value(shape, c.finish(expr, c.out))
+
+
+@lowers("group_norm")
+def group_norm(c: Call, input: Value, num_groups: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5) -> Value:
+    from passagent.models.expert.lower_views import as_size
+
+    value = c.trace.refresh(input)
+    shape, groups = c.trace.shape(value), as_size(num_groups)
+    inner = c.trace.divide(shape[1], groups)
+    grouped = regroup(c.trace, value, [shape[0], groups, inner, *shape[2:]])
+    vectors = [
+        regroup(c.trace, v, [groups, inner]) if v is not None else None for v in (weight, bias)
+    ]
+    spread = [
+        Value([(), *v.dims, *[()] * (len(shape) - 2)], v.expr) if v is not None else None for v in vectors
+    ]
+    dims = list(range(2, len(shape) + 1))
+    result = _normalised(c, grouped, dims, eps, spread[0], spread[1], lambda v: v)
+    return regroup(c.trace, result, shape)
+
+
+@lowers("instance_norm")
+def instance_norm(c: Call, input: Value, *args: Any, **kwargs: Any) -> Value:
+    raise c.fail("is not lowered yet")
+
+
+def _normalised(c: Call, input: Value, dims: list[int], eps: Number, weight: Any, bias: Any, spread: Any) -> Value:
+    average, square = moments(c, input, dims)
+    variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
+    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", variance, c.number(eps, variance.dtype))))
+    extra = [spread(v) for v in (weight, bias) if v is not None]
+    shape, parts = broadcast(c.trace, [input, average, Value(square.dims, scale), *extra])
+    x, m, r = c.wide(parts[0]), parts[1], parts[2]
+    if c.target == "cpu":  # as eager there: one multiply-add with the row's own scale and shift
+        expr = c.e("fma", x, r, c.e("neg", c.e("mul", m, r)))
+    else:
+        expr = c.e("mul", c.e("sub", x, m), r)
+    scaled, shifted = weight is not None, bias is not None
+    if scaled and shifted:
+        expr = c.e("fma", expr, c.trace.cast(parts[3], expr.dtype), c.trace.cast(parts[4], expr.dtype))
+    elif scaled:
+        expr = c.e("mul", expr, c.trace.cast(parts[3], expr.dtype))
+    elif shifted:
+        expr = c.e("add", expr, c.trace.cast(parts[3], expr.dtype))
+    return Value(shape, c.finish(expr, c.out))
+
+
+@lowers("batch_norm")
+def batch_norm(
+    c: Call,
+    input: Value,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: Any = 0.1,
+    eps: Number = 1e-5,
+) -> Value:
+    if training or running_mean is None:
+        raise c.fail("in training mode")
+    rank = len(input.dims)
+    mean_, variance = along(c, running_mean, rank, 1), along(c, running_var, rank, 1)
+    extra = [along(c, v, rank, 1) for v in (weight, bias) if v is not None]
+    shape, parts = broadcast(c.trace, [input, mean_, variance, *extra])
+    compute = compute_type(c.out)
+    x, m, v, *rest = [c.trace.cast(p, compute) for p in parts]
+    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", v, c.number(eps, compute))))
+    # alpha and beta depend on the channel only: eager on the CPU computes them once, too.
+    alpha = c.e("mul", scale, rest[0]) if weight is not None else scale
+    shift = c.e("mul", m, alpha)
+    beta = c.e("sub", rest[-1], shift) if bias is not None else c.e("neg", shift)
+    return Value(shape, c.finish(c.e("fma", x, alpha, beta), c.out))
+
+
+_ = fixed

@@ -1,0 +1,108 @@
+"""What the expert may choose for a task, and in which order it tries."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A point in the expert's space. The first line of a pass carries it, so that nothing is tried twice."""
+
+    block: int = 512
+    """cpu: elements of a row handled at a time; cuda: elements a program handles at a time, at most."""
+    grain: int = 16384
+    """cpu: elements below which one thread does it all."""
+    keep: int = 4
+    """cpu: values of a row that cost this many operations are kept for its later stages; 0: computed again."""
+    warps: int = 0
+    """cuda: warps a program; 0: by the size of the block."""
+    without: tuple[str, ...] = ()
+    """Operators kept out of the regions."""
+
+    def note(self, target: str) -> str:
+        """The plan in words, as the first line of a pass says it: `block 512, grain 16384, keep 4`."""
+        used = ["block", "warps"] if target == "cuda" else ["block", "grain", "keep"]
+        text = ", ".join(f"{name} {getattr(self, name)}" for name in used)
+        return text + (f", without {' '.join(self.without)}" if self.without else "")
+
+    def json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
+    "cpu": {"block": (512, 1024, 256, 2048), "grain": (16384, 65536, 4096, 262144, 2048), "keep": (4, 12, 1, 0)},
+    "cuda": {"block": (1024, 2048, 512, 4096, 256), "warps": (0, 4, 8, 2, 1)},
+}
+"""Values of each number, the first is where it starts; per target."""
+
+_FIRST = {"fusion": ("without",), "memory": ("block", "keep"), "launch": ("grain", "warps", "block")}
+_FIRST |= {"numerics": ("keep", "without")}
+_START = {"memory": {"block": 1024}, "launch": {"grain": 65536, "warps": 4}, "numerics": {"keep": 1, "block": 2048}}
+"""What a role changes first, and where its first draft differs from the default."""
+
+
+def default(target: str) -> Plan:
+    return Plan(**{name: values[0] for name, values in CHOICES[target].items()})
+
+
+def neighbours(plan: Plan, target: str, role: str, operators: Iterable[str], seed: int) -> Iterator[Plan]:
+    """Plans one change away (then two), what the role looks at first; the order depends on `seed`."""
+    draw = random.Random(seed)
+    once = list(_changes(plan, target, list(operators)))
+    draw.shuffle(once)
+    first = _FIRST.get(role, ())
+    once.sort(key=lambda change: change[0] not in first)
+    yield from (p for _, p in once)
+    twice = [p for _, near in once for _, p in _changes(near, target, list(operators))]
+    draw.shuffle(twice)
+    yield from twice
+
+
+def _changes(plan: Plan, target: str, operators: list[str]) -> Iterator[tuple[str, Plan]]:
+    for name, values in CHOICES[target].items():
+        for value in values:
+            if value != getattr(plan, name):
+                yield name, replace(plan, **{name: value})
+    for op in operators:
+        if op in plan.without:
+            yield "without", replace(plan, without=tuple(o for o in plan.without if o != op))
+        elif len(plan.without) < 2:
+            yield "without", replace(plan, without=tuple(sorted((*plan.without, op))))
+
+
+def start(target: str, role: str) -> Plan:
+    """The first draft of a role: islands begin at different points."""
+    known = CHOICES[target]
+    return replace(default(target), **{k: v for k, v in _START.get(role, {}).items() if k in known})
+
+
+def read_plans(text: str) -> list[Plan]:
+    """Every plan written in a text, as JSON (`[plan: {...}]`) or in words."""
+    found = []
+    for match in re.finditer(r"\[plan: (\{.*?\})\]", text):
+        plan = _from_json(match.group(1))
+        if plan is not None:
+            found.append(plan)
+    for match in re.finditer(r"\b(?:block|warps|grain|keep) \d+(?:, (?:block|warps|grain|keep) \d+)*(?:, without [\w ]+\w)?", text):
+        numbers: dict[str, Any] = {n: int(v) for n, v in re.findall(r"(block|warps|grain|keep) (\d+)", match.group())}
+        without = re.search(r"without ([\w ]+)", match.group())
+        found.append(Plan(**numbers, without=tuple(without.group(1).split()) if without else ()))
+    return found
+
+
+def _from_json(text: str) -> Plan | None:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    names = {f.name for f in fields(Plan)}
+    if not isinstance(data, dict) or not set(data) <= names:
+        return None
+    data["without"] = tuple(data.get("without", ()))
+    return Plan(**data)

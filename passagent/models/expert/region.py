@@ -1,0 +1,285 @@
+"""Which operators of a captured graph to fuse: convex regions without vendor-library operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from passagent.models.expert.graph import (
+    FREE_VIEWS,
+    IDENTITIES,
+    Memory,
+    example,
+    is_tensor,
+    memory,
+    mutates,
+    op_name,
+    operators,
+)
+from passagent.models.expert.ir import Trace, Unsupported
+from passagent.models.expert.lower import Region, Types, lower_node
+from passagent.models.expert.pattern import qualified
+
+SAME_ORDER = IDENTITIES | {"view", "reshape", "flatten", "unsqueeze", "squeeze", "unflatten", "detach", "view_as"}
+"""Views that keep elements in their order."""
+
+
+@dataclass
+class Found:
+    """Regions of one graph, and the operators that stay outside with the reason."""
+
+    regions: list[Region]
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozenset()) -> Found:
+    """All regions worth a kernel, the largest first; operators named in `without` stay outside."""
+    found = Found([])
+    inside = _lowerable(graph, target, without, found.refused)
+    storage = memory(graph)
+    _refuse_shared_writes(graph, inside, storage, found.refused)
+    depth = _depths(graph, inside)
+    for nodes in _components(graph, inside, depth):
+        for trimmed in _trimmed(graph, nodes, storage):
+            region = make_region(graph, trimmed)
+            if region is not None and worth(region):
+                found.regions.append(region)
+    found.regions.sort(key=lambda r: -gain(r))
+    if not found.regions:
+        found.regions = _second_best(graph, inside, storage, depth)
+    return found
+
+
+def _second_best(
+    graph: fx.Graph, inside: set[fx.Node], storage: Memory, depth: dict[fx.Node, int]
+) -> list[Region]:
+    """Where no kernel is sure to pay: the operator that costs most on its own, else the longest chain of views."""
+    lone = [
+        region
+        for nodes in _components(graph, inside, depth)
+        for trimmed in _trimmed(graph, nodes, storage)
+        if (region := make_region(graph, trimmed)) is not None and not all(map(is_free, trimmed))
+    ]
+    chains = [
+        region
+        for nodes in _components(graph, {n for n in inside if is_view(n)}, depth)
+        if (region := make_region(graph, nodes)) is not None
+    ]
+    if chains:
+        return [max(chains, key=lambda r: len(r.nodes))]
+    return [max(lone, key=gain)] if lone else []
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether the wrapper can do the operator on the host: a view, or nothing at all."""
+    return is_free(node) and op_name(node) in (FREE_VIEWS | {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous"})
+
+
+def _lowerable(graph: fx.Graph, target: str, without: frozenset[str], refused: dict[str, str]) -> set[fx.Node]:
+    """Operators that can be lowered, each on its own."""
+    inside: set[fx.Node] = set()
+    for node in operators(graph):
+        name = op_name(node)
+        if name in without:
+            refused[name] = "left outside by the plan"
+            continue
+        try:
+            if node.op not in {"call_function", "call_method"} or qualified(node) is None:
+                raise Unsupported(name, "cannot be written in a pattern")
+            trace = Trace()
+            env: dict[fx.Node, Any] = {}
+            for source in node.all_input_nodes:
+                env[source] = _input(trace, source)
+            lower_node(trace, node, env, target, Types(), lambda path, value: value)
+            inside.add(node)
+        except Unsupported as error:
+            refused[error.op] = error.reason
+    return _with_consumers(graph, inside, refused)
+
+
+def _input(trace: Trace, node: fx.Node) -> Any:
+    value = example(node)
+    if isinstance(value, tuple | list):
+        return tuple(trace.input(v.shape, Types().name(v.dtype)) for v in value)
+    if not isinstance(value, torch.Tensor):
+        raise Unsupported(op_name(node), f"reads {node.name}, which is no tensor")
+    return trace.input(value.shape, Types().name(value.dtype))
+
+
+def _with_consumers(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> set[fx.Node]:
+    """Several results (chunk, split) stay inside only if everything that unpacks them does, and the reverse."""
+    changed = True
+    while changed:
+        changed = False
+        for node in list(inside):
+            several = isinstance(example(node), tuple | list)
+            unpacks = any(isinstance(example(a), tuple | list) and a not in inside for a in node.all_input_nodes)
+            if unpacks or (several and any(user not in inside for user in node.users)):
+                inside.discard(node)
+                changed = True
+    return inside
+
+
+def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], storage: Memory, refused: dict[str, str]) -> None:
+    """An operator that writes in place is lowered out of place: nobody else may see the tensor later."""
+    order = {node: k for k, node in enumerate(graph.nodes)}
+    for node in list(inside):
+        written = mutates(node)
+        if written is None:
+            continue
+        for other in graph.nodes:
+            if other is node or not storage.shares(other, written):
+                continue
+            later = [u for u in other.users if order[u] > order[node]]
+            if other is written or mutates(other) is not None:
+                # Readers of the tensor itself see the new value if they are lowered with it.
+                later = [u for u in later if u not in inside or u.op == "output"] if order[other] <= order[node] else []
+            elif order[other] > order[node]:
+                continue
+            if later:
+                inside.discard(node)
+                refused[op_name(node)] = f"writes in place into a tensor that {later[0].name} reads later"
+                break
+
+
+def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
+    """Outside operators on the longest way to each node: regions of one depth are convex."""
+    depth: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        before = [depth[a] + (a not in inside and a.op not in {"placeholder", "get_attr"}) for a in node.all_input_nodes]
+        depth[node] = max(before, default=0)
+    # As late as its readers allow: what only feeds a later region belongs to it.
+    for node in reversed(list(graph.nodes)):
+        if node in inside and node.users and all(u in inside for u in node.users) and mutates(node) is None:
+            depth[node] = max(depth[node], min(depth[u] for u in node.users))
+    return depth
+
+
+def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]) -> list[list[fx.Node]]:
+    """Connected parts: by values, or by an input that both read."""
+    parent: dict[fx.Node, fx.Node] = {n: n for n in inside}
+
+    def root(n: fx.Node) -> fx.Node:
+        while parent[n] is not n:
+            n = parent[n]
+        return n
+
+    readers: dict[tuple[fx.Node, int], fx.Node] = {}
+    for node in graph.nodes:
+        if node not in inside:
+            continue
+        for a in node.all_input_nodes:
+            if a in inside and depth[a] == depth[node]:
+                parent[root(node)] = root(a)
+            elif a not in inside:
+                first = readers.setdefault((a, depth[node]), node)
+                parent[root(node)] = root(first)
+    groups: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node in inside:
+            groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
+
+
+def is_free(node: fx.Node) -> bool:
+    """Whether eager moves no data for the operator: the result lies in its input's memory."""
+    name = op_name(node)
+    if name not in FREE_VIEWS | IDENTITIES or mutates(node) is not None:
+        return False
+    if name.startswith("dropout"):
+        return True  # lowered in evaluation mode only, where it returns its input
+    result = example(node)
+    source = next((a for a in node.all_input_nodes), None)
+    if source is None:
+        return False
+    given = example(source)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    sources = list(given) if isinstance(given, tuple | list) else [given]
+    ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
+    return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)
+
+
+def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[list[fx.Node]]:
+    """The parts left when views at the end, and views of inputs that others use too, are taken off."""
+    kept = dict.fromkeys(nodes)
+    changed = True
+    while changed:
+        changed = False
+        for node in list(reversed(kept)):
+            outside = [u for u in node.users if u not in kept]
+            if (outside or not node.users) and is_free(node) and not _costs_nothing(node, kept):
+                del kept[node]
+                changed = True
+        if _drop_lone_unpacking(kept):
+            changed = True
+    return [c for c in _components(graph, set(kept), _depths(graph, set(kept))) if c]
+
+
+def _costs_nothing(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
+    """A view that only names the dimensions of a value computed here anew, and nobody else reads that value."""
+    if op_name(node) not in SAME_ORDER:
+        return False
+    source = node.all_input_nodes[0]
+    if source not in kept or len(source.users) > 1:
+        return False
+    return not is_free(source) or _costs_nothing(source, kept)
+
+
+def _drop_lone_unpacking(kept: dict[fx.Node, None]) -> bool:
+    """Remove nodes of several results that are unpacked outside, and nodes that unpack outside results."""
+    gone = [
+        n
+        for n in kept
+        if (isinstance(example(n), tuple | list) and any(u not in kept for u in n.users))
+        or any(isinstance(example(a), tuple | list) and a not in kept for a in n.all_input_nodes)
+    ]
+    for n in gone:
+        del kept[n]
+    return bool(gone)
+
+
+def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
+    """Inputs and outputs of a set of nodes; None if an input is no tensor."""
+    inside = set(nodes)
+    inputs: dict[fx.Node, None] = {}
+    for node in nodes:
+        for a in node.all_input_nodes:
+            if a not in inside:
+                inputs[a] = None
+    outputs = [n for n in nodes if any(u not in inside for u in n.users) or not n.users and mutates(n) is not None]
+    if not outputs or not inputs or not all(is_tensor(i) for i in inputs) or not all(is_tensor(o) for o in outputs):
+        return None
+    return Region(nodes, list(inputs), outputs)
+
+
+def moved_bytes(node: fx.Node) -> int:
+    """Bytes that eager reads and writes for an operator; 0 for free views."""
+    if is_free(node):
+        return 0
+    total = 0
+    for n in [node, *node.all_input_nodes]:
+        value = example(n)
+        for t in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(t, torch.Tensor):
+                total += t.numel() * t.element_size()
+    return total
+
+
+def gain(region: Region) -> float:
+    """Rough saving on eager, microseconds: what each operator costs to start, and memory not walked again."""
+    starts = sum(1.0 if is_free(n) else 2.0 for n in region.nodes)
+    inside = sum(moved_bytes(n) for n in region.nodes)
+    border = 0
+    for n in [*region.inputs, *region.outputs]:
+        value = example(n)
+        border += value.numel() * value.element_size()
+    return starts - 4.0 + (inside - border) / 1e4
+
+
+def worth(region: Region) -> bool:
+    """Whether one kernel can beat the operators one by one."""
+    computing = [n for n in region.nodes if not is_free(n)]
+    return len(computing) >= 2 or (len(computing) == 1 and gain(region) > 0)

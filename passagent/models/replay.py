@@ -1,0 +1,89 @@
+"""`replay:FILE`: recorded replies played back, so that a run is repeated without a model.
+
+The file is JSONL, one model call a line, as a store exports it:
+
+    {"episode": "123", "message": {"role": "assistant", "content": "", "tool_calls": [...]}, "usage": {...}}
+
+`message` is a neutral assistant message (models/types.py), `usage` holds Usage's fields and may be left out.
+Lines of one `episode` are its replies in order. An episode whose label is the seed of the conversation (the
+line `Episode seed: 123` of the task message) is played to that conversation; other labels are taken in the
+order of the file as new conversations come. Which reply is next is counted in the conversation itself, so a
+resumed episode goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from passagent.errors import UsageError
+from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
+
+
+class ReplayModel:
+    """Plays a file back. Raises UsageError naming the line that is no recorded reply."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.name = f"replay:{path}"
+        self._episodes = read_replies(Path(path))
+        self._assigned: dict[str, str] = {}
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """See Model.complete. Raises UsageError where the recording ends."""
+        episode = self._episode(messages)
+        replies, position = self._episodes[episode], sum(m["role"] == "assistant" for m in messages)
+        if position >= len(replies):
+            raise UsageError(f"{self.name}: episode {episode} has {len(replies)} replies, not {position + 1}")
+        return replies[position]
+
+    async def close(self) -> None:
+        """See Model.close."""
+
+    def _episode(self, messages: list[Message]) -> str:
+        start = [m["content"] for m in messages[:2]]
+        seed = re.search(r"^Episode seed: (\S+)$", "\n".join(start), re.M)
+        if seed and seed.group(1) in self._episodes:
+            return seed.group(1)
+        key = hashlib.sha256(json.dumps(start).encode()).hexdigest()
+        if key not in self._assigned:
+            free = [name for name in self._episodes if name not in self._assigned.values()]
+            if not free:
+                raise UsageError(f"{self.name}: only {len(self._episodes)} episodes are recorded")
+            self._assigned[key] = free[0]
+        return self._assigned[key]
+
+
+def read_replies(path: Path) -> dict[str, list[Reply]]:
+    """The replies of each episode of a recording. Raises UsageError naming file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"replay:{path}: cannot be read: {reason}") from error
+    episodes: dict[str, list[Reply]] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                record = json.loads(line)
+                reply = _reply(record)
+                episodes.setdefault(str(record["episode"]), []).append(reply)
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"replay:{path}, line {number}: not a recorded reply: {error!r}") from error
+    if not episodes:
+        raise UsageError(f"replay:{path}: holds no replies")
+    return episodes
+
+
+def _reply(record: dict[str, Any]) -> Reply:
+    recorded = record["message"]
+    calls = []
+    for position, call in enumerate(recorded.get("tool_calls") or []):
+        arguments = call["arguments"]
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        calls.append({"id": call.get("id") or f"call_{position}", "name": call["name"], "arguments": text})
+    message = assistant(recorded.get("content") or "", calls)
+    stop = recorded.get("stop_reason") or (TOOLS if calls else END)
+    return Reply(message, Usage(**(record.get("usage") or {})), stop)

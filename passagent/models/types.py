@@ -1,0 +1,75 @@
+"""What a model is to the agent: neutral messages in, one reply out. Each provider's module translates.
+
+Messages are plain JSON-able dicts, stored as they are:
+
+    {"role": "system" | "user", "content": str}
+    {"role": "assistant", "content": str, "tool_calls": [{"id", "name", "arguments"}], "raw": {...}}
+    {"role": "tool", "tool_call_id": str, "name": str, "content": str}
+
+`arguments` is the JSON text that the model sent, valid or not. `raw` is optional: what a provider needs back
+verbatim (thinking blocks), under the provider's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+
+END, TOOLS, LENGTH, REFUSAL = "end", "tools", "length", "refusal"
+"""The stop reasons: the model is done; it called tools; it ran out of output tokens; it declined."""
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool as a model sees it: the one source of every API's schema."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON schema of the arguments, an object."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one call, as the server counted them."""
+
+    input_tokens: int = 0
+    """All of the prompt, cached parts included."""
+    output_tokens: int = 0
+    """All that was generated, reasoning included."""
+    cached_tokens: int = 0
+    """Part of input_tokens that was read from a cache."""
+    reasoning_tokens: int = 0
+    """Part of output_tokens, where the provider tells."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One complete answer of a model."""
+
+    message: Message
+    usage: Usage
+    stop_reason: str
+    """`end`, `tools`, `length` or `refusal`; a provider's other reasons as they are."""
+
+
+class Model(Protocol):
+    """Anything that answers a conversation."""
+
+    name: str
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """The next assistant message. Raises PassagentError: UsageError for what a person must set right,
+        InfrastructureError after the last retry."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+def assistant(content: str, tool_calls: list[dict[str, str]] | None = None) -> Message:
+    """An assistant message; `tool_calls` of `{"id", "name", "arguments"}`."""
+    return {"role": "assistant", "content": content, "tool_calls": tool_calls or []}

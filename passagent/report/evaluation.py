@@ -1,0 +1,79 @@
+"""An evaluation for people: the verdict, a line for each graph, what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.report.text import number, table
+
+
+def evaluation_text(evaluation: Evaluation) -> str:
+    """The whole evaluation, several lines."""
+    score = number(evaluation.as_score, 4)
+    parts = [
+        f"{evaluation.task} on {evaluation.device} ({evaluation.dispatch}): {evaluation.status}, AS {score}",
+        graph_table(evaluation.graphs),
+    ]
+    if evaluation.timing == "interpreter":
+        parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
+    if evaluation.es:
+        shown = "  ".join(f"{t}: {value:.3f}" for t, value in evaluation.es.items() if int(t) >= -6)
+        parts.append(f"ES(t)  {shown}")
+    if evaluation.gmean_speedup is not None:
+        parts.append(
+            f"speedup over the correct graphs (geometric mean): {evaluation.gmean_speedup:.3f}; "
+            f"correct and no slower than eager: {evaluation.fast_1 or 0:.0%} of the graphs"
+        )
+    parts += [f"{v.file}:{v.line}: [{v.rule}] {v.message}" for v in evaluation.violations]
+    parts += failure_lines(evaluation.graphs)
+    if evaluation.error and not any(evaluation.error in part for part in parts):
+        parts.append(evaluation.error)
+    parts.append(f"evaluator {evaluation.evaluator_version}, {evaluation.seconds:.1f} s")
+    return "\n".join(part for part in parts if part)
+
+
+def graph_table(graphs: list[GraphResult]) -> str:
+    """A line for each graph."""
+    header = ["graph", "dtype", "status", ">speedup", ">eager ms", ">compiled ms", ">max diff", ">matches"]
+    rows = [
+        [
+            graph.name,
+            graph.dtype,
+            graph.status + (" (unstable)" if graph.unstable else ""),
+            number(graph.speedup.e2e if graph.speedup else None, 3),
+            number(graph.eager_ms, 4),
+            number(graph.compiled_ms, 4),
+            "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
+            str(graph.matches),
+        ]
+        for graph in graphs
+    ]
+    return table(header, rows)
+
+
+def failure_lines(graphs: list[GraphResult]) -> list[str]:
+    """One line for each distinct failure: which graph first, why, and how many others share it."""
+    groups: dict[tuple[str, ...], list[GraphResult]] = {}
+    for graph in graphs:
+        if graph.status not in ("ok", "refused"):  # a refusal is told by its violations
+            reasons = [m.reason for m in graph.mismatches] or [graph.error or ""]
+            groups.setdefault((graph.status, *reasons), []).append(graph)
+    return [
+        f"{members[0].name}{f' and {len(members) - 1} more' if len(members) > 1 else ''}: {status}: "
+        f"{failure(members[0])}"
+        for (status, *_), members in groups.items()
+    ]
+
+
+def failure(graph: GraphResult) -> str:
+    """Why one graph failed."""
+    if graph.mismatches:
+        return "; ".join(
+            f"{m.pass_name} matched {m.matched_nodes} of {m.pattern_nodes} nodes, then {m.pattern_node} "
+            f"against {m.graph_node or 'nothing of its kind'}: {m.reason}"
+            for m in graph.mismatches
+        )
+    if graph.worst is not None:
+        worst = graph.worst
+        where = f"output {worst.output}{worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g}"
+        return f"{graph.error}; {where}" if graph.error else where
+    return graph.error or ""

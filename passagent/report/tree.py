@@ -1,0 +1,37 @@
+"""The node tree of a run as text."""
+
+from __future__ import annotations
+
+from passagent.agent.prompt import short_note
+from passagent.report.text import number
+from passagent.store.nodes import Node
+
+MAX_NODES = 400
+"""Nodes shown; of a larger tree the newest are left out."""
+
+
+def tree_text(nodes: list[Node], best: int | None) -> str:
+    """Parents above their children, which are indented; `*` marks the best node."""
+    shown = nodes[:MAX_NODES]
+    children: dict[int | None, list[Node]] = {}
+    ids = {node.id for node in shown}
+    for node in shown:
+        children.setdefault(node.parent_id if node.parent_id in ids else None, []).append(node)
+    lines = ["task"]
+    stack = [(node, 1) for node in reversed(children.get(None, []))]
+    while stack:
+        node, depth = stack.pop()
+        lines.append(_line(node, depth, node.id == best))
+        stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
+    if len(nodes) > len(shown):
+        lines.append(f"... and {len(nodes) - len(shown)} more nodes")
+    return "\n".join(lines)
+
+
+def _line(node: Node, depth: int, is_best: bool) -> str:
+    verdict = node.status or node.state
+    score = f" AS {number(node.as_score)}" if node.as_score is not None else ""
+    repeat = f" (equal to {node.repeat_of})" if node.repeat_of else ""
+    mark = " *" if is_best else ""
+    note = f": {short_note(node.note, 80)}" if node.note else ""
+    return f"{'  ' * min(depth, 20)}{node.id} island {node.island} {verdict}{score}{repeat}{mark}{note}"

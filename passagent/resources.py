@@ -1,0 +1,43 @@
+"""Where prompts, knowledge and configs are: in the wheel, in the checkout, or in the user's own directory.
+
+A user's directory of the same layout (`PASSAGENT_RESOURCES=DIR`) overrides the shipped files one by one.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from passagent.errors import UsageError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def roots() -> list[Path]:
+    """Directories searched, the first that holds a file wins."""
+    shipped = _PACKAGE / "_data"
+    found = [shipped if shipped.is_dir() else _PACKAGE.parent]
+    user = os.environ.get("PASSAGENT_RESOURCES")
+    if user:
+        if not Path(user).is_dir():
+            raise UsageError(f"PASSAGENT_RESOURCES={user}: no such directory; unset it or create it")
+        found.insert(0, Path(user))
+    return found
+
+
+def find(relative: str) -> Path:
+    """The file `relative` (such as `prompts/system.j2`). Raises UsageError if there is none."""
+    for root in roots():
+        path = root / relative
+        if path.is_file():
+            return path
+    raise UsageError(f"{relative}: not found in {', '.join(map(str, roots()))}")
+
+
+def glob(pattern: str) -> Iterator[tuple[str, Path]]:
+    """`(relative name, path)` of every file that matches, overrides applied, in order of name."""
+    found: dict[str, Path] = {}
+    for root in reversed(roots()):
+        for path in root.glob(pattern):
+            if path.is_file():
+                found[path.relative_to(root).as_posix()] = path
+    yield from sorted(found.items())

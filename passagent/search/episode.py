@@ -1,0 +1,123 @@
+"""One episode of the search: choose its parent, compose its prompt, let the agent work, and take stock."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from passagent.agent.episode import run_episode
+from passagent.agent.prompt import compose
+from passagent.agent.tools import Tool, file_editor, pass_evaluator, search_knowledge
+from passagent.agent.workspace import Workspace
+from passagent.experience import knowledge
+from passagent.models.types import Message, Usage
+from passagent.search.candidates import submitter
+from passagent.search.context import episode_context
+from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
+from passagent.search.gain import is_progress, log_gain
+from passagent.search.islandview import IslandView
+from passagent.search.migration import choose_migrant, round_of
+from passagent.search.policies import policy_of
+from passagent.search.session import Session
+from passagent.store import episodes, hints, migrations, nodes, runs
+from passagent.store.episodes import Episode
+from passagent.store.faults import os_fault
+from passagent.store.nodes import Node
+
+
+async def run_claimed(session: Session, episode: Episode) -> Episode:
+    """Run a claimed episode to its end, from the beginning or from where a dead process left it.
+
+    Raises Stopping where it is left to be continued, and what model and evaluator raise.
+    """
+    messages = episodes.conversation(session.store, episode.id)
+    is_resumed = bool(messages)
+    if not messages:
+        episode, messages = begin(session, episode)
+    parent = nodes.get_node(session.store, episode.parent_id) if episode.parent_id is not None else None
+    session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
+
+    def save(message: Message, usage: Usage | None) -> None:
+        episodes.add_message(session.store, episode, message, asdict(usage) if usage else None)
+        if usage:
+            session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
+        session.check()
+
+    place = workspace_path(session, episode)
+    try:
+        workspace = Workspace(place, session.task.path)
+        workspace.reset(nodes.get_files(session.store, parent) if parent else {})
+        agent_tools = tools(session, episode, workspace)
+        end = await run_episode(session.model, messages, agent_tools, save, session.config.agent)
+    except OSError as error:
+        raise os_fault(error, place) from error
+    episode = conclude(session, episode, parent, end.reason)
+    shutil.rmtree(place, ignore_errors=True)
+    session.on_event(EpisodeDone(episode))
+    return episode
+
+
+def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
+    """Choose the parent and store it with the hints shown and the first two messages, all or nothing."""
+    store = session.store
+    parent, reason = choose_parent(session, episode, random.Random(f"parent:{episode.seed}"))
+    episode = replace(episode, parent_id=parent.id if parent else None, migrated=int(reason is not None))
+    context = episode_context(session, episode, parent)
+    messages = compose(context)
+    with store.transaction():
+        episodes.set_parent(store, episode)
+        if parent and reason is not None:
+            migrations.add_migration(store, episode, parent, reason)
+        hints.record_uses(store, episode, [hint.id for hint in context.hints])
+        for message in messages:
+            episodes.add_message(store, episode, message, None)
+    if parent and reason is not None:
+        session.on_event(Migrated(parent, episode.island, reason))
+    return episode, messages
+
+
+def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tuple[Node | None, str | None]:
+    """The parent (None: the task itself) and, where it comes from another island, why."""
+    search, run = session.config.search, session.run
+    if round_of(run, episode.number) == 0:
+        return None, None
+    if runs.islands(session.store, run.id)[episode.island].stagnant >= search.stagnation:
+        migration = choose_migrant(session.store, run, episode.island, episode.number, search.min_gain)
+        if migration:
+            return migration.node, migration.reason
+    view = IslandView(session.store, run.id, episode.island)
+    return policy_of(search).select(view, rng), None
+
+
+def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
+    """Close the episode, credit its hints, count the island's stagnation, all or nothing."""
+    store, island = session.store, episode.island
+    scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
+    best = max((score for score in scores if score is not None), default=None)
+    gain = log_gain(parent, best)
+    own = nodes.best_before(store, session.run.id, island, episode.number)
+    came = migrations.migrants(store, session.run.id, island, 1)
+    known = [node.as_score for node in (own, *came) if node and node.as_score is not None]
+    gained = is_progress(max(known, default=None), best, session.config.search.min_gain)
+    with store.transaction():
+        done = episodes.finish(store, episode, reason, gain, gained)
+        hints.credit(store, episode, gain or 0.0)
+    return done
+
+
+def tools(session: Session, episode: Episode, workspace: Workspace) -> list[Tool]:
+    """The agent's tools, bound to this episode."""
+
+    return [
+        file_editor(workspace),
+        pass_evaluator(workspace, submitter(session, episode)),
+        search_knowledge(partial(knowledge.search, operators=session.task.operators)),
+    ]
+
+
+def workspace_path(session: Session, episode: Episode) -> Path:
+    """The episode's own directory while it runs."""
+    return session.store.runs_dir / session.run.id / "workspaces" / str(episode.number)

@@ -1,0 +1,68 @@
+"""The run's log file, `<runs_dir>/<run>/run.log`: everything, tracebacks included, but no secret."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from passagent.store.faults import os_fault
+
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.I)
+_MIN_LENGTH = 6
+"""Shorter values are no secrets, and would tear holes into every line."""
+
+
+class Redacting(logging.Formatter):
+    """Replaces the values of environment variables that look like secrets by their names."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, secrets replaced."""
+        return redact(super().format(record))
+
+
+class _LogFile(logging.FileHandler):
+    """A log that cannot be written (a full disk) must not hide the error that is being logged."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say it once on stderr."""
+        print(f"passagent: {self.baseFilename} cannot be written", file=sys.stderr)
+
+    def close(self) -> None:
+        """Close the file, whatever can no longer be written."""
+        with suppress(OSError):
+            super().close()
+
+
+def redact(text: str) -> str:
+    """`text` without the values of environment variables named ...KEY, ...TOKEN, ...SECRET or ...PASSWORD."""
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) >= _MIN_LENGTH:
+            text = text.replace(value, f"<{name}>")
+    return text
+
+
+@contextmanager
+def run_log(directory: Path) -> Iterator[Path]:
+    """Log everything of `passagent` to `directory/run.log` meanwhile. Raises PassagentError."""
+    path = directory / "run.log"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handler = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        raise os_fault(error, directory) from error
+    handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("passagent")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield path
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()

@@ -1,0 +1,99 @@
+"""What the parts of a running search share: the store, the run, its settings, and the wish to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from passagent.config import Config
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.experience.diagnosis import Diagnosis
+from passagent.experience.hints import Hint
+from passagent.models.types import Model
+from passagent.search.events import OnEvent
+from passagent.search.stop import Progress, rules_of
+from passagent.store import Store, nodes, runs
+from passagent.store.runs import Run
+from passagent.tasks import Task
+
+
+class Stopping(Exception):
+    """Raised where work can be left and taken up again, once the session is to stop."""
+
+
+class Evaluator(Protocol):
+    """Judges candidates: evaluator.pool.EvaluatorPool, or another place's."""
+
+    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+        """The evaluation. Raises PassagentError."""
+        ...
+
+    async def close(self) -> None:
+        """Release its processes."""
+        ...
+
+
+@dataclass
+class Session:
+    """One process's work on a run."""
+
+    store: Store
+    run: Run
+    task: Task
+    config: Config
+    model: Model
+    evaluator: Evaluator
+    diagnose: Callable[[Evaluation], Diagnosis]
+    hints: list[Hint]
+    device_name: str
+    on_event: OnEvent
+    owner: str = ""
+    stop_reason: str | None = None
+    is_interrupted: bool = False
+    """A person asked to stop, no rule."""
+    started: float = field(default_factory=time.monotonic)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Replaced by a new one after each change that another island may wait for."""
+    candidate_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    """Equal candidates wait for each other: the second one is answered from the store."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time searched, this session's and all before, s."""
+        return self.run.elapsed_s + time.monotonic() - self.started
+
+    def stop(self, reason: str, interrupted: bool = False) -> None:
+        """Stop at the next place where work can be left; the first reason counts."""
+        if self.stop_reason is None:
+            self.stop_reason, self.is_interrupted = reason, interrupted
+        self.notify()
+
+    def notify(self) -> None:
+        """Let those that wait for a change look again."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def check(self) -> None:
+        """Raise Stopping if the session is to stop, by a rule or by a person."""
+        if self.stop_reason is None:
+            reason = rules_of(self.config.search)(self.progress())
+            if reason:
+                self.stop(reason)
+        if self.stop_reason is not None:
+            raise Stopping(self.stop_reason)
+
+    def progress(self) -> Progress:
+        """The run so far, from the store."""
+        run = runs.get_run(self.store, self.run.id)
+        best = nodes.best_of_run(self.store, self.run.id)
+        return Progress(
+            episodes=sum(island.episodes for island in runs.islands(self.store, run.id)),
+            evaluations=run.evaluations,
+            tokens=run.tokens,
+            elapsed_s=self.elapsed_s,
+            best_as=best.as_score if best else None,
+        )

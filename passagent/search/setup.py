@@ -1,0 +1,103 @@
+"""From a task and a configuration to a session that can be searched: a new run, or one to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from passagent import __version__
+from passagent.agent.prompt import roles
+from passagent.config import Config, validate
+from passagent.errors import UsageError, nearest
+from passagent.evaluator.environment import device_name
+from passagent.evaluator.result import Evaluation
+from passagent.experience import Diagnosis, diagnose, load_hints
+from passagent.models.types import Model
+from passagent.search.events import OnEvent
+from passagent.search.session import Evaluator, Session
+from passagent.store import Store, runs
+from passagent.store.runs import Run
+from passagent.tasks import Task, load_task
+
+Diagnose = Callable[[Evaluation], Diagnosis]
+
+
+def new_run(store: Store, task: Task, config: Config) -> Run:
+    """A stored run of `task`, its islands' roles given in turn. Raises UsageError for an unknown role."""
+    search = config.search
+    for role in search.roles:
+        if role not in roles():
+            raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
+    return runs.create_run(
+        store,
+        roles=[search.roles[island % len(search.roles)] for island in range(search.islands)],
+        operators=list(task.operators),
+        task=task.name,
+        task_path=str(task.path.resolve()),
+        task_key=task.key,
+        model=config.model.name,
+        device=config.evaluator.device,
+        seed=search.seed,
+        iters=search.iters,
+        config=config.model_dump_json(),
+        version=__version__,
+    )
+
+
+def same_run(store: Store, task: Task, config: Config) -> Run | None:
+    """The newest run with this very task and configuration that was left unfinished, if it is at rest."""
+    for run in runs.list_runs(store):
+        if run.task_key == task.key and run.config == config.model_dump_json() and run.version == __version__:
+            return run if run.state != "finished" and not run.is_live else None
+    return None
+
+
+def stored_config(run: Run) -> Config:
+    """The run's configuration. Raises UsageError if this version of passagent does not know a key of it."""
+    import json
+
+    return validate(json.loads(run.config), f"run {run.id}")
+
+
+def stored_task(run: Run) -> Task:
+    """The run's task. Raises UsageError if it is gone or is no longer the same."""
+    task = load_task(Path(run.task_path))
+    if task.key != run.task_key:
+        raise UsageError(
+            f"{run.task_path}: the task has changed since run {run.id} began; restore it or start a new run"
+        )
+    return task
+
+
+def open_session(
+    store: Store,
+    run: Run,
+    task: Task,
+    config: Config,
+    on_event: OnEvent,
+    model: Model,
+    evaluator: Evaluator,
+    diagnose_with: Diagnose | None = None,
+) -> Session:
+    """A session on `run`; without `diagnose_with` the machine is measured, before anything is timed."""
+    return Session(
+        store=store,
+        run=run,
+        task=task,
+        config=config,
+        model=model,
+        evaluator=evaluator,
+        diagnose=diagnose_with or diagnoser(task, config.evaluator.device),
+        hints=load_hints(),
+        device_name=device_name(config.evaluator.device),
+        on_event=on_event,
+    )
+
+
+def diagnoser(task: Task, device: str) -> Diagnose:
+    """The diagnosis of evaluations of `task` on this machine's `device`."""
+    from passagent.experience.machine import measure_machine
+    from passagent.experience.traffic import traffic
+
+    moved, machine = traffic(task), measure_machine(device)
+    return lambda evaluation: diagnose(evaluation, moved, machine)

@@ -1,0 +1,126 @@
+"""The store: one SQLite database (WAL) and the objects beside it under a runs directory.
+
+The database is the one source of truth. Everything is committed as it happens, so that a process killed at
+any moment loses nothing but the call in flight.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from passagent.errors import UsageError
+from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
+from passagent.store.objects import Objects
+from passagent.store.schema import migrate
+
+DATABASE = "passagent.db"
+
+
+class Store:
+    """An open runs directory. The functions of passagent/store's other modules read and write it."""
+
+    def __init__(self, runs_dir: Path, db: Database) -> None:
+        self.runs_dir = runs_dir
+        self.db = db
+        self.objects = Objects(runs_dir / "objects")
+
+    @classmethod
+    def open(cls, runs_dir: str | Path, create: bool = True) -> Store:
+        """Open `<runs_dir>/passagent.db`, made if `create`.
+
+        Raises UsageError for a directory that cannot be written, for a newer schema, and without `create` for
+        one that holds no runs.
+        """
+        root = Path(runs_dir).absolute()
+        path = root / DATABASE
+        try:
+            if not create and not path.is_file():
+                raise UsageError(f"{root}: holds no runs; start one with passagent run, or give --runs-dir")
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise os_fault(error, root) from error
+        try:
+            connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)
+            try:
+                db = Database(connection, execute_plugins=False)
+                db.enable_wal()
+                db.execute("PRAGMA synchronous = NORMAL")
+                db.execute("PRAGMA foreign_keys = ON")
+                migrate(db, path)
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as error:
+            fault = sqlite_fault(error, path)
+            if fault is None:
+                raise
+            raise fault from error
+        return cls(root, db)
+
+    def close(self) -> None:
+        """Release the database."""
+        self.db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All writes inside are committed together, or none; an inner transaction joins the outer one.
+
+        The write lock is taken at the start, so that what is read inside stays true. Raises PassagentError.
+        """
+        if self.db.conn.in_transaction:
+            yield
+            return
+        with self._explained():
+            self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            with self._explained():
+                self.db.commit()
+        except BaseException:
+            self.db.rollback()
+            raise
+
+    def execute(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
+        """Run one writing statement, in the open transaction or in one of its own. Raises PassagentError."""
+        with self._explained():
+            return self.db.execute(sql, parameters)
+
+    def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of a query, column to value. Raises PassagentError."""
+        with self._explained():
+            cursor = self.db.conn.execute(sql, parameters or {})
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """The first row of a query, None if there is none. Raises PassagentError."""
+        found = self.rows(sql, parameters)
+        return found[0] if found else None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            fault = sqlite_fault(error, self.runs_dir / DATABASE)
+            if fault is None:
+                raise
+            raise fault from error
+
+
+def now() -> str:
+    """The time in the form of every `..._at` column: ISO 8601, UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

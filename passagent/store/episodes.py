@@ -1,0 +1,179 @@
+"""Episodes and their conversations. A run's episodes are numbered from 1 and each number exists once.
+
+Episode n belongs to island (n - 1) mod islands, so an island's episodes follow each other whatever the others
+do, and the tree does not depend on which model answered first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from passagent.errors import PassagentError
+from passagent.store.database import Store, now
+from passagent.store.runs import Run
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A row of `episodes`: one conversation that starts from a node (or the task) and leaves new nodes."""
+
+    id: int
+    run_id: str
+    number: int
+    """1, 2, ... in the run."""
+    island: int
+    parent_id: int | None
+    migrated: int
+    """1 if the parent came from another island."""
+    seed: int
+    state: str
+    """`running` (also after a crash: it will be continued) or `done`."""
+    end_reason: str | None
+    steps: int
+    """Model calls so far."""
+    input_tokens: int
+    output_tokens: int
+    best_node: int | None
+    best_as: float | None
+    gain: float | None
+    """ln(best AS / the AS it started from), 1 standing for the task itself; None without a correct node."""
+    owner: str | None
+    created_at: str
+    finished_at: str | None
+
+
+def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
+    """The island's next episode: one left unfinished, else a new one; None when all `iters` are made.
+
+    Raises PassagentError if the run is no longer this owner's.
+    """
+    with store.transaction():
+        row = store.row("SELECT owner, iters FROM runs WHERE id = :run", {"run": run.id})
+        if row is None or row["owner"] != owner:
+            raise PassagentError(
+                f"{run.id}: another process took this run over; nothing is lost, that one goes on"
+            )
+        unfinished = store.row(
+            "SELECT id FROM episodes WHERE run_id = :run AND island = :island AND state = 'running' "
+            "ORDER BY number",
+            {"run": run.id, "island": island},
+        )
+        if unfinished:
+            store.execute(
+                "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": unfinished["id"]}
+            )
+            return get_episode(store, unfinished["id"])
+        last = store.row(
+            "SELECT max(number) AS number FROM episodes WHERE run_id = :run AND island = :island",
+            {"run": run.id, "island": island},
+        )
+        number = last["number"] + run.islands if last and last["number"] else island + 1
+        if number > row["iters"]:
+            return None
+        cursor = store.execute(
+            "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
+            "VALUES (:run, :number, :island, :seed, 'running', :owner, :at)",
+            {
+                "run": run.id,
+                "number": number,
+                "island": island,
+                "seed": episode_seed(run.seed, number),
+                "owner": owner,
+                "at": now(),
+            },
+        )
+        assert cursor.lastrowid is not None
+        return get_episode(store, cursor.lastrowid)
+
+
+def episode_seed(run_seed: int, number: int) -> int:
+    """The seed of episode `number`, 0 to 2^31 - 1: a function of the run's seed, so no stream can be lost."""
+    digest = hashlib.sha256(f"{run_seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def get_episode(store: Store, episode_id: int) -> Episode:
+    """The episode of this id."""
+    row = store.row("SELECT * FROM episodes WHERE id = :id", {"id": episode_id})
+    if row is None:
+        raise PassagentError(f"{episode_id}: no such episode in {store.runs_dir}")
+    return Episode(**row)
+
+
+def set_parent(store: Store, episode: Episode) -> None:
+    """Store where the episode starts from."""
+    store.execute(
+        "UPDATE episodes SET parent_id = :parent, migrated = :migrated WHERE id = :id",
+        {"parent": episode.parent_id, "migrated": episode.migrated, "id": episode.id},
+    )
+
+
+def add_message(
+    store: Store, episode: Episode, message: dict[str, Any], usage: dict[str, int] | None
+) -> None:
+    """Append a message to the conversation; `usage` (the fields of models.Usage) marks a model's reply."""
+    body = json.dumps(message)  # ASCII: a lone surrogate of a model can be stored, too
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    tokens = usage or {}
+    with store.transaction():
+        store.execute(
+            "INSERT OR IGNORE INTO messages (digest, body) VALUES (:digest, :body)",
+            {"digest": digest, "body": body},
+        )
+        store.execute(
+            "INSERT INTO steps (episode_id, seq, message_id, input_tokens, output_tokens, cached_tokens, "
+            "reasoning_tokens, created_at) SELECT :episode, "
+            "(SELECT coalesce(max(seq), 0) + 1 FROM steps WHERE episode_id = :episode), id, "
+            ":input, :output, :cached, :reasoning, :at FROM messages WHERE digest = :digest",
+            {
+                "episode": episode.id,
+                "digest": digest,
+                "input": tokens.get("input_tokens"),
+                "output": tokens.get("output_tokens"),
+                "cached": tokens.get("cached_tokens"),
+                "reasoning": tokens.get("reasoning_tokens"),
+                "at": now(),
+            },
+        )
+        if usage is not None:
+            for table, key in (("episodes", episode.id), ("runs", episode.run_id)):
+                steps = "steps = steps + 1, " if table == "episodes" else ""
+                store.execute(
+                    f"UPDATE {table} SET {steps}input_tokens = input_tokens + :input, "
+                    "output_tokens = output_tokens + :output WHERE id = :key",
+                    {"input": tokens["input_tokens"], "output": tokens["output_tokens"], "key": key},
+                )
+
+
+def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
+    """The episode's messages in order."""
+    rows = store.rows(
+        "SELECT body FROM steps JOIN messages ON messages.id = message_id WHERE episode_id = :id "
+        "ORDER BY seq",
+        {"id": episode_id},
+    )
+    return [json.loads(row["body"]) for row in rows]
+
+
+def finish(store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool) -> Episode:
+    """The episode is done, for `reason`; its best node is found among what it left.
+
+    Its island's stagnation is counted: `is_progress` starts the count anew.
+    """
+    store.execute(
+        "UPDATE islands SET episodes = episodes + 1, "
+        "stagnant = CASE WHEN :progress THEN 0 ELSE stagnant + 1 END "
+        "WHERE run_id = :run AND island = :island",
+        {"progress": int(is_progress), "run": episode.run_id, "island": episode.island},
+    )
+    store.execute(
+        "UPDATE episodes SET state = 'done', end_reason = :reason, gain = :gain, owner = NULL, "
+        "finished_at = :at, "
+        "(best_node, best_as) = (SELECT id, as_score FROM nodes WHERE episode_id = :id AND status = 'ok' "
+        "ORDER BY as_score DESC NULLS LAST, id LIMIT 1) WHERE id = :id",
+        {"reason": reason, "gain": gain, "at": now(), "id": episode.id},
+    )
+    return get_episode(store, episode.id)

@@ -1,0 +1,64 @@
+"""Evaluations, each stored whole: an equal candidate on the same task and machine is not evaluated again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from passagent.errors import PassagentError
+from passagent.store.database import Store, now
+
+
+def add_evaluation(
+    store: Store, run_id: str, *, task_key: str, environment: str, result: dict[str, Any], candidate_key: str
+) -> int:
+    """Store an evaluation (Evaluation as plain data), charge it to the run, return its id.
+
+    `environment` names the machine and the protocol: results of different ones are never exchanged.
+    """
+    with store.transaction():
+        cursor = store.execute(
+            "INSERT INTO evaluations (candidate_key, task_key, evaluator_version, environment, status, "
+            "as_score, seconds, result, created_at) VALUES (:candidate, :task, :version, :environment, "
+            ":status, :score, :seconds, :result, :at)",
+            {
+                "candidate": candidate_key,
+                "task": task_key,
+                "version": result["evaluator_version"],
+                "environment": environment,
+                "status": result["status"],
+                "score": result["as_score"],
+                "seconds": result["seconds"],
+                "result": json.dumps(result),
+                "at": now(),
+            },
+        )
+        store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def find_evaluation(
+    store: Store, *, candidate_key: str, task_key: str, evaluator_version: str, environment: str
+) -> tuple[int, dict[str, Any]] | None:
+    """The newest evaluation of an equal candidate under equal conditions: its id and result."""
+    row = store.row(
+        "SELECT id, result FROM evaluations WHERE candidate_key = :candidate AND task_key = :task "
+        "AND evaluator_version = :version AND environment = :environment ORDER BY id DESC LIMIT 1",
+        {
+            "candidate": candidate_key,
+            "task": task_key,
+            "version": evaluator_version,
+            "environment": environment,
+        },
+    )
+    return (row["id"], json.loads(row["result"])) if row else None
+
+
+def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:
+    """The result of this id."""
+    row = store.row("SELECT result FROM evaluations WHERE id = :id", {"id": evaluation_id})
+    if row is None:
+        raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
+    result: dict[str, Any] = json.loads(row["result"])
+    return result

@@ -1,0 +1,67 @@
+"""Which hints were shown, and what gain followed: so that good hints rise and the others sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from passagent.store.database import Store, now
+from passagent.store.episodes import Episode
+
+
+@dataclass(frozen=True)
+class HintRecord:
+    """A row of `hints`: the statistics of one hint of the library."""
+
+    id: str
+    uses: int
+    """Episodes whose prompt showed the hint."""
+    credited: int
+    """Uses whose outcome is known."""
+    helped: int
+    """Uses that a gain followed."""
+    total_gain: float
+    """Sum of the log gains that followed: ln(AS after / AS before)."""
+    last_used_at: str | None
+
+
+def record_uses(store: Store, episode: Episode, hint_ids: list[str]) -> None:
+    """The episode's prompt shows these hints; a repeated call changes nothing."""
+    with store.transaction():
+        for hint_id in hint_ids:
+            store.execute("INSERT OR IGNORE INTO hints (id) VALUES (:id)", {"id": hint_id})
+            added = store.execute(
+                "INSERT OR IGNORE INTO hint_uses (hint_id, run_id, episode_id, created_at) "
+                "VALUES (:hint, :run, :episode, :at)",
+                {"hint": hint_id, "run": episode.run_id, "episode": episode.id, "at": now()},
+            )
+            if added.rowcount:
+                store.execute(
+                    "UPDATE hints SET uses = uses + 1, last_used_at = :at WHERE id = :id",
+                    {"at": now(), "id": hint_id},
+                )
+
+
+def credit(store: Store, episode: Episode, gain: float) -> None:
+    """The log gain in AS that followed the episode's hints (0: none); each use is credited once."""
+    with store.transaction():
+        for row in store.rows(
+            "SELECT id, hint_id FROM hint_uses WHERE episode_id = :episode AND gain IS NULL",
+            {"episode": episode.id},
+        ):
+            store.execute("UPDATE hint_uses SET gain = :gain WHERE id = :id", {"gain": gain, "id": row["id"]})
+            store.execute(
+                "UPDATE hints SET credited = credited + 1, helped = helped + (:gain > 0), "
+                "total_gain = total_gain + :gain WHERE id = :id",
+                {"gain": gain, "id": row["hint_id"]},
+            )
+
+
+def statistics(store: Store) -> dict[str, HintRecord]:
+    """The record of every hint that was ever shown."""
+    return {row["id"]: HintRecord(**row) for row in store.rows("SELECT * FROM hints")}
+
+
+def uses_of_episode(store: Store, episode_id: int) -> list[str]:
+    """Ids of the hints that the episode's prompt shows."""
+    rows = store.rows("SELECT hint_id FROM hint_uses WHERE episode_id = :id ORDER BY id", {"id": episode_id})
+    return [row["hint_id"] for row in rows]

@@ -1,0 +1,185 @@
+"""Runs: made, found, listed, locked by one controller at a time, and ended."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from passagent.errors import PassagentError, UsageError
+from passagent.store.database import Store, now
+from passagent.store.owner import is_alive, this_process
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of `runs`: one search on one task."""
+
+    id: str
+    task: str
+    task_path: str
+    task_key: str
+    operators: str
+    """JSON list: the operator sequence of the task's first subgraph."""
+    model: str
+    device: str
+    seed: int
+    islands: int
+    iters: int
+    """Episodes over the life of the run."""
+    config: str
+    """JSON of the whole Config."""
+    version: str
+    state: str
+    """`running`, `stopped` (can go on), `failed` (an error; can go on) or `finished`."""
+    stop_reason: str | None
+    created_at: str
+    finished_at: str | None
+    elapsed_s: float
+    """Time searched, all sessions together, s."""
+    input_tokens: int
+    output_tokens: int
+    evaluations: int
+    """Candidates evaluated; answers from the store are not counted."""
+    owner: str | None
+    heartbeat: float | None
+    """Last sign of life of the owner, Unix time, s."""
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process works on the run now."""
+        return self.owner is not None and is_alive(self.owner, self.heartbeat)
+
+
+@dataclass(frozen=True)
+class Island:
+    """A row of `islands`: what the search remembers of an island between episodes."""
+
+    run_id: str
+    island: int
+    role: str
+    best_node: int | None
+    best_as: float | None
+    stagnant: int
+    """Episodes since the last gain or migration."""
+    episodes: int
+    """Finished."""
+
+
+def create_run(store: Store, *, roles: list[str], operators: list[str], **columns: Any) -> Run:
+    """A new run with an island for each of `roles`; `columns` are those of `runs` that a caller knows."""
+    values = {
+        **columns,
+        "id": secrets.token_hex(4),
+        "operators": json.dumps(operators),
+        "islands": len(roles),
+        "state": "stopped",
+        "created_at": now(),
+    }
+    with store.transaction():
+        store.execute(
+            f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})",
+            values,
+        )
+        for island, role in enumerate(roles):
+            store.execute(
+                "INSERT INTO islands (run_id, island, role) VALUES (:run, :island, :role)",
+                {"run": values["id"], "island": island, "role": role},
+            )
+    return get_run(store, values["id"])
+
+
+def get_run(store: Store, run_id: str) -> Run:
+    """The run of this exact id."""
+    row = store.row("SELECT * FROM runs WHERE id = :id", {"id": run_id})
+    if row is None:
+        raise UsageError(f"{run_id}: no such run in {store.runs_dir}; passagent runs lists them")
+    return Run(**row)
+
+
+def find_run(store: Store, name: str) -> Run:
+    """The run that a person means by an id, a unique prefix of one, or `last`. Raises UsageError."""
+    if name == "last":
+        rows = store.rows("SELECT * FROM runs ORDER BY created_at DESC, rowid DESC LIMIT 1")
+        if not rows:
+            raise UsageError(f"{store.runs_dir}: holds no runs; start one with passagent run")
+        return Run(**rows[0])
+    rows = store.rows(
+        "SELECT * FROM runs WHERE substr(id, 1, length(:name)) = :name AND :name != '' LIMIT 6",
+        {"name": name},
+    )
+    if not rows:
+        raise UsageError(f"{name}: no such run in {store.runs_dir}; passagent runs lists them")
+    if len(rows) > 1:
+        raise UsageError(
+            f"{name}: means several runs ({', '.join(row['id'] for row in rows)}); write more of the id"
+        )
+    return Run(**rows[0])
+
+
+def list_runs(store: Store) -> list[Run]:
+    """All runs, the newest first."""
+    return [Run(**row) for row in store.rows("SELECT * FROM runs ORDER BY created_at DESC, rowid DESC")]
+
+
+def islands(store: Store, run_id: str) -> list[Island]:
+    """The run's islands in order."""
+    rows = store.rows("SELECT * FROM islands WHERE run_id = :run ORDER BY island", {"run": run_id})
+    return [Island(**row) for row in rows]
+
+
+def lock(store: Store, run_id: str) -> str:
+    """Make this process the run's only controller, taking over a dead owner's lock; the owner's name.
+
+    Raises UsageError while another process works on the run.
+    """
+    me = this_process()
+    with store.transaction():
+        run = get_run(store, run_id)
+        if run.owner and run.owner != me and run.is_live:
+            host, pid, _ = run.owner.rsplit(":", 2)
+            raise UsageError(
+                f"{run_id}: another process works on this run (pid {pid} on {host}); stop that one first"
+            )
+        store.execute(
+            "UPDATE runs SET owner = :me, heartbeat = :time, state = 'running', stop_reason = NULL, "
+            "finished_at = NULL WHERE id = :run",
+            {"me": me, "time": time.time(), "run": run_id},
+        )
+    return me
+
+
+def beat(store: Store, run_id: str, owner: str, elapsed_s: float) -> None:
+    """A sign of life. Raises PassagentError if the run is no longer this owner's."""
+    changed = store.execute(
+        "UPDATE runs SET heartbeat = :time, elapsed_s = :elapsed WHERE id = :run AND owner = :owner",
+        {"time": time.time(), "elapsed": elapsed_s, "run": run_id, "owner": owner},
+    )
+    if not changed.rowcount:
+        raise PassagentError(
+            f"{run_id}: another process took this run over; nothing is lost, that one goes on"
+        )
+
+
+def release(store: Store, run_id: str, owner: str, state: str, reason: str, elapsed_s: float) -> None:
+    """End this owner's hold on the run, in `state`, for a reason in words."""
+    store.execute(
+        "UPDATE runs SET state = :state, stop_reason = :reason, elapsed_s = :elapsed, finished_at = :at, "
+        "owner = NULL, heartbeat = NULL WHERE id = :run AND owner = :owner",
+        {"state": state, "reason": reason, "elapsed": elapsed_s, "at": now(), "run": run_id, "owner": owner},
+    )
+
+
+def set_config(store: Store, run_id: str, config: str, iters: int) -> None:
+    """Go on under changed settings."""
+    store.execute(
+        "UPDATE runs SET config = :config, iters = :iters WHERE id = :run",
+        {"config": config, "iters": iters, "run": run_id},
+    )

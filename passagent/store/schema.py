@@ -1,0 +1,200 @@
+"""The tables of passagent.db, as numbered migrations. docs/database.md says what each column means.
+
+A database is brought up to date when it is opened; one that a newer passagent wrote is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlite_utils import Database
+from sqlite_utils.migrations import Migrations
+
+from passagent.errors import UsageError
+
+migrations = Migrations("passagent")
+
+_TABLES = """
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY,
+    task TEXT NOT NULL,
+    task_path TEXT NOT NULL,
+    task_key TEXT NOT NULL,
+    operators TEXT NOT NULL,
+    model TEXT NOT NULL,
+    device TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    islands INTEGER NOT NULL,
+    iters INTEGER NOT NULL,
+    config TEXT NOT NULL,
+    version TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('running', 'stopped', 'failed', 'finished')),
+    stop_reason TEXT,
+    created_at TEXT NOT NULL,
+    finished_at TEXT,
+    elapsed_s REAL NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    evaluations INTEGER NOT NULL DEFAULT 0,
+    owner TEXT,
+    heartbeat REAL
+);
+CREATE INDEX runs_by_time ON runs (created_at);
+
+CREATE TABLE islands (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    island INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    best_node INTEGER,
+    best_as REAL,
+    stagnant INTEGER NOT NULL DEFAULT 0,
+    episodes INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run_id, island)
+) WITHOUT ROWID;
+
+CREATE TABLE episodes (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    number INTEGER NOT NULL,
+    island INTEGER NOT NULL,
+    parent_id INTEGER REFERENCES nodes (id),
+    migrated INTEGER NOT NULL DEFAULT 0,
+    seed INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('running', 'done')),
+    end_reason TEXT,
+    steps INTEGER NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    best_node INTEGER,
+    best_as REAL,
+    gain REAL,
+    owner TEXT,
+    created_at TEXT NOT NULL,
+    finished_at TEXT,
+    UNIQUE (run_id, number)
+);
+CREATE INDEX episodes_by_island ON episodes (run_id, island, number);
+CREATE INDEX episodes_by_parent ON episodes (run_id, island, parent_id, number);
+CREATE INDEX episodes_running ON episodes (run_id, island) WHERE state = 'running';
+
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL UNIQUE,
+    body TEXT NOT NULL
+);
+
+CREATE TABLE steps (
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    seq INTEGER NOT NULL,
+    message_id INTEGER NOT NULL REFERENCES messages (id),
+    input_tokens INTEGER,
+    output_tokens INTEGER,
+    cached_tokens INTEGER,
+    reasoning_tokens INTEGER,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (episode_id, seq)
+) WITHOUT ROWID;
+
+CREATE TABLE evaluations (
+    id INTEGER PRIMARY KEY,
+    candidate_key TEXT NOT NULL,
+    task_key TEXT NOT NULL,
+    evaluator_version TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    status TEXT NOT NULL,
+    as_score REAL,
+    seconds REAL NOT NULL,
+    result TEXT NOT NULL,
+    created_at TEXT NOT NULL
+);
+CREATE INDEX evaluations_by_key ON evaluations (candidate_key, task_key);
+
+CREATE TABLE nodes (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    parent_id INTEGER REFERENCES nodes (id),
+    island INTEGER NOT NULL,
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    call_id TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('proposed', 'evaluating', 'done')),
+    status TEXT,
+    as_score REAL,
+    note TEXT NOT NULL,
+    files TEXT NOT NULL,
+    files_path TEXT GENERATED ALWAYS AS
+        ('objects/' || substr(files, 1, 2) || '/' || substr(files, 3)) VIRTUAL,
+    candidate_key TEXT NOT NULL,
+    repeat_of INTEGER REFERENCES nodes (id),
+    evaluation_id INTEGER REFERENCES evaluations (id),
+    diagnosis TEXT,
+    owner TEXT,
+    heartbeat REAL,
+    created_at TEXT NOT NULL,
+    evaluated_at TEXT,
+    UNIQUE (episode_id, call_id)
+);
+CREATE INDEX nodes_of_run ON nodes (run_id, id);
+CREATE INDEX nodes_of_parent ON nodes (parent_id);
+CREATE INDEX nodes_best ON nodes (run_id, island, as_score) WHERE status = 'ok' AND repeat_of IS NULL;
+CREATE INDEX nodes_by_candidate ON nodes (run_id, candidate_key);
+CREATE INDEX nodes_open ON nodes (run_id) WHERE state != 'done';
+
+CREATE TABLE elite_migrations (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    from_island INTEGER NOT NULL,
+    to_island INTEGER NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    reason TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    UNIQUE (episode_id)
+);
+CREATE INDEX migrations_to_island ON elite_migrations (run_id, to_island);
+
+CREATE TABLE hints (
+    id TEXT PRIMARY KEY,
+    uses INTEGER NOT NULL DEFAULT 0,
+    credited INTEGER NOT NULL DEFAULT 0,
+    helped INTEGER NOT NULL DEFAULT 0,
+    total_gain REAL NOT NULL DEFAULT 0,
+    last_used_at TEXT
+);
+
+CREATE TABLE hint_uses (
+    id INTEGER PRIMARY KEY,
+    hint_id TEXT NOT NULL REFERENCES hints (id),
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    gain REAL,
+    created_at TEXT NOT NULL,
+    UNIQUE (episode_id, hint_id)
+);
+CREATE INDEX hint_uses_by_hint ON hint_uses (hint_id)
+"""
+
+
+@migrations(name="0001_tables")
+def _tables(db: Database) -> None:
+    for statement in _TABLES.split(";\n"):
+        db.execute(statement)
+
+
+def migrate(db: Database, path: Path) -> None:
+    """Apply what is missing. Raises UsageError for a database of a newer passagent."""
+    known = {migration.name for migration in migrations.pending(db)}
+    applied = {migration.name for migration in migrations.applied(db)}
+    newer = sorted(applied - {migration.name for migration in migrations._migrations})
+    if newer:
+        raise UsageError(
+            f"{path}: written by a newer passagent (schema {newer[-1]}); upgrade passagent to open it"
+        )
+    if known:
+        # taken before looking again: two processes may open a new database at the same moment
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            migrations.apply(db)
+            db.commit()
+        except BaseException:
+            db.rollback()
+            raise

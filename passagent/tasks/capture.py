@@ -1,0 +1,125 @@
+"""The graph that Dynamo captures of a subgraph: what passes are matched against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.fx
+import torch.utils._pytree as pytree
+
+from passagent.errors import TaskError
+
+
+@dataclass(frozen=True)
+class Captured:
+    """`graph_module(*[inputs[i] for i in order])` is the list of outputs of `module(*inputs)`, flattened."""
+
+    graph_module: torch.fx.GraphModule
+    order: list[int]
+    """For each placeholder of the graph the position of its input."""
+
+
+def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
+    """What Dynamo captures of `module(*inputs)` as one graph, static shapes, without gradients.
+
+    `inputs` are not changed. Data-dependent sizes and scalars are captured if the graph has any. Raises
+    TaskError with Dynamo's reason if the module breaks into several graphs or does not run.
+    """
+    try:
+        return _capture(module, inputs, data_dependent=False)
+    except _GraphBreak:
+        try:
+            return _capture(module, inputs, data_dependent=True)
+        except _GraphBreak as error:
+            raise TaskError(f"{type(module).__name__} is not one graph for Dynamo: {error}") from error
+
+
+class _GraphBreak(Exception):
+    """Dynamo's reason, one line."""
+
+
+@dataclass
+class _Seen:
+    graph_module: torch.fx.GraphModule
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -> Captured:
+    seen: list[_Seen] = []
+
+    def backend(graph_module: torch.fx.GraphModule, _example: list[Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            outputs = graph_module.forward(*args)
+            seen.append(_Seen(graph_module, list(args), list(outputs)))
+            return outputs
+
+        return run
+
+    copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    settings = torch._dynamo.config.patch(
+        capture_scalar_outputs=data_dependent, capture_dynamic_output_shape_ops=data_dependent
+    )
+    torch._dynamo.reset()
+    try:
+        with torch.no_grad(), settings:
+            returned = torch.compile(module, backend=backend, fullgraph=True, dynamic=False)(*copies)
+    except Exception as error:
+        text = str(error).strip() or type(error).__name__
+        raise _GraphBreak(text.splitlines()[0]) from error
+    finally:
+        torch._dynamo.reset()
+    flat = pytree.tree_leaves(returned)
+    if not seen:  # Dynamo leaves a graph without operators to Python
+        empty = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+        empty.graph.output(())
+        seen.append(_Seen(empty, [], []))
+    return _completed(seen[0], copies, flat)
+
+
+def _completed(seen: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:
+    """Give the graph all of the module's outputs, in order.
+
+    Dynamo leaves out of the graph what needs no operator (an input returned as it is, a number) and returns
+    an output that occurs twice only once.
+    """
+    graph = seen.graph_module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    order = [_position(value, inputs) for value in seen.inputs]
+    output = next(iter(reversed(graph.nodes)))
+    computed = list(output.args[0])  # type: ignore[arg-type]
+    results: list[Any] = []
+    for value in returned:
+        at = _position(value, seen.outputs)
+        if at is not None:
+            results.append(computed[at])
+        elif (source := _position(value, inputs)) is not None:
+            if source not in order:
+                with graph.inserting_after(placeholders[-1]) if placeholders else graph.inserting_before():
+                    placeholders.append(graph.placeholder(f"in_{source}"))
+                order.append(source)
+            results.append(placeholders[order.index(source)])
+        elif isinstance(value, torch.Tensor):
+            raise TaskError("the module returns a tensor that is neither computed in its graph nor an input")
+        else:
+            results.append(value)
+    missing = [p.name for p, position in zip(placeholders, order, strict=True) if position is None]
+    if missing:
+        raise TaskError(
+            f"the captured graph takes {', '.join(missing)}, which is none of the module's inputs"
+        )
+    output.args = (tuple(results),)
+    graph.lint()
+    seen.graph_module.recompile()
+    return Captured(seen.graph_module, [position for position in order if position is not None])
+
+
+def _position(value: Any, among: list[Any]) -> int | None:
+    """Position of this very tensor."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return next((i for i, other in enumerate(among) if other is value), None)

@@ -1,0 +1,172 @@
+"""`passagent tasks check`: is each subgraph runnable, serialisable, analysable (GraphNet 4.1), or why not."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import operator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+
+from passagent.errors import TaskError
+from passagent.tasks.capture import capture
+from passagent.tasks.inputs import make_inputs
+from passagent.tasks.meta import read_meta
+from passagent.tasks.module import load_module
+from passagent.tasks.reader import Subgraph, find_forward, load_task, parameters
+from passagent.tasks.writer import meta_source
+
+SEED = 0
+KNOWN_MODULES = ("torch", "math", "operator", "_operator", "builtins")
+"""Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
+
+
+@dataclass
+class CheckResult:
+    """One subgraph."""
+
+    name: str
+    runnable: bool
+    """Runs in eager mode, finite, and gives the same result twice."""
+    serialisable: bool
+    """Metadata and source survive being written and read again."""
+    analysable: bool
+    """Dynamo captures it as one graph of known operators, which computes what the module computes."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """All three."""
+        return self.runnable and self.serialisable and self.analysable
+
+
+def check_task(path: str | Path, device: str = "cpu") -> list[CheckResult]:
+    """Check every subgraph of the task at `path`. Raises as load_task does if it cannot be read at all."""
+    return [check_subgraph(subgraph, device) for subgraph in load_task(path).subgraphs]
+
+
+def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
+    """Check one subgraph on `device`."""
+    file = subgraph.path / "model.py"
+    result = CheckResult(subgraph.name, runnable=False, serialisable=False, analysable=False)
+    result.serialisable = not (problems := _serialisable(subgraph))
+    result.problems += problems
+    try:
+        module = load_module(subgraph, device)
+        inputs = make_inputs(subgraph, device, SEED)
+        outputs, again = _run(module, inputs), _run(module, inputs)
+    except TaskError as error:
+        result.problems.append(str(error))
+        return result
+    except Exception as error:
+        result.problems.append(f"{file}:{_line(error, file)}: does not run: {_first_line(error)}")
+        return result
+    problems = [f"{file}: {problem}" for problem in _unequal(outputs, again, "two runs")]
+    problems += [f"{file}: {problem}" for problem in _not_finite(outputs)]
+    result.runnable = not problems
+    problems += (unknown := _analysable(module, inputs, outputs, file))
+    result.analysable = not unknown
+    result.problems += problems
+    return result
+
+
+def _run(module: torch.nn.Module, inputs: list[Any]) -> list[Any]:
+    with torch.no_grad():
+        return pytree.tree_leaves(module(*[v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]))
+
+
+def _serialisable(subgraph: Subgraph) -> list[str]:
+    """Written and read again, metadata and source must be the same."""
+    metas = read_meta(subgraph.path / "weight_meta.py", meta_source(subgraph.inputs))
+    problems = []
+    for meta in subgraph.inputs:
+        back = metas.get(meta.name)
+        for key, value in dataclasses.asdict(meta).items():
+            # repr: nan equals itself
+            if back is None or repr(getattr(back, key)) != repr(value):
+                problems.append(
+                    f"{subgraph.path}/weight_meta.py: {meta.name}: '{key}' does not survive writing"
+                )
+    file = subgraph.path / "model.py"
+    rewritten = ast.unparse(ast.parse(subgraph.source))
+    names = [parameter.arg for parameter in parameters(find_forward(rewritten, file), file)]
+    if names != [meta.name for meta in subgraph.inputs] or ast.dump(ast.parse(rewritten)) != ast.dump(
+        ast.parse(subgraph.source)
+    ):
+        problems.append(f"{file}: the source does not survive writing")
+    return problems
+
+
+def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], file: Path) -> list[str]:
+    try:
+        captured = capture(module, inputs)
+    except TaskError as error:
+        return [f"{file}: {error}"]
+    graph_module = captured.graph_module
+    problems = []
+    for node in graph_module.graph.nodes:
+        if reason := _unknown(node):
+            problems.append(f"{file}: operator {node.name}: {reason}")
+    if not problems:
+        got = _run(graph_module, [inputs[i] for i in captured.order])
+        problems = [
+            f"{file}: {problem}" for problem in _unequal(outputs, got, "eager and the captured graph")
+        ]
+    return problems
+
+
+def _unknown(node: torch.fx.Node) -> str | None:
+    """Why the operator of a node is not analysable; None if it is."""
+    if node.op == "call_method":
+        known = hasattr(torch.Tensor, str(node.target))
+        return None if known else f"{node.target} is not a method of torch.Tensor"
+    if node.op == "call_function":
+        home = getattr(node.target, "__module__", None) or ""
+        builtin = node.target in vars(operator).values()
+        known = (
+            builtin or home.split(".")[0] in KNOWN_MODULES or isinstance(node.target, torch._ops.OpOverload)
+        )
+        return None if known else f"{node.target} comes from {home or 'nowhere'}, not from torch"
+    if node.op == "call_module":
+        return f"calls the module {node.target}; a subgraph takes its parameters as inputs"
+    return None
+
+
+def _unequal(first: list[Any], second: list[Any], who: str) -> list[str]:
+    if len(first) != len(second):
+        return [f"{who} differ: {len(first)} and {len(second)} outputs"]
+    problems = []
+    for position, (a, b) in enumerate(zip(first, second, strict=True)):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            same = a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, equal_nan=True)
+        else:
+            same = type(a) is type(b) and a == b
+        if not same:
+            problems.append(f"{who} differ in output {position}")
+    return problems
+
+
+def _not_finite(outputs: list[Any]) -> list[str]:
+    """NaN is a problem; an infinity is not, as masks are made of it."""
+    tensors = [(i, t) for i, t in enumerate(outputs) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    return [f"output {i} has {int(t.isnan().sum())} NaN" for i, t in tensors if bool(t.isnan().any())]
+
+
+def _line(error: BaseException, file: Path) -> int:
+    """The innermost line of `file` in the error's traceback."""
+    line, trace = 1, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

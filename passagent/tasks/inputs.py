@@ -1,0 +1,144 @@
+"""The inputs of a subgraph, rebuilt from its metadata.
+
+Variant 0 is GraphNet's formula. Its floats have a fifth of the recorded spread and a std of 0 makes them
+constant, so that many wrong kernels pass; variants 1, 2, ... are draws of passagent's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from passagent.tasks.meta import TensorMeta
+from passagent.tasks.module import full_device
+from passagent.tasks.reader import Subgraph
+
+GRAPHNET_SHRINK = 0.2
+DEFAULT_STD = 0.1
+"""Where the std was not recorded."""
+SPREADS = (1.0, 0.5, 2.0)
+"""Variant v >= 1 draws floats with SPREADS[(v - 1) % 3] times the recorded std."""
+RELATIVE_SPREAD = 0.1
+"""Of |mean| (or of 1 for small means): the std given to what was recorded as constant."""
+
+
+def make_inputs(subgraph: Subgraph, device: str, seed: int, variant: int = 0) -> list[Any]:
+    """Tensors (and Python numbers) in the order of forward's parameters, contiguous, without grad.
+
+    Deterministic in (seed, variant) and equal on every device: drawn on the CPU, then moved. An input that
+    was recorded on the CPU among others on a GPU stays on the CPU.
+    """
+    target = full_device(device)
+    inputs: list[Any] = []
+    for meta in subgraph.inputs:
+        if meta.is_python_scalar:
+            inputs.append((int if meta.dtype == "int" else float)(_flat(meta.data)[0]))
+            continue
+        digest = hashlib.sha256(f"{seed}:{variant}:{meta.name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+        tensor = (_recorded if variant == 0 else _varied(variant))(meta, generator)
+        stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
+        inputs.append(tensor if stays else tensor.to(target))
+    return inputs
+
+
+def _recorded(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    """GraphNet's formula."""
+    dtype = getattr(torch, meta.dtype)
+    if meta.data is not None:
+        return torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape)
+    if dtype == torch.bool:
+        return torch.randn(meta.shape, generator=generator) > 0.5
+    if not (meta.is_floating or dtype.is_complex):
+        return _integers(meta, generator).to(dtype)
+    std = DEFAULT_STD if meta.std is None else meta.std
+    return _clamp(_normal(meta, generator) * std * GRAPHNET_SHRINK + (meta.mean or 0.0), meta).to(dtype)
+
+
+def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tensor]:
+    """A draw of variant >= 1."""
+    scale = SPREADS[(variant - 1) % len(SPREADS)]
+
+    def draw(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+        dtype = getattr(torch, meta.dtype)
+        if meta.is_floating or dtype.is_complex:
+            return _varied_floats(meta, generator, scale).to(dtype)
+        if dtype == torch.bool or _is_mask(meta):
+            return _mask(meta, generator).to(dtype)
+        if meta.data is not None:
+            return _shuffled(torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape), generator)
+        return _integers(meta, generator).to(dtype)
+
+    return draw
+
+
+def _varied_floats(meta: TensorMeta, generator: torch.Generator, scale: float) -> torch.Tensor:
+    noise = _normal(meta, generator)
+    if meta.data is not None:
+        base = torch.tensor(_flat(meta.data), dtype=torch.float32).reshape(meta.shape)
+        spread = RELATIVE_SPREAD * torch.where(base == 0, torch.ones_like(base), base.abs())
+        positive = bool((base > 0).all())
+        drawn = base + noise * spread * scale
+        return torch.where(drawn > 0, drawn, base) if positive else drawn
+    mean = meta.mean or 0.0
+    std = meta.std or (DEFAULT_STD if meta.std is None else RELATIVE_SPREAD * max(abs(mean), 1.0))
+    drawn = noise * std * scale + mean
+    if meta.is_variance:
+        drawn = drawn.abs().clamp(min=max(0.05 * abs(mean), 1e-3))
+    return _clamp(drawn, meta)
+
+
+def _normal(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    kind = torch.complex64 if meta.dtype.startswith("complex") else torch.float32
+    return torch.randn(meta.shape, generator=generator, dtype=kind)
+
+
+def _clamp(values: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    if meta.min_val is None and meta.max_val is None:
+        return values
+    return values.clamp(min=meta.min_val, max=meta.max_val)
+
+
+def _integers(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    """Within the recorded range; {0, 1} where none was recorded."""
+    low = 0 if meta.min_val is None else int(meta.min_val)
+    high = max(low, 1) if meta.max_val is None else int(meta.max_val)
+    return torch.randint(low, high + 1, meta.shape, generator=generator)
+
+
+def _is_mask(meta: TensorMeta) -> bool:
+    """An integer input that is a mask by its name and holds nothing but 0 and 1."""
+    if meta.data is not None:
+        low, high = min(_flat(meta.data)), max(_flat(meta.data))
+    else:
+        low, high = meta.min_val or 0, 1 if meta.max_val is None else meta.max_val
+    return "mask" in meta.original_name.lower() and meta.numel > 1 and low >= 0 and high <= 1
+
+
+def _mask(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    """Both values, and no row without a 1: a row that is all masked has no defined softmax or mean."""
+    mask = torch.rand(meta.shape, generator=generator) < 0.7
+    if mask.dim():
+        mask[..., :1] = True
+    return mask
+
+
+def _shuffled(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The recorded integers in another order: still indices in range.
+
+    Kept as they are: a single value (a size) and a rising vector (offsets). With three or more dimensions
+    only rows change places, as the values of one row (the corners of a box) belong together.
+    """
+    if values.numel() < 2 or (values.dim() == 1 and bool((values.diff() > 0).all())):
+        return values
+    rows = values.reshape(-1, values.shape[-1]) if values.dim() > 2 else values.reshape(-1)
+    return rows[torch.randperm(len(rows), generator=generator)].reshape(values.shape)
+
+
+def _flat(data: Any) -> list[Any]:
+    if isinstance(data, list):
+        return [value for item in data for value in _flat(item)]
+    return [data]

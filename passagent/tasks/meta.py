@@ -1,0 +1,175 @@
+"""The metadata of inputs: GraphNet's `weight_meta.py` and `input_meta.py`, read without executing them."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from passagent.errors import TaskError
+
+DTYPES = {
+    "float32", "float64", "float16", "bfloat16", "complex32", "complex64", "complex128",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+}  # fmt: skip
+_ALIASES = {
+    "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
+    "short": "int16", "cfloat": "complex64", "cdouble": "complex128", "chalf": "complex32",
+}  # fmt: skip
+PYTHON_SCALARS = {"int", "float"}
+"""A dtype written without `torch.`: the input is a Python number, its value in `data`."""
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """One input as recorded."""
+
+    name: str
+    """forward's parameter."""
+    original_name: str
+    """Its name in the model it was cut from, such as `..._buffers_running_var_`."""
+    shape: tuple[int, ...]
+    dtype: str
+    """Without `torch.`; `int` or `float` for a Python number."""
+    device: str
+    mean: float | None = None
+    std: float | None = None
+    min_val: float | None = None
+    max_val: float | None = None
+    data: list[Any] | int | float | bool | None = None
+    """The literal values, flat or nested; None if only statistics were recorded."""
+
+    @property
+    def is_python_scalar(self) -> bool:
+        """A Python number and not a tensor."""
+        return self.dtype in PYTHON_SCALARS
+
+    @property
+    def is_floating(self) -> bool:
+        """A real floating dtype."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+    @property
+    def is_variance(self) -> bool:
+        """A batch norm's running variance, by its name in the model."""
+        return "running_var" in self.original_name
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def read_meta(file: Path, source: str) -> dict[str, TensorMeta]:
+    """Every tensor of a meta file by its `name`. Raises TaskError with file and line.
+
+    A missing optional field (`original_name`, `device`, statistics, `data`) is None or its plain default.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise TaskError(f"{file}:{getattr(error, 'lineno', None) or 1}: does not parse: {error}") from error
+    metas = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            meta = _tensor_meta(node, file)
+            if meta.name in metas:
+                raise TaskError(f"{file}:{node.lineno}: a second entry for '{meta.name}'")
+            metas[meta.name] = meta
+    return metas
+
+
+def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
+    fields, lines = {}, {}
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            target, value = statement.targets[0], statement.value
+        elif (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and statement.value
+        ):
+            target, value = statement.target, statement.value
+        else:
+            continue
+        lines[target.id] = statement.lineno
+        try:
+            fields[target.id] = literal(value)
+        except ValueError as error:
+            message = f"'{target.id}' is not a literal ({ast.unparse(value)[:60]})"
+            raise TaskError(f"{file}:{statement.lineno}: {message}") from error
+
+    def fail(key: str, message: str) -> TaskError:
+        return TaskError(f"{file}:{lines.get(key, node.lineno)}: {node.name}: {message}")
+
+    for key in ("name", "shape", "dtype"):
+        if key not in fields:
+            raise fail(key, f"has no '{key}'")
+    if not isinstance(fields["name"], str):
+        raise fail("name", "'name' must be a string: a parameter of forward")
+    shape = fields["shape"]
+    if not isinstance(shape, list | tuple) or not all(type(size) is int and size >= 0 for size in shape):
+        raise fail("shape", f"'shape' must be a list of sizes, not {shape!r}")
+    for key in ("mean", "std", "min_val", "max_val"):
+        if not isinstance(fields.get(key), int | float | None):
+            raise fail(key, f"'{key}' must be a number or None, not {fields[key]!r}")
+    meta = TensorMeta(
+        name=fields["name"],
+        original_name=str(fields.get("original_name") or fields["name"]),
+        shape=tuple(shape),
+        dtype=_dtype(fields["dtype"]),
+        device=str(fields.get("device") or "cuda:0"),
+        mean=fields.get("mean"),
+        std=fields.get("std"),
+        min_val=fields.get("min_val"),
+        max_val=fields.get("max_val"),
+        data=fields.get("data"),
+    )
+    if meta.dtype not in DTYPES | PYTHON_SCALARS:
+        raise fail("dtype", f'unknown dtype {fields["dtype"]!r}; write such as "torch.float32"')
+    if meta.data is not None and count(meta.data) != meta.numel:
+        raise fail("data", f"'data' has {count(meta.data)} values, shape {list(shape)} asks for {meta.numel}")
+    if meta.is_python_scalar and meta.data is None:
+        raise fail("dtype", f"a Python {meta.dtype} needs its value in 'data'")
+    if meta.min_val is not None and meta.max_val is not None and meta.min_val > meta.max_val:
+        raise fail("max_val", f"min_val {meta.min_val} is over max_val {meta.max_val}")
+    return meta
+
+
+def _dtype(value: Any) -> str:
+    """`torch.float16` to `float16`, `torch.half` too; `int` and `float` without `torch.` stay."""
+    text = str(value)
+    if text.startswith("torch."):
+        text = text.removeprefix("torch.")
+        return _ALIASES.get(text, text)
+    return text
+
+
+def count(data: Any) -> int:
+    """Number of values in a nested list."""
+    return sum(map(count, data)) if isinstance(data, list | tuple) else 1
+
+
+def literal(node: ast.expr) -> Any:
+    """The value of a literal expression, `nan`, `inf`, `float("-inf")` and `torch.float16` included.
+
+    Raises ValueError for anything else.
+    """
+    match node:
+        case ast.List() | ast.Tuple():
+            return [literal(element) for element in node.elts]
+        case ast.Name(id="nan" | "inf"):
+            return float(node.id)
+        case ast.Attribute(attr="nan" | "inf"):
+            return float(node.attr)
+        case ast.Attribute(value=ast.Name(id="torch")):
+            return f"torch.{node.attr}"
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=value)]):
+            return float(value)  # type: ignore[arg-type]
+        case ast.UnaryOp(op=ast.USub()):
+            return -literal(node.operand)
+        case _:
+            return ast.literal_eval(node)

@@ -1,0 +1,201 @@
+"""Read a task from disk: PassNet's sample layout. Nothing on disk is executed, torch is not imported.
+
+A task directory holds `graph_list.txt` (one path a line, relative to the directory); a subgraph directory
+holds `model.py`, `weight_meta.py` and, where they exist, `input_meta.py`, `input_tensor_constraints.py`,
+`graph_net.json` and `graph_hash.txt`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from passagent.errors import TaskError, UsageError
+from passagent.tasks.meta import TensorMeta, read_meta
+from passagent.tasks.operators import operator_names
+
+GRAPH_LIST = "graph_list.txt"
+FILES = (
+    "model.py",
+    "weight_meta.py",
+    "input_meta.py",
+    "input_tensor_constraints.py",
+    "graph_net.json",
+    "graph_hash.txt",
+)
+"""The files of a subgraph that `Task.key` covers, in this order."""
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """One FX graph with its inputs' metadata."""
+
+    name: str
+    """Unique in its task: the directory's name, with as much of the path before it as that takes."""
+    path: Path
+    inputs: tuple[TensorMeta, ...]
+    """In the order of forward's parameters."""
+    source: str
+    """The text of model.py."""
+    dtype: str
+    """Of the first floating tensor that is an input, else of the first tensor, else `float32`."""
+    graph_hash: str
+    """As recorded in graph_hash.txt, empty if there is none."""
+
+    @property
+    def home(self) -> str:
+        """The device type the subgraph was recorded on: `cpu` if all inputs were there, else `cuda`."""
+        return "cpu" if self.inputs and all(meta.device.startswith("cpu") for meta in self.inputs) else "cuda"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One operator sequence in several shapes and dtypes."""
+
+    name: str
+    path: Path
+    subgraphs: tuple[Subgraph, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """sha256 over the content of all subgraphs' files; equal for copies under other paths."""
+        digests = []
+        for subgraph in self.subgraphs:
+            digest = hashlib.sha256()
+            for name in FILES:
+                file = subgraph.path / name
+                content = file.read_bytes() if file.is_file() else b""
+                digest.update(f"{name} {len(content)}\n".encode() + content)
+            digests.append(digest.hexdigest())
+        return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        """Operator sequence of the first subgraph, such as `("add", "layer_norm")`, read from its source."""
+        first = self.subgraphs[0]
+        return operator_names(find_forward(first.source, first.path / "model.py"))
+
+
+def load_task(path: str | Path) -> Task:
+    """The task in directory `path` (or the one subgraph that `path` is).
+
+    Raises UsageError if there is no task at `path`, TaskError (naming file and line) if one is broken.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        what = "is a file, not a task directory" if root.exists() else "no such directory"
+        raise UsageError(f"{root}: {what}; give a directory that holds {GRAPH_LIST} or model.py")
+    listing = root / GRAPH_LIST
+    if listing.is_file():
+        return Task(root.resolve().name, root, tuple(_listed(root, listing)))
+    if (root / "model.py").is_file():
+        return Task(root.resolve().name, root, (read_subgraph(root, root.resolve().name),))
+    raise UsageError(f"{root}: holds neither {GRAPH_LIST} nor model.py; give a task or a subgraph directory")
+
+
+def _listed(root: Path, listing: Path) -> list[Subgraph]:
+    """The subgraphs of a graph_list.txt. Raises TaskError."""
+    entries = [
+        (number, line.strip())
+        for number, line in enumerate(read_text(listing).splitlines(), start=1)
+        if line.strip()
+    ]
+    if not entries:
+        raise TaskError(f"{listing}: lists no subgraph; write one subgraph directory a line")
+    for number, line in entries:
+        if not (root / line / "model.py").is_file():
+            what = "holds no model.py" if (root / line).is_dir() else "no such directory"
+            raise TaskError(f"{listing}:{number}: {line}: {what}; paths are relative to {root}")
+    names = _names([line for _, line in entries])
+    return [read_subgraph(root / line, name) for (_, line), name in zip(entries, names, strict=True)]
+
+
+def _names(lines: list[str]) -> list[str]:
+    """A short unique name for each listed path: its last part where that is unique, else its distinct tail.
+
+    A path that is listed twice gets `#2`, `#3`, ... behind its name.
+    """
+    parts = [Path(line).parts for line in lines]
+    common = 0
+    while all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):
+        common += 1
+    last = [p[-1] for p in parts]
+    names = [p[-1] if last.count(p[-1]) == 1 else "/".join(p[common:]) for p in parts]
+    seen: dict[str, int] = {}
+    for position, name in enumerate(names):
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > 1:
+            names[position] = f"{name}#{seen[name]}"
+    return names
+
+
+def read_subgraph(path: Path, name: str) -> Subgraph:
+    """The subgraph in directory `path`. Raises TaskError."""
+    file = path / "model.py"
+    source = read_text(file)
+    metas: dict[str, TensorMeta] = {}
+    for meta_file in ("input_meta.py", "weight_meta.py"):
+        if (path / meta_file).is_file():
+            metas.update(read_meta(path / meta_file, read_text(path / meta_file)))
+    inputs = []
+    for parameter in parameters(find_forward(source, file), file):
+        if parameter.arg not in metas:
+            where = (
+                "weight_meta.py"
+                if (path / "weight_meta.py").is_file()
+                else "a weight_meta.py (there is none)"
+            )
+            raise TaskError(f"{file}:{parameter.lineno}: forward's '{parameter.arg}' has no entry in {where}")
+        inputs.append(metas[parameter.arg])
+    hash_file = path / "graph_hash.txt"
+    return Subgraph(
+        name=name,
+        path=path,
+        inputs=tuple(inputs),
+        source=source,
+        dtype=_dtype(inputs),
+        graph_hash=read_text(hash_file).strip() if hash_file.is_file() else "",
+    )
+
+
+def find_forward(source: str, file: Path) -> ast.FunctionDef:
+    """The forward method of GraphModule in the text of a model.py. Raises TaskError."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        reason = getattr(error, "msg", None) or str(error)
+        raise TaskError(f"{file}:{line}: does not parse: {reason}") from error
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "GraphModule":
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                    return method
+            raise TaskError(f"{file}:{node.lineno}: class GraphModule has no method forward")
+    raise TaskError(f"{file}: defines no class GraphModule(torch.nn.Module)")
+
+
+def parameters(forward: ast.FunctionDef, file: Path) -> list[ast.arg]:
+    """forward's parameters after self. Raises TaskError for *args, **kwargs and keyword-only ones."""
+    arguments = forward.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+        raise TaskError(f"{file}:{forward.lineno}: forward must name its inputs one by one, no * or **")
+    return [*arguments.posonlyargs, *arguments.args][1:]
+
+
+def read_text(file: Path) -> str:
+    """The text of a file of the task. Raises TaskError."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise TaskError(f"{file}: cannot be read: {reason}") from error
+
+
+def _dtype(inputs: list[TensorMeta]) -> str:
+    floating = [meta.dtype for meta in inputs if meta.is_floating and not meta.is_python_scalar]
+    tensors = [meta.dtype for meta in inputs if not meta.is_python_scalar]
+    return (floating or tensors or ["float32"])[0]

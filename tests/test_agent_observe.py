@@ -1,0 +1,171 @@
+"""What a model reads of an evaluation, and how old results are folded."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from passagent.agent.fold import estimate_tokens, fold
+from passagent.agent.observe import observation, read_as, read_status
+from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
+from passagent.models.types import Message, assistant
+
+
+def graph(name: str, status: Any = "ok", dtype: str = "float32", **fields: Any) -> GraphResult:
+    return GraphResult(name=name, dtype=dtype, status=status, **fields)
+
+
+def fast(name: str, speedup: float, **fields: Any) -> GraphResult:
+    known = {"matches": 1, "applied": ["A"], "nodes_before": 5, "nodes_after": 2, "passes_from_t": -10}
+    return graph(
+        name, speedup=Speedup(e2e=speedup), eager_ms=0.02, compiled_ms=0.02 / speedup, **{**known, **fields}
+    )
+
+
+def evaluation(status: Any, graphs: list[GraphResult], **fields: Any) -> Evaluation:
+    known = {"task": "t", "candidate": "c", "device": "cpu", "dispatch": "direct", "timing": "wall"}
+    return Evaluation(
+        **{**known, "as_score": None, "es": None, "evaluator_version": "v", **fields},
+        status=status,
+        graphs=graphs,
+    )
+
+
+def test_success_names_speedups_and_compares() -> None:
+    graphs = [fast("slow", 0.9), fast("quick", 2.0, unstable=True)]
+    text = observation(
+        evaluation("ok", graphs, as_score=1.3416, gmean_speedup=1.3416, fast_1=0.5),
+        parent_as=1.2,
+        best_as=1.5,
+    )
+    lines = text.splitlines()
+    assert lines[0] == "stage reached: performance"
+    assert "rewritten: 2 of 2, operators 5 -> 2" in lines[1]
+    assert text.index("0.900x") < text.index("2.000x")
+    assert "20.0 -> 10.0 us" in text
+    assert "unstable" in text
+    assert "+11.8% against the parent's 1.2000" in text
+    assert "-10.6% against the best so far, 1.5000" in text
+    assert lines[-2:] == ["status: ok", "AS: 1.3416"]
+    assert (read_status(text), read_as(text)) == ("ok", 1.3416)
+
+
+def test_a_mismatch_over_many_graphs_is_told_once() -> None:
+    mismatch = Mismatch(
+        pass_name="A",
+        matched_nodes=3,
+        pattern_nodes=5,
+        pattern_node="%relu",
+        graph_node="%gelu",
+        reason="target",
+    )
+    graphs = [graph(f"g{i}", "mismatch", mismatches=[mismatch]) for i in range(12)] + [fast("g12", 1.5)]
+    text = observation(evaluation("mismatch", graphs, as_score=0.12))
+    assert "stage reached: matching" in text
+    assert "mismatch x 12 graphs: g0 (float32), g1 (float32), g2 (float32), ..." in text
+    assert text.count("3 of 5 pattern nodes matched, then target") == 1
+    assert "%relu" in text
+    assert "%gelu" in text
+    assert (read_status(text), read_as(text)) == ("mismatch", 0.12)
+
+
+def test_errors_that_differ_are_told_apart() -> None:
+    graphs = [
+        graph("a", "runtime_error", error="boom at line 3"),
+        graph("b", "runtime_error", error="boom at line 4"),
+    ]
+    text = observation(evaluation("runtime_error", [*graphs, *graphs], as_score=0.1, error="boom at line 3"))
+    assert text.count("line 3") == text.count("line 4") == 1
+    assert "in a (float32), a (float32)" in text
+
+
+def test_a_wrong_result_names_the_worst_element() -> None:
+    worst = Worst(output=1, index=[0, 3], expected=1.5, got=1.25)
+    graphs = [
+        graph("g", "wrong_result", "float16", worst=worst, max_abs_diff=0.25, passes_from_t=0, matches=1)
+    ]
+    text = observation(evaluation("wrong_result", graphs, as_score=0.4))
+    assert (
+        "output 1 at [0, 3]: expected 1.5, got 1.25; largest difference 0.25; it passes from t = 0 on" in text
+    )
+
+
+def test_violations_name_rule_file_line_and_count() -> None:
+    rule = Violation(rule="torch_op", file="A.py", line=7, message="x * y computes; write a kernel")
+    text = observation(evaluation("refused", [], violations=[rule, rule]))
+    assert "[torch_op] A.py:7: x * y computes; write a kernel (x 2)" in text
+    assert text.endswith("status: refused\nAS: none")
+    assert (read_status(text), read_as(text)) == ("refused", None)
+
+
+def test_passes_without_effect_and_loose_results_are_told() -> None:
+    idle = Mismatch(
+        pass_name="B", matched_nodes=0, pattern_nodes=2, pattern_node="%x", graph_node=None, reason="none"
+    )
+    graphs = [fast("g", 1.2, mismatches=[idle], passes_from_t=-3, max_abs_diff=0.001)]
+    text = observation(evaluation("ok", graphs, as_score=1.1))
+    assert "matched in no graph" in text
+    assert "pass B" in text
+    assert "less exact than t = -5" in text
+    assert "passes from t = -3" in text
+
+
+def test_many_graphs_and_long_errors_stay_short() -> None:
+    graphs = [fast(f"g{i}", 1 + i / 100) for i in range(400)]
+    graphs += [graph(f"bad{i}", "compile_error", error="e" * 9000) for i in range(5)]
+    text = observation(evaluation("compile_error", graphs, as_score=0.9))
+    assert len(text) < 5000
+    assert "... 386 more ..." in text
+
+
+def test_a_triton_pass_on_the_cpu_is_not_called_slow() -> None:
+    text = observation(evaluation("ok", [graph("g", matches=1)], timing="interpreter"))
+    assert "time is not" in text
+    assert text.endswith("status: ok\nAS: none")
+
+
+def result(number: int, content: str, name: str = "file_editor") -> Message:
+    return {"role": "tool", "tool_call_id": f"c{number}", "name": name, "content": content}
+
+
+def long_conversation() -> list[Message]:
+    messages: list[Message] = [
+        {"role": "system", "content": "s" * 2000},
+        {"role": "user", "content": "t" * 2000},
+    ]
+    best = "x" * 2000 + "\n\nstatus: ok\nAS: 1.9000"
+    failed = "y" * 2000 + "\n\nstatus: wrong_result\nAS: 0.3000"
+    contents = ["v" * 2000, best, "v" * 2000, failed, *["v" * 2000] * 4]
+    for number, content in enumerate(contents):
+        call = {"id": f"c{number}", "name": "file_editor", "arguments": "{}"}
+        messages += [assistant("", [call]), result(number, content)]
+    return messages
+
+
+def test_folding_spares_the_task_the_best_and_the_last_error() -> None:
+    messages = long_conversation()
+    sent = fold(messages, 3500)
+    results = [message["content"] for message in sent if message["role"] == "tool"]
+    assert results[0].startswith("[folded: 1 lines of file_editor")
+    assert results[1].endswith("AS: 1.9000")
+    assert results[2].startswith("[folded")
+    assert results[3].endswith("AS: 0.3000")
+    assert results[-2:] == ["v" * 2000] * 2
+    assert sent[:2] == messages[:2]
+    assert [m["role"] for m in sent] == [m["role"] for m in messages]
+    assert sum(map(estimate_tokens, sent)) <= 3500
+    assert messages == long_conversation()
+
+
+def test_folding_changes_the_prefix_seldom() -> None:
+    messages = long_conversation()
+    for number in range(8, 40):
+        messages += [assistant("looking"), result(number, "v" * 2000)]
+    sent = [fold(messages[:length], 10_000) for length in range(4, len(messages) + 1, 2)]
+    changes = sum(before != after[: len(before)] for before, after in pairwise(sent))
+    assert 2 <= changes <= 5
+
+
+def test_nothing_is_folded_within_the_budget() -> None:
+    messages = long_conversation()
+    assert fold(messages, 100_000) == messages

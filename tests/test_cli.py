@@ -1,0 +1,303 @@
+"""The command line: one clear line for every mistake, the right exit code, JSON that is nothing but JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import tiny_search
+
+from passagent import cli
+from passagent.evaluator.result import MANIFEST
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = Path(tiny_search.__file__)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """`call("run", ...)` gives exit code, stdout, stderr of `passagent run ...` in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PASSAGENT_") or name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def task(tmp_path):
+    return tiny_search.write_task(tmp_path / "task")
+
+
+@pytest.fixture
+def stored(task, call, capsys):
+    """A finished tiny run in `runs`."""
+    from passagent.commands import searching
+
+    searching.run(str(task), None, tiny_search.settings(6, 2, 1), "runs", True, False, tiny_search.parts())
+    capsys.readouterr()
+
+
+def one_line(err: str) -> str:
+    """The single error line on stderr."""
+    [line] = err.splitlines()
+    assert line.startswith("passagent: error: ")
+    return line
+
+
+def test_help_and_version_import_nothing_heavy(call):
+    code, out, _ = call("--version")
+    assert (code, out) == (0, "passagent 0.1.0\n")
+    assert call("--help")[0] == 0
+    program = (
+        "import sys; sys.argv = ['passagent', '--help']\n"
+        "from passagent import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'rich', 'pydantic', 'sqlite_utils', 'jinja2', 'openai', 'anthropic', 'numpy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_every_option_is_an_environment_variable():
+    import inspect
+
+    import typer
+
+    for command in [*cli.app.registered_commands, *cli.tasks_app.registered_commands]:
+        hints = inspect.get_annotations(command.callback, eval_str=True)
+        for name, hint in hints.items():
+            for info in getattr(hint, "__metadata__", ()):
+                if isinstance(info, typer.models.OptionInfo):
+                    assert str(info.envvar).startswith("PASSAGENT_"), (command.callback, name)
+
+
+def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
+    monkeypatch.setenv("PASSAGENT_MODEL", "experd")
+    code, _, err = call("run", task)
+    assert code == 2
+    assert "--model experd: unknown model; did you mean 'expert'?" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "missing"], "missing: no such directory"),
+        (["run", "empty"], "holds neither graph_list.txt nor model.py"),
+        (["eval", "missing"], "missing: no such directory"),
+        (["tasks", "check", "missing"], "missing: no such directory"),
+        (["run", "task", "--model", "openai/gpt-5"], "OPENAI_API_KEY is not set"),
+        (["run", "task", "--model", "anthropic/claude-5"], "ANTHROPIC_API_KEY is not set"),
+        (["run", "task", "--model", "opnai/gpt-5"], "unknown provider 'opnai'; did you mean 'openai'?"),
+        (["run", "task", "--model", "replay:missing.jsonl"], "replay:missing.jsonl: cannot be read"),
+        (["run", "task", "--config", "kernel_fundry"], "did you mean 'kernel_foundry'?"),
+        (["run", "task", "--set", "search.itres=3"], "unknown key; did you mean 'search.iters'?"),
+        (["run", "task", "--set", "search.iters"], "write key=value"),
+        (
+            ["run", "task", "--set", "search.iters=many"],
+            "search.iters = 'many': input should be a valid integer",
+        ),
+        (["run", "task", "--iters", "0"], "search.iters = 0: input should be greater than or equal to 1"),
+        (["run", "task", "--iters", "many"], "--iters"),
+        (["run", "task", "--device", "gpu"], "--device gpu: write cpu, cuda or cuda:N"),
+        (["run", "task", "--dispatch", "quick"], "--dispatch"),
+        (["run", "task", "--runs-dir", "file/runs"], "file/runs: cannot be written"),
+        (["run"], "TASK"),
+        (["rum"], "did you mean 'run'"),
+        (["run", "task", "--fast"], "--fast"),
+        (["eval", "task"], "pass_dir: no such pass directory"),
+        (["eval", "task", "--pass-dir", "empty"], "holds no .py file"),
+        (["resume", "last"], "holds no runs"),
+        (["show", "last", "--runs-dir", "nowhere"], "nowhere: holds no runs"),
+        (["best", "last", "--out", "out"], "holds no runs"),
+        (["best", "last"], "--out"),
+        (["runs"], "holds no runs"),
+    ],
+)
+def test_usage_mistakes(call, task, tmp_path, words, told):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert told.lower() in one_line(err).lower()
+    assert not (tmp_path / "runs" / "passagent.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda task: (task / "graph_list.txt").write_text("\n"), "lists no subgraph"),
+        (lambda task: (task / "graph_list.txt").write_text("graphs/none\n"), "graph_list.txt:1: graphs/none"),
+        (lambda task: (task / "graphs/g/model.py").write_text("def (:\n"), "model.py:1: does not parse"),
+        (lambda task: (task / "graphs/g/weight_meta.py").unlink(), "forward's 'in_0' has no entry"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "eval"])
+def test_broken_tasks(call, task, verb, change, told):
+    change(task)
+    code, out, err = call(verb, task)
+    assert (code, out) == (1, "")
+    assert told in one_line(err)
+
+
+def test_no_command_shows_help(call):
+    code, _, err = call()
+    assert code == 2
+    assert "Commands:" in err
+
+
+def test_json_is_one_object(tmp_path, task):
+    words = [sys.executable, PROGRAM, "run", task, tmp_path / "runs", 4, 2, 1, 0]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
+    data = json.loads(done.stdout)
+    assert (data["state"], data["episodes"], data["nodes"], len(data["islands"])) == ("finished", 4, 8, 2)
+    assert data["best"]["as_score"] == max(i["best_as"] for i in data["islands"] if i["best_as"])
+    assert data["best"]["graphs"][0]["speedup"]["e2e"] > 0
+    assert (Path(data["best"]["path"]) / MANIFEST).is_file()
+    assert bool(data["migrations"]) != bool(data["no_migration"])
+    assert "island 0" in done.stderr
+
+
+def test_runs_show_and_best(call, stored, tmp_path):
+    code, out, _ = call("runs")
+    assert code == 0
+    assert "finished" in out and "6/6" in out
+    [run] = json.loads(call("runs", "--json")[1])["runs"]
+    assert run["run"] in out
+
+    code, out, _ = call("show", run["run"][:6])
+    assert code == 0
+    assert out.startswith("task\n") and "best pass: node" in out and "passagent resume" in out
+    data = json.loads(call("show", "last", "--json")[1])
+    assert len(data["tree"]) == 12
+    assert {"node", "parent", "island", "status", "as_score", "files"} <= data["tree"][0].keys()
+    code, _, err = call("show", "nosuch")
+    assert code == 2
+    assert "nosuch: no such run" in one_line(err)
+
+    best = next(node for node in data["tree"] if node["node"] == data["best"]["node"])
+    code, out, _ = call("best", "last", "--out", "won")
+    assert code == 0
+    assert json.loads((Path("runs") / best["files"]).read_text()) == {
+        path.name: path.read_text() for path in Path("won").iterdir()
+    }
+
+
+def test_best_overwrites_only_when_told(call, stored):
+    Path("out").mkdir()
+    Path("out/notes.txt").write_text("mine")
+    Path("out/Old.py").write_text("")
+    code, _, err = call("best", "last", "--out", "out")
+    assert code == 2
+    assert "out: holds files" in one_line(err)
+    assert call("best", "last", "--out", "out", "--force")[0] == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == ["Fused.py", "notes.txt", MANIFEST]
+    assert call("best", "last", "--out", "out/notes.txt", "--force")[0] == 2
+
+
+def test_a_run_without_a_correct_pass(call, task, monkeypatch, capsys):
+    from passagent.commands import searching
+
+    monkeypatch.setattr(tiny_search, "share", lambda *words: 0.0)
+    searching.run(str(task), None, tiny_search.settings(2, 1, 1), "runs", False, False, tiny_search.parts())
+    assert "no candidate was correct" in capsys.readouterr().out
+    code, out, _ = call("show", "last")
+    assert code == 0
+    assert "best pass: none" in out
+    code, _, err = call("best", "last", "--out", "out")
+    assert code == 2
+    assert "has no correct pass yet" in one_line(err)
+    assert not Path("out").exists()
+
+
+def test_a_full_disk_loses_nothing(tmp_path, task):
+    small, runs_dir = tmp_path / "small", tmp_path / "small" / "runs"
+    small.mkdir()
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-Urm", "true"], check=False).returncode:
+        pytest.skip("no user namespaces here: a small disk cannot be made")
+    python = f"{sys.executable} {PROGRAM}"
+    script = f"""
+        mount -t tmpfs -o size=700k none {small} || exit 99
+        {python} run {task} {runs_dir} 40 2 1 0 >{tmp_path}/full.json 2>{tmp_path}/full.txt
+        echo $? >{tmp_path}/full.rc
+        mount -o remount,size=30m {small}
+        {python} resume last {runs_dir} 0 >{tmp_path}/resumed.json 2>{tmp_path}/resumed.txt
+        echo $? >{tmp_path}/resumed.rc
+    """
+    done = subprocess.run(["unshare", "-Urm", "sh", "-c", script], check=False, stderr=subprocess.PIPE)
+    if done.returncode == 99:
+        pytest.skip("no tmpfs in a user namespace here: a small disk cannot be made")
+    err = (tmp_path / "full.txt").read_text()
+    assert (tmp_path / "full.rc").read_text() == "1\n"
+    assert "the disk is full" in err.splitlines()[-1]
+    assert "passagent resume" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert (tmp_path / "full.json").read_text() == ""
+    assert (tmp_path / "resumed.rc").read_text() == "0\n"
+    data = json.loads((tmp_path / "resumed.json").read_text())
+    assert (data["state"], data["episodes"], data["nodes"]) == ("finished", 40, 80)
+
+
+def test_a_closed_pipe_is_no_error(tmp_path, stored):
+    command = f"{sys.executable} -m passagent show last | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_eval_tells_people_and_programs(call, tmp_path):
+    task = tiny.write_task(tmp_path / "real")
+    tiny.candidate().write(task / "pass_dir")
+    few = ["--set", "evaluator.warmups=2", "--set", "evaluator.trials=10", "--set", "evaluator.remeasure=0"]
+    code, out, _ = call("eval", task, "--json", *few)
+    assert code == 0
+    data = json.loads(out)
+    assert {
+        "task", "device", "dispatch", "status", "as_score", "es", "graphs", "violations", "evaluator_version"
+    } <= data.keys()  # fmt: skip
+    assert data["status"] == "ok"
+    assert {
+        "name",
+        "dtype",
+        "status",
+        "speedup",
+        "eager_ms",
+        "compiled_ms",
+        "max_abs_diff",
+        "matches",
+    } <= data["graphs"][0].keys()
+
+    tiny.candidate(body="    return torch.add(a, b)").write(tmp_path / "bad")
+    code, out, _ = call("eval", task, "--pass-dir", "bad", *few)
+    assert code == 0  # an evaluation was made
+    assert "real on cpu (direct): refused, AS 0.1000" in out
+    assert "Fused.py:" in out and "[" in out
+
+
+def test_tasks_check(call, tmp_path):
+    task = tiny.write_task(tmp_path / "real")
+    code, out, _ = call("tasks", "check", task)
+    assert code == 0
+    assert "runnable" in out
+    model = task / "graphs" / "g0_float32" / "model.py"
+    model.write_text(model.read_text().replace("tmp_0 * in_1", "tmp_0 * in_1.undefined()"))
+    code, out, err = call("tasks", "check", task)
+    assert code == 1
+    assert f"{model}:" in out and "undefined" in out
+    assert "1 of 3 subgraphs are not in order: g0_float32" in one_line(err)
+    code, out, _ = call("tasks", "check", task, "--json")
+    assert code == 1
+    assert [graph["ok"] for graph in json.loads(out)["graphs"]] == [False, True, True]

@@ -1,0 +1,192 @@
+"""Diagnosis, traffic and the curated knowledge."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from passagent.errors import UsageError
+from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
+from passagent.experience import diagnose, knowledge, read, search
+from passagent.experience.diagnosis import LABELS
+from passagent.experience.machine import Machine, measure_machine
+from passagent.experience.traffic import subgraph_traffic, traffic
+from passagent.tasks import load_task
+from passagent.tasks.inputs import make_inputs
+from passagent.tasks.module import load_module
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples" / "tasks"
+MACHINE = Machine(issue_s=1e-6, bandwidths=((2**20, 100e9), (2**27, 10e9)))
+
+
+def graph(name="g", status="ok", eager=0.2, compiled=0.1, **fields) -> GraphResult:
+    values = {"name": name, "dtype": "float32", "status": status, "nodes_before": 5, "nodes_after": 1}
+    if status == "ok":
+        values |= {"speedup": Speedup(e2e=eager / compiled), "eager_ms": eager, "compiled_ms": compiled}
+    return GraphResult(**(values | fields))
+
+
+def evaluation(*graphs: GraphResult, status="ok", **fields) -> Evaluation:
+    values = {
+        "task": "t", "candidate": "c", "device": "cpu", "dispatch": "direct", "timing": "wall",
+        "status": status, "as_score": None, "es": None, "graphs": list(graphs), "evaluator_version": "v",
+    }  # fmt: skip
+    return Evaluation(**(values | fields))
+
+
+def test_limiters_by_their_share_of_the_time():
+    slow_by_bytes = evaluation(graph(compiled=1.0, eager=2.0))
+    found = diagnose(slow_by_bytes, {"g": 80_000_000}, MACHINE)  # 0.8 ms at 100 GB/s
+    assert found.label == "memory_bound"
+    assert found.graphs[0].memory_share == pytest.approx(0.8)
+    assert "80.00 MB" in found.text
+    assert "2.00x" in found.text
+    tiny = evaluation(graph(compiled=0.005, eager=0.004, nodes_after=4))
+    found = diagnose(tiny, {"g": 1000}, MACHINE)
+    assert found.label == "latency_bound"
+    assert found.graphs[0].latency_share == pytest.approx(0.8)
+    assert "1 of 1 subgraphs are slower than eager" in found.text
+    assert diagnose(evaluation(graph(compiled=1.0)), {"g": 1000}, MACHINE).label == "instruction_bound"
+
+
+def test_bandwidth_is_that_of_the_working_set():
+    assert MACHINE.bandwidth(1) == 100e9
+    assert MACHINE.bandwidth(2**26) == 100e9
+    assert MACHINE.bandwidth(2**28) == 10e9
+
+
+def test_the_whole_takes_the_most_frequent_limiter_and_on_a_tie_the_slowest():
+    graphs = [
+        graph("a", compiled=1.0, eager=3.0),
+        graph("b", compiled=1.0, eager=2.0),
+        graph("c", compiled=0.002, eager=0.002),
+    ]
+    moved = {"a": 90_000_000, "b": 90_000_000, "c": 10}
+    assert diagnose(evaluation(*graphs), moved, MACHINE).label == "memory_bound"
+    assert diagnose(evaluation(*graphs[1:]), moved, MACHINE).label == "latency_bound"
+
+
+def test_nothing_timed():
+    assert diagnose(evaluation(graph(speedup=None, compiled_ms=None)), {}, MACHINE).label == "untimed"
+
+
+def test_failures_name_where_and_how():
+    wrong = graph(
+        "b", "wrong_result", dtype="float16", max_abs_diff=0.5, passes_from_t=-2,
+        worst=Worst(output=1, index=[0, 3], expected=1.0, got=1.5),
+    )  # fmt: skip
+    found = diagnose(evaluation(graph("a"), wrong, status="wrong_result"), {}, MACHINE)
+    assert found.label == "wrong_result"
+    assert "1 of 2 subgraphs fail, all of them float16; first b" in found.text
+    assert "Output 1 at [0, 3] is 1.5, eager has 1" in found.text
+    attempts = [
+        Mismatch(
+            pass_name="P",
+            matched_nodes=2,
+            pattern_nodes=5,
+            pattern_node="add",
+            graph_node="mul",
+            reason="target",
+        ),
+        Mismatch(
+            pass_name="P", matched_nodes=1, pattern_nodes=5, pattern_node="x", graph_node=None, reason="none"
+        ),
+    ]
+    found = diagnose(
+        evaluation(graph(status="mismatch", mismatches=attempts), status="mismatch"), {}, MACHINE
+    )
+    assert "P matched 2 of 5 nodes; add against mul: target" in found.text
+    broken = Violation(rule="torch_op", file="p.py", line=7, message="use a kernel")
+    found = diagnose(evaluation(status="refused", violations=[broken]), {}, MACHINE)
+    assert (found.label, found.text) == ("refused", "Refused by rule torch_op (p.py:7): use a kernel")
+    assert diagnose(evaluation(status="load_error", error="no manifest"), {}, MACHINE).text.endswith(
+        "no manifest"
+    )
+    assert {found.label, "wrong_result", "mismatch", "untimed"} <= set(LABELS)
+
+
+def test_traffic_counts_inputs_and_outputs_once():
+    moved = traffic(load_task(EXAMPLES / "add_layer_norm"))
+    tensor, row = 257 * 768, 768
+    assert list(moved.values()) == [4 * (4 * tensor + 3 * row), *[2 * (4 * tensor + 3 * row)] * 2]
+
+
+def test_traffic_of_views_and_of_sizes_that_depend_on_values(tmp_path):
+    (tmp_path / "weight_meta.py").write_text(
+        'class A:\n\tname = "a"\n\tshape = [8]\n\tdtype = "torch.int64"\n'
+    )
+    head = "import torch\nclass GraphModule(torch.nn.Module):\n    def forward(self, a):\n        return "
+    for body, expected in (("(a.view(2, 4), a)", 64), ("(a + 1, a)", 128), ("(torch.ones(int(a[0])),)", 64)):
+        (tmp_path / "model.py").write_text(head + body + "\n")
+        assert subgraph_traffic(load_task(tmp_path).subgraphs[0]) == expected
+
+
+def test_the_machine_is_measured():
+    machine = measure_machine("cpu")
+    assert 1e-8 < machine.issue_s < 1e-3
+    assert all(1e8 < rate < 1e13 for _, rate in machine.bandwidths)
+
+
+def test_search_finds_the_document_that_speaks_of_it():
+    assert search("rounding float16 like eager")[0].path == "guidance/numerics.md"
+    assert search("launch overhead triton grid")[0].path in {
+        "guidance/launch_cost.md",
+        "constraints/triton.md",
+    }
+    assert search("leaks outside the match pattern parameter")[0].path == "constraints/pass_format.md"
+    assert search("zzzqqq nowhere") == []
+    plain = [passage.path for passage in search("example pass complete", limit=10)]
+    tilted = [passage.path for passage in search("example pass complete", ["layer_norm"], limit=10)]
+    assert plain != tilted
+    assert len(search("memory", limit=2)) == 2
+
+
+def test_read_is_confined_to_the_documents():
+    assert read().startswith("# Knowledge")
+    assert read("knowledge/guidance/memory.md") == read("guidance/memory.md")
+    for path in ("../pyproject.toml", "/etc/passwd", "guidance/../../README.md", "guidance", "hints.yaml"):
+        with pytest.raises(UsageError, match="no document"):
+            read(path)
+    with pytest.raises(UsageError, match=r"did you mean 'guidance/memory\.md'"):
+        read("guidance/memry.md")
+
+
+def test_the_index_and_the_documents_agree():
+    named = set(re.findall(r"`([\w/]+\.(?:md|py))`", read()))
+    present = {path for path in knowledge.documents() if not path.endswith((".json", "index.md"))}
+    assert named == present
+
+
+def test_a_users_own_documents_are_found(tmp_path, monkeypatch):
+    (tmp_path / "knowledge" / "guidance").mkdir(parents=True)
+    (tmp_path / "knowledge" / "guidance" / "memory.md").write_text("# Ours\n\nxylophone bandwidth\n")
+    monkeypatch.setenv("PASSAGENT_RESOURCES", str(tmp_path))
+    assert [passage.heading for passage in search("xylophone")] == ["Ours"]
+    assert read("guidance/memory.md").startswith("# Ours")
+    assert read("guidance/fusion.md").startswith("# Fusion")
+
+
+@pytest.mark.parametrize("name", ["quick_gelu", "add_layer_norm"])
+def test_the_cpu_samples_compute_what_eager_does(name):
+    """On every dtype, at the strict tolerance of the score (t = -5)."""
+    file = ROOT / "knowledge" / "code_samples" / f"cpu_{name}" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"sample_{name}", file)
+    sample = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sample)
+    tolerance = {"float32": 1.3e-6, "float16": 1e-3, "bfloat16": 1.6e-2}
+    for subgraph in load_task(EXAMPLES / name).subgraphs:
+        module = load_module(subgraph, "cpu")
+        inputs = make_inputs(subgraph, "cpu", seed=5, variant=1)
+        if name == "quick_gelu":
+            arguments = (inputs[0], 1.702)
+        else:
+            scale, bias, weight, residual, x = inputs
+            arguments = (x, scale, residual, weight, bias, 1e-6)
+        with torch.no_grad():
+            got, expected = sample.replacement_func()(*arguments), module(*inputs)
+        for a, b in zip(got if isinstance(got, tuple) else (got,), expected, strict=True):
+            assert a.dtype == b.dtype
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=tolerance[subgraph.dtype])

@@ -1,0 +1,140 @@
+"""The hint library: what is shipped is valid, and retrieval ranks by fit and by proven gain."""
+
+import random
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passagent.errors import UsageError
+from passagent.experience.diagnosis import LABELS, LIMITERS
+from passagent.experience.hints import Context, Hint, expected_gain, home, load_hints, retrieve
+
+ADVICE = "Advice that is long enough to be some."
+
+
+def hint(name, trigger=("latency_bound",), confidence=0.5, **context) -> Hint:
+    return Hint(
+        id=name,
+        trigger=list(trigger),
+        context=Context(**context),
+        advice=ADVICE,
+        source="test",
+        confidence=confidence,
+    )
+
+
+def ids(
+    hints,
+    label="latency_bound",
+    operators=("add",),
+    target="cpu",
+    dtypes=("float32",),
+    stats=None,
+    limit=10,
+    **more,
+):
+    return [
+        entry.hint.id
+        for entry in retrieve(hints, label, operators, target, dtypes, stats or {}, limit, **more)
+    ]
+
+
+def test_the_shipped_library():
+    hints = load_hints()
+    assert len(hints) >= 40
+    assert len({h.advice for h in hints}) == len(hints)
+    answered = {label for h in hints for label in h.trigger}
+    assert answered == set(LABELS) - {"infrastructure"}  # a fault of the machine needs no advice
+    for label in LIMITERS:
+        for target in ("cpu", "cuda"):
+            assert len(ids(hints, label, ["mul"], target)) >= 5, (label, target)
+
+
+def test_only_hints_that_apply():
+    hints = [
+        hint("any"),
+        hint("other-trigger", trigger=["mismatch"]),
+        hint("cuda-only", targets=["cuda"]),
+        hint("softmax-only", operators=["softmax"]),
+        hint("half-only", dtypes=["float16"]),
+    ]
+    assert ids(hints) == ["any"]
+    assert set(ids(hints, target="cuda:1")) == {"any", "cuda-only"}
+    assert ids(hints, operators=["softmax"])[0] == "softmax-only"
+    assert set(ids(hints, dtypes=["float16", "float32"])) == {"any", "half-only"}
+    assert ids(hints, "mismatch") == ["other-trigger"]
+    assert ids(hints, "infrastructure") == []
+    assert len(ids([hint(f"h{i}") for i in range(9)], limit=3)) == 3
+
+
+def test_proven_gain_lifts_and_failure_sinks():
+    hints = [hint("good"), hint("new"), hint("bad"), hint("harmful")]
+    stats = {"good": (10, 0.2), "bad": (10, 0.0), "harmful": (10, -0.2)}
+    assert ids(hints, stats=stats) == ["good", "new", "bad", "harmful"]
+    assert ids(
+        [hint("lucky", confidence=0.5), hint("steady")], stats={"lucky": (1, 0.1), "steady": (30, 0.1)}
+    ) == [
+        "steady",
+        "lucky",
+    ]
+
+
+@given(st.floats(0, 1), st.integers(0, 1000), st.floats(-1, 1))
+def test_expected_gain_lies_between_prior_and_observation(confidence, uses, mean):
+    prior = expected_gain(confidence, 0, 0.0)
+    value = expected_gain(confidence, uses, mean)
+    assert min(prior, mean) - 1e-9 <= value <= max(prior, mean) + 1e-9 or uses == 0
+    if uses:
+        further = expected_gain(confidence, uses + 100, mean)
+        assert abs(further - mean) <= abs(value - mean) + 1e-9
+
+
+def test_islands_see_different_hints_and_chance_explores():
+    hints = [hint(f"h{i}") for i in range(20)]
+    seen = {tuple(ids(hints, limit=5, island=(island, 3))) for island in range(3)}
+    assert len(seen) == 3
+    assert all(home(name, 3) == 1 for name in ids(hints, limit=3, island=(1, 3)))
+    draws = {tuple(ids(hints, limit=5, rng=random.Random(seed))) for seed in range(5)}
+    assert len(draws) > 1
+    assert ids(hints, rng=random.Random(1)) == ids(hints, rng=random.Random(1))
+
+
+def entry(**fields) -> str:
+    """A library of one hint; a field of None is left out."""
+    values = {
+        "id": "a",
+        "trigger": ["mismatch"],
+        "advice": ADVICE,
+        "source": "test",
+        "confidence": 1,
+    } | fields
+    return yaml.safe_dump([{key: value for key, value in values.items() if value is not None}])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (entry(confidence=2), "hint a: confidence"),
+        (entry(trigger=["mismatsh"]), "hint a: trigger: .*did you mean 'mismatch'"),
+        (entry(trigger=[]), "hint a: trigger"),
+        (entry(id="A b"), "hint A b: id"),
+        (entry(advice=None), "hint a: advice: Field required"),
+        (entry(advise="x"), "hint a: advise"),
+        (entry(context={"operator": ["add"]}), r"hint a: context\.operator"),
+        ("- just text", "hint number 1"),
+        ("a: b", "must be a list"),
+        ("- [unclosed", "not valid YAML"),
+    ],
+)
+def test_a_broken_library_is_one_clear_line(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        load_hints(text, "mine.yaml")
+    assert str(caught.value).startswith("mine.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_ids_are_unique():
+    with pytest.raises(UsageError, match="second hint with this id"):
+        load_hints(entry() * 2)

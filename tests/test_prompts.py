@@ -1,0 +1,204 @@
+"""The prompts: complete, honest about the task, and with an example that works."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import MODEL, write_subgraph, write_task
+
+from passagent import resources
+from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
+from passagent.agent.hardware import figures
+from passagent.agent.prompt import MAX_FILES, compose, note_of, prompts_hash, roles, short_note, shown_files
+from passagent.agent.taskview import view_task
+from passagent.errors import UsageError
+from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.tasks import load_task
+
+
+def context(path: Path, **fields: Any) -> EpisodeContext:
+    known = {"target": "cpu", "device_name": "some CPU", "role": "general", "seed": 77}
+    return EpisodeContext(**{"task": load_task(path), **known, **fields})
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("role", ["general", "fusion", "memory", "launch", "numerics"])
+def test_every_role_and_target_composes(tmp_path: Path, target: str, role: str) -> None:
+    system, user = compose(context(write_task(tmp_path / "t"), target=target, role=role))
+    assert (system["role"], user["role"]) == ("system", "user")
+    path = load_task(tmp_path / "t").path
+    assert user["content"].splitlines()[-3:] == [
+        f"Task directory: {path}",
+        f"Target: {target}",
+        "Episode seed: 77",
+    ]
+    assert ("cpp_kernel" in system["content"]) == (target == "cpu")
+    assert ("triton.jit" in system["content"]) == (target == "cuda")
+    assert "tmp_1 = tmp_0 * in_1" in user["content"]
+    assert "tmp_0 = None" not in user["content"]
+    assert role in roles()
+    assert "{{" not in system["content"] + user["content"]
+
+
+def test_everything_known_is_shown(tmp_path: Path) -> None:
+    parent = ParentView(
+        7, 1.25, "ok", {"A.py": '"""Fuses it."""', MANIFEST: '["A"]'}, "latency-bound", "status: ok\nAS: 1.25"
+    )
+    attempts = [Attempt(3, "mismatch", None, 'Fuses more. [plan: {"tile": 4}]')]
+    _, user = compose(
+        context(
+            write_task(tmp_path / "t"),
+            parent=parent,
+            best_as=1.5,
+            attempts=attempts,
+            hints=[HintView("few-launches", "Launch once.")],
+            migrated=True,
+        )
+    )
+    for expected in (
+        "node 7, an elite of another island",
+        "AS 1.2500",
+        '"""Fuses it."""',
+        "Diagnosis: latency-bound",
+        "so far: 1.5000",
+        "- node 3: mismatch, AS none: Fuses more.\n",
+        "- [few-launches] Launch once.",
+        "at most 20 replies and 4 evaluations",
+    ):
+        assert expected in user["content"]
+    assert "plan:" not in user["content"]
+
+
+def test_an_unknown_role_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean 'fusion'"):
+        compose(context(write_task(tmp_path / "t"), role="fussion"))
+
+
+def test_graphs_are_grouped_by_source_and_shape(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    other = MODEL.replace("1.0", "2.0")
+    unlike = "import torch\n\nclass GraphModule(torch.nn.Module):\n"
+    unlike += "    def forward(self, in_0, in_1):\n        return (in_0 - in_1,)\n"
+    for name, shape, dtype, model in (
+        ("a", [4, 8], "float32", MODEL),
+        ("b", [4, 8], "float16", MODEL),
+        ("c", [2000, 1000], "float32", MODEL),
+        ("d", [4, 8], "float32", other),
+        ("e", [4, 8], "float32", unlike),
+    ):
+        write_subgraph(root / "graphs" / name, shape, dtype, model)
+    (root / "graph_list.txt").write_text("".join(f"graphs/{name}\n" for name in "abcde"))
+    view = view_task(load_task(root))
+    assert [(v.label, v.graphs, v.is_difference, v.file) for v in view.variants] == [
+        ("A", 3, False, "task/graphs/a/model.py"),
+        ("B", 1, True, "task/graphs/d/model.py"),
+        ("C", 1, False, "task/graphs/e/model.py"),
+    ]
+    assert view.variants[1].text == "tmp_2 = tmp_1 + 2.0"
+    assert view.rows[0].dtypes == "float32, float16"
+    assert view.rows[0].inputs == "in_0 T[4, 8], in_1 T[4, 8]"
+    assert view.rows[1].largest == "2.0 M"
+    assert (view.more_variants, view.more_rows) == (0, 0)
+
+
+def test_a_large_task_stays_short(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    for number in range(60):
+        write_subgraph(
+            root / "graphs" / f"g{number}", [4, number + 1], model=MODEL.replace("1.0", f"{number}.5")
+        )
+    (root / "graph_list.txt").write_text("".join(f"graphs/g{number}\n" for number in range(60)))
+    _, user = compose(context(root))
+    assert "and 48 more sources" in user["content"]
+    assert "and 20 more combinations" in user["content"]
+    assert len(user["content"]) < 10_000
+
+
+def load_pass(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("example_pass", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_cpu_example_computes_what_its_pattern_does() -> None:
+    import torch
+
+    module = load_pass(resources.find("prompts/examples/cpu/FusedAddLayerNorm.py"))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)):
+        x, y = torch.randn(2, 5, 7, 96, dtype=dtype).unbind()
+        weight, bias = torch.randn(2, 96, dtype=dtype).unbind()
+        expected = module.pattern(x, y, weight, bias, 96, 1e-5)
+        got = module.replacement_func()(*module.replacement_args(x, y, weight, bias, 96, 1e-5))
+        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_shown_files_fit_and_keep_the_manifest() -> None:
+    files = {"B.py": "b" * 2 * MAX_FILES, "A.py": "a = 1", MANIFEST: '["A"]'}
+    shown = shown_files(files)
+    assert list(shown) == sorted(files)
+    assert shown["A.py"] == "a = 1"
+    assert shown[MANIFEST] == '["A"]'
+    assert shown["B.py"].endswith("view the file for the rest")
+    assert sum(map(len, shown.values())) < MAX_FILES + 100
+
+
+@pytest.mark.parametrize(
+    ("files", "note"),
+    [
+        (
+            {MANIFEST: '["A", "B"]', "A.py": '"""First line.\nSecond."""', "B.py": '"""Other."""'},
+            "First line.",
+        ),
+        ({MANIFEST: '["A"]', "A.py": "x = 1"}, ""),
+        ({MANIFEST: '["A"]', "A.py": "def f(:"}, ""),
+        ({MANIFEST: '["A"]'}, ""),
+        ({MANIFEST: "[", "A.py": '"""x"""'}, ""),
+        ({MANIFEST: '{"A": 1}', "A.py": '"""x"""'}, ""),
+        ({MANIFEST: "[3]"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_note_of_a_candidate(files: dict[str, str], note: str) -> None:
+    assert note_of(files) == note
+
+
+def test_short_notes_leave_plans_out() -> None:
+    assert short_note('Fuses a. [plan: {"a": [1]}]') == "Fuses a."
+    assert len(short_note("x" * 500)) == 140
+
+
+def test_a_users_prompt_overrides_and_changes_the_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = prompts_hash()
+    (tmp_path / "mine" / "prompts" / "roles").mkdir(parents=True)
+    (tmp_path / "mine" / "prompts" / "roles" / "general.j2").write_text("Do as {{ context.rle }}.")
+    monkeypatch.setenv("PASSAGENT_RESOURCES", str(tmp_path / "mine"))
+    assert prompts_hash() != before
+    import jinja2
+
+    with pytest.raises(jinja2.UndefinedError):
+        compose(context(write_task(tmp_path / "t")))
+    (tmp_path / "mine" / "prompts" / "roles" / "general.j2").write_text("Do as you like.")
+    assert "Do as you like." in compose(context(tmp_path / "t"))[1]["content"]
+
+
+def test_figures_of_targets() -> None:
+    assert "4800 GB/s" in figures("cuda", "NVIDIA H200")
+    assert "no figures" in figures("cuda", "NVIDIA GH200 480GB")
+    assert re.match(r"some CPU: \d+ cores", figures("cpu", "some CPU"))
+
+
+def test_the_examples_are_whole_pass_directories() -> None:
+    for target in ("cpu", "cuda"):
+        path = resources.find(f"prompts/examples/{target}/FusedAddLayerNorm.py")
+        files = {path.name: path.read_text(), MANIFEST: json.dumps([path.stem])}
+        assert note_of(Candidate(files).files).startswith("Residual add and layer norm")

@@ -1,0 +1,217 @@
+"""A run that is killed at random moments and resumed: no node lost, none doubled, the same tree."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_search
+
+from passagent.errors import UsageError
+from passagent.store import Store, episodes, nodes, runs
+
+PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
+ITERS, ISLANDS = 8, 2
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finish(*words: object) -> str:
+    process = start(*words)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
+
+
+def tree(runs_dir: Path) -> list[tuple[object, ...]]:
+    """The tree of the last run without what differs from run to run: ids, times, who was faster."""
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        names = {}
+        found = nodes.of_run(store, run.id)
+        for node in found:
+            number = episodes.get_episode(store, node.episode_id).number
+            names[node.id] = (number, node.call_id)
+        return sorted(
+            (
+                *names[n.id],
+                n.parent_id and names[n.parent_id],
+                n.island,
+                n.candidate_key,
+                n.status,
+                n.as_score,
+            )
+            for n in found
+        )
+
+
+def check_whole(runs_dir: Path) -> None:
+    """Exactly the asked number of episodes, each finished, each node done and made by one call."""
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        assert run.state == "finished"
+        assert nodes.unfinished(store, run.id) == []
+        rows = store.rows(
+            "SELECT number, state, steps FROM episodes WHERE run_id = :r ORDER BY number", {"r": run.id}
+        )
+        assert [row["number"] for row in rows] == list(range(1, ITERS + 1))
+        assert {row["state"] for row in rows} == {"done"}
+        assert {row["steps"] for row in rows} == {5}
+        found = nodes.of_run(store, run.id)
+        assert len(found) == 2 * ITERS == len({(node.episode_id, node.call_id) for node in found})
+        replies = store.rows("SELECT count(*) AS n FROM steps WHERE output_tokens IS NOT NULL")
+        assert replies[0]["n"] == 5 * ITERS == run.output_tokens
+        keys = store.rows("SELECT candidate_key FROM evaluations")
+        assert len(keys) == len({row["candidate_key"] for row in keys}) == run.evaluations
+        for node in found:
+            assert nodes.get_files(store, node)["Fused.py"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
+    task, rng = tiny_search.write_task(tmp_path / "task"), random.Random(seed)
+    finish("run", task, tmp_path / "whole", ITERS, ISLANDS, seed, 0)
+
+    runs_dir, kills = tmp_path / "killed", 0
+    process = start("run", task, runs_dir, ITERS, ISLANDS, seed, 0.05)
+    while process.poll() is None and kills < 12:
+        started = time.monotonic()
+        while not (runs_dir / "passagent.db-wal").exists() and time.monotonic() - started < 20:
+            time.sleep(0.01)
+        # counted from the moment the process has the run
+        while process.poll() is None and not holds_run(runs_dir, process.pid):
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.5)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += 1
+        process = start("resume", "last", runs_dir, 0.05)
+    process.communicate()
+    if process.returncode:
+        finish("resume", "last", runs_dir, 0)
+    assert kills >= 3
+    check_whole(runs_dir)
+    check_whole(tmp_path / "whole")
+    assert tree(runs_dir) == tree(tmp_path / "whole")
+
+
+def holds_run(runs_dir: Path, pid: int) -> bool:
+    with Store.open(runs_dir) as store:
+        return any(run.owner and f":{pid}:" in run.owner for run in runs.list_runs(store))
+
+
+def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
+    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
+    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
+    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    last = err.strip().splitlines()[-1]
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        assert run.state == "stopped"
+        assert run.owner is None
+        assert last.startswith("passagent: interrupted") and f"passagent resume {run.id}" in last
+    assert "Traceback" not in err
+    finish("resume", "last", runs_dir, 0)
+    check_whole(runs_dir)
+
+
+def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None:
+    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
+    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
+    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    finish("run", task, runs_dir, ITERS, ISLANDS, 1, 0)
+    check_whole(runs_dir)
+    with Store.open(runs_dir) as store:
+        assert len(runs.list_runs(store)) == 1
+    finish("run", task, runs_dir, ITERS, ISLANDS, 1, 0)
+    with Store.open(runs_dir) as store:
+        assert len(runs.list_runs(store)) == 2
+
+
+def test_one_controller_for_a_run(tmp_path: Path) -> None:
+    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
+    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 0.3)
+    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
+        time.sleep(0.02)
+    second = start("resume", "last", runs_dir, 0)
+    _, err = second.communicate(timeout=20)
+    assert second.returncode == 2
+    assert f"another process works on this run (pid {process.pid}" in err
+    process.kill()
+    process.communicate()
+    finish("resume", "last", runs_dir, 0)
+    check_whole(runs_dir)
+
+
+def test_a_dead_owner_is_told_from_a_living_one(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        run = make_run(store)
+        me = runs.lock(store, run.id)
+        host, pid, start_time = me.rsplit(":", 2)
+        for dead in (f"{host}:{pid}:1", f"{host}:999999999:5", f"elsewhere:{pid}:{start_time}"):
+            store.execute(
+                "UPDATE runs SET owner = :owner, heartbeat = 0 WHERE id = :id", {"owner": dead, "id": run.id}
+            )
+            assert runs.lock(store, run.id) == me
+        parent = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
+        for alive, beat in ((f"{host}:{os.getppid()}:{parent}", 0), (f"elsewhere:{pid}:1", time.time())):
+            store.execute(
+                "UPDATE runs SET owner = :owner, heartbeat = :beat WHERE id = :id",
+                {"owner": alive, "beat": beat, "id": run.id},
+            )
+            with pytest.raises(UsageError, match="another process works on this run"):
+                runs.lock(store, run.id)
+
+
+def test_more_iterations(tmp_path: Path) -> None:
+    from passagent.commands import searching
+
+    task = tiny_search.write_task(tmp_path / "task")
+    searching.run(
+        str(task), None, tiny_search.settings(3, 2, 0), str(tmp_path), True, False, tiny_search.parts()
+    )
+    searching.resume("last", {"search.iters": 5}, str(tmp_path), True, tiny_search.parts())
+    searching.resume("last", {}, str(tmp_path), True, tiny_search.parts())
+    with Store.open(tmp_path) as store:
+        run = runs.find_run(store, "last")
+        assert run.iters == 5
+        assert [island.episodes for island in runs.islands(store, run.id)] == [3, 2]
+
+
+def test_a_changed_task_is_not_gone_on_with(tmp_path: Path) -> None:
+    from passagent.commands import searching
+
+    task = tiny_search.write_task(tmp_path / "task")
+    searching.run(
+        str(task), None, tiny_search.settings(1, 1, 0), str(tmp_path), True, False, tiny_search.parts()
+    )
+    model = task / "graphs" / "g" / "model.py"
+    model.write_text(model.read_text().replace("relu", "gelu"))
+    with pytest.raises(UsageError, match="has changed since run"):
+        searching.resume("last", {"search.iters": 2}, str(tmp_path), True, tiny_search.parts())
+
+
+def make_run(store: Store, **values: object) -> runs.Run:
+    columns = {
+        "task": "t", "task_path": "/t", "task_key": "k", "model": "m", "device": "cpu", "seed": 1, "iters": 4,
+        "config": "{}", "version": "0",
+    }  # fmt: skip
+    return runs.create_run(store, roles=["fusion", "memory"], operators=["add"], **(columns | values))

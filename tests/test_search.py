@@ -1,0 +1,369 @@
+"""The search over a fast model and evaluator: what is asked of each, what is stored, and when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+import tiny_search
+from test_store import add_node
+
+from passagent.config import SearchConfig, load_config
+from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.models.scripted import ScriptedModel, calling
+from passagent.search import candidates, stop
+from passagent.search.controller import Outcome, search
+from passagent.search.islandview import IslandView
+from passagent.search.migration import choose_migrant, why_none
+from passagent.search.policies import policy_of
+from passagent.search.runlog import redact, run_log
+from passagent.search.session import Session
+from passagent.search.setup import new_run, open_session
+from passagent.store import Store, episodes, evaluations, hints, migrations, nodes, runs
+from passagent.tasks import load_task
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "runs") as opened:
+        yield opened
+
+
+@pytest.fixture
+def task(tmp_path):
+    return load_task(tiny_search.write_task(tmp_path / "task"))
+
+
+def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=None, **settings) -> Session:
+    values = {f"search.{name}": value for name, value in settings.items()}
+    config = load_config(None, values)
+    run = run or new_run(store, task, config)
+    return open_session(
+        store,
+        run,
+        task,
+        config,
+        on_event or (lambda event: None),
+        model or tiny_search.PacedModel(),
+        evaluator or tiny_search.FastEvaluator(),
+        tiny_search.diagnose,
+    )
+
+
+def finish(session: Session) -> Outcome:
+    return asyncio.run(search(session))
+
+
+def shape(store, run_id) -> list[tuple]:
+    """The tree without ids and order in time."""
+    found = nodes.of_run(store, run_id)
+    number = {node.id: (episodes.get_episode(store, node.episode_id).number, node.call_id) for node in found}
+    return sorted((*number[n.id], str(number.get(n.parent_id)), n.candidate_key, n.as_score) for n in found)
+
+
+def test_a_run_makes_what_was_asked(store, task):
+    events = []
+    session = open_tiny(store, task, islands=3, iters=7, seed=3, on_event=events.append)
+    outcome = finish(session)
+    assert outcome == Outcome("finished", "all 7 episodes are done")
+    run = runs.get_run(store, session.run.id)
+    assert (run.state, run.owner, run.stop_reason) == ("finished", None, "all 7 episodes are done")
+    assert [island.episodes for island in runs.islands(store, run.id)] == [3, 2, 2]
+    found = nodes.of_run(store, run.id)
+    assert len(found) == 14
+    assert {node.state for node in found} == {"done"}
+    assert all(json.loads(node.diagnosis)["text"] for node in found)
+    assert all(node.note.startswith("Attempt ") for node in found)
+    for row in store.rows("SELECT * FROM episodes"):
+        assert (row["parent_id"] is None) or row["number"] > 3
+        made = nodes.of_episode(store, row["id"])
+        assert [node.parent_id for node in made] == [row["parent_id"], made[0].id]
+        ok = [node.as_score for node in made if node.status == "ok"]
+        assert row["best_as"] == max(ok, default=None)
+    kinds = [type(event).__name__ for event in events]
+    assert [kinds.count(k) for k in ("EpisodeStarted", "NodeDone", "EpisodeDone")] == [7, 14, 7]
+    assert not (store.runs_dir / run.id / "workspaces").exists() or not list(
+        (store.runs_dir / run.id / "workspaces").iterdir()
+    )
+
+
+def test_the_tree_does_not_depend_on_who_is_faster(store, task):
+    shapes = []
+    for rng_seed in range(3):
+        rng = random.Random(rng_seed)
+
+        class Jitter(tiny_search.PacedModel):
+            async def complete(self, messages, tools, rng=rng):
+                await asyncio.sleep(rng.random() * 0.02)
+                return await super().complete(messages, tools)
+
+        session = open_tiny(store, task, model=Jitter(), islands=3, iters=15, seed=5, stagnation=1)
+        finish(session)
+        shapes.append(shape(store, session.run.id))
+    assert shapes[0] == shapes[1] == shapes[2]
+    other = open_tiny(store, task, islands=3, iters=15, seed=6, stagnation=1)
+    finish(other)
+    assert shape(store, other.run.id) != shapes[0]
+
+
+def test_equal_candidates_are_evaluated_once(store, task):
+    async def same(self, messages, tools):
+        step = sum(message["role"] == "assistant" for message in messages)
+        files = tiny_search.candidate_files("the same")
+        calls = [("file_editor", {"command": "create", "path": n, "file_text": t}) for n, t in files.items()]
+        replies = [calling(*calls, ("pass_evaluator", {})), "Done."]
+        return await ScriptedModel([replies[step]]).complete(messages, tools)
+
+    model = type("Same", (tiny_search.PacedModel,), {"complete": same})()
+    evaluator = tiny_search.FastEvaluator(0.05)
+    events = []
+    session = open_tiny(
+        store, task, model=model, evaluator=evaluator, islands=3, iters=6, on_event=events.append
+    )
+    finish(session)
+    assert len(evaluator.asked) == 1
+    found = nodes.of_run(store, session.run.id)
+    assert len(found) == 6
+    assert len({node.evaluation_id for node in found}) == 1
+    assert sum(node.repeat_of is None for node in found) == 3  # the first of each island
+    assert sum(getattr(event, "from_store", False) for event in events) == 5
+
+    again = tiny_search.FastEvaluator()
+    finish(open_tiny(store, task, model=model, evaluator=again, islands=1, iters=1, seed=9))
+    assert again.asked == []
+    finish(open_tiny(store, task, model=model, evaluator=again, islands=1, iters=1, seed=9, reuse=False))
+    assert len(again.asked) == 1
+
+
+class Failing(tiny_search.FastEvaluator):
+    """The machine fails the first `failures` evaluations."""
+
+    def __init__(self, failures: int, as_status: bool = False) -> None:
+        super().__init__()
+        self.failures, self.as_status = failures, as_status
+
+    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+        self.failures -= 1
+        if self.failures < 0:
+            return await super().evaluate(task_path, candidate)
+        if self.as_status:
+            good = tiny_search.judge(candidate)
+            return good.model_copy(update={"status": "infrastructure", "as_score": None, "error": "GPU lost"})
+        raise InfrastructureError("GPU lost")
+
+
+@pytest.mark.parametrize("as_status", [False, True])
+def test_the_machine_s_failures_are_not_charged(store, task, monkeypatch, as_status):
+    monkeypatch.setattr(candidates, "RETRY_AFTER_S", (0.0, 0.0))
+    session = open_tiny(store, task, evaluator=Failing(2, as_status), islands=1, iters=2)
+    finish(session)
+    run = runs.get_run(store, session.run.id)
+    assert run.evaluations == len(store.rows("SELECT id FROM evaluations"))
+    assert {node.status for node in nodes.of_run(store, run.id)} <= {"ok", "wrong_result"}
+
+
+def test_a_lost_machine_stops_the_run_and_loses_nothing(store, task, monkeypatch):
+    monkeypatch.setattr(candidates, "RETRY_AFTER_S", (0.0, 0.0))
+    session = open_tiny(store, task, evaluator=Failing(3), islands=1, iters=3)
+    with pytest.raises(InfrastructureError, match="GPU lost"):
+        finish(session)
+    run = runs.get_run(store, session.run.id)
+    assert (run.state, run.stop_reason, run.owner) == ("failed", "GPU lost", None)
+    [node] = nodes.unfinished(store, run.id)
+    assert node.status is None
+    finish(open_tiny(store, task, run=run, islands=1, iters=3))
+    assert nodes.get_node(store, node.id).state == "done"
+    assert len(nodes.of_run(store, run.id)) == 6
+
+
+def test_a_failing_model_lets_the_others_finish_their_step(store, task):
+    class Refusing(tiny_search.PacedModel):
+        async def complete(self, messages, tools):
+            if len(self.calls) == 6:
+                self.calls.append(messages)
+                raise UsageError("the key is refused")
+            return await super().complete(messages, tools)
+
+    session = open_tiny(store, task, model=Refusing(), evaluator=tiny_search.FastEvaluator(0.01), iters=6)
+    with pytest.raises(UsageError, match="the key is refused"):
+        finish(session)
+    run = runs.get_run(store, session.run.id)
+    assert run.state == "failed"
+    finish(open_tiny(store, task, run=run, iters=6))
+    assert len(nodes.of_run(store, run.id)) == 12
+    steps = store.rows("SELECT sum(steps) AS n FROM episodes")
+    assert steps[0]["n"] == 30  # five a episode: no paid reply was asked for again
+
+
+def test_stopping_rules_compose():
+    progress = stop.Progress(episodes=3, evaluations=8, tokens=100, elapsed_s=5.0, best_as=1.5)
+    assert stop.any_of([stop.iterations(4), stop.tokens(101)])(progress) is None
+    assert stop.any_of([stop.iterations(4), stop.tokens(100)])(progress) == "100 tokens are used"
+    assert stop.iterations(3)(progress) == "all 3 episodes are done"
+    assert stop.evaluations(8)(progress) == "8 evaluations are made"
+    assert stop.time(5)(progress) == "5 s have passed"
+    assert stop.target_as(1.5)(progress) == "the target AS 1.5 is reached"
+    assert stop.target_as(1.0)(stop.Progress(0, 0, 0, 0, None)) is None
+    assert stop.rules_of(SearchConfig(iters=9, max_evaluations=8))(progress) == "8 evaluations are made"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"max_evaluations": 5}, "5 evaluations are made"),
+        ({"max_tokens": 30}, "30 tokens are used"),
+        ({"target_as": 0.6}, "the target AS 0.6 is reached"),
+        ({"max_time_s": 1e-9}, "1e-09 s have passed"),
+    ],
+)
+def test_limits_stop_a_run_that_can_go_on(store, task, settings, reason):
+    session = open_tiny(store, task, islands=2, iters=10, **settings)
+    assert finish(session) == Outcome("finished", reason)
+    run = runs.get_run(store, session.run.id)
+    assert sum(island.episodes for island in runs.islands(store, run.id)) < 10
+    before = len(nodes.of_run(store, run.id))
+    assert finish(open_tiny(store, task, run=run, islands=2, iters=10, **settings)).reason == reason
+    assert len(nodes.of_run(store, run.id)) == before
+    assert finish(open_tiny(store, task, run=run, islands=2, iters=10)).reason == "all 10 episodes are done"
+    assert len(nodes.of_run(store, run.id)) == 20
+
+
+def test_migration_on_stagnation_has_a_reason(store, task):
+    session = open_tiny(store, task, islands=2, iters=100, stagnation=2)
+    run, owner = session.run, runs.lock(store, session.run.id)
+    add_node(store, run, owner, 0, score=1.2)
+    good = add_node(store, run, owner, 1, score=1.8)
+    later = add_node(store, run, owner, 1, score=2.4)
+    assert why_none(store, run, 2) == "no migration: no island went 2 episodes without a gain"
+    # episode 3 is of the second round: only the first round of the others is seen
+    found = choose_migrant(store, run, 0, 3, 0.01)
+    assert found.node.id == good.id
+    assert "island 0 (fusion) had 0 episodes without a gain of 1% and has AS 1.200" in found.reason
+    assert "island 1 (memory) has AS 1.800" in found.reason
+    assert choose_migrant(store, run, 0, 5, 0.01).node.id == later.id
+    assert choose_migrant(store, run, 1, 4, 0.01) is None
+    episode = episodes.claim(store, run, 0, owner)
+    migrations.add_migration(store, episode, good, found.reason)
+    assert choose_migrant(store, run, 0, 3, 0.01) is None
+    assert IslandView(store, run.id, 0).best().id == good.id
+    assert why_none(store, open_tiny(store, task, islands=1).run, 2) == "no migration: there is one island"
+
+
+def test_an_island_that_stagnates_starts_from_a_migrant(store, task):
+    for seed in range(10):
+        session = open_tiny(store, task, islands=2, iters=12, seed=seed, stagnation=1)
+        finish(session)
+        moved = migrations.list_migrations(store, session.run.id)
+        for migration in moved:
+            episode = episodes.get_episode(store, migration.episode_id)
+            node = nodes.get_node(store, migration.node_id)
+            assert (episode.parent_id, episode.migrated) == (node.id, 1)
+            assert node.island == migration.from_island != episode.island == migration.to_island
+            assert "without a gain" in migration.reason
+        if moved:
+            return
+    raise AssertionError("ten runs without a migration")
+
+
+def test_selection(store, task):
+    session = open_tiny(store, task, islands=1, iters=100)
+    run, owner = session.run, runs.lock(store, session.run.id)
+    view = IslandView(store, run.id, 0)
+    greedy = policy_of(SearchConfig(policy="greedy"))
+    evolutionary = policy_of(SearchConfig(elites=2, tournament=2, explore=0.25))
+    assert greedy.select(view, random.Random(0)) is None
+    refused = add_node(store, run, owner, status="refused", score=0.1)
+    wrong = add_node(store, run, owner, status="wrong_result", score=0.1)
+    add_node(store, run, owner, status="load_error", score=0.1)
+    assert greedy.select(view, random.Random(0)).id == wrong.id != refused.id
+    low, high, middle = (add_node(store, run, owner, score=score) for score in (1.1, 1.9, 1.5))
+    add_node(store, run, owner, status="wrong_result", score=5.0)
+    assert greedy.select(view, random.Random(0)).id == high.id
+    drawn = [evolutionary.select(view, random.Random(seed)) for seed in range(400)]
+    chosen = [node.id if node else None for node in drawn]
+    assert set(chosen) == {None, high.id, middle.id}
+    assert low.id not in chosen
+    assert 60 < chosen.count(None) < 140  # a quarter
+    assert chosen.count(high.id) > 2 * chosen.count(middle.id)  # three to one
+    untimed = add_node(store, run, owner, score=None)
+    assert [n.id for n in view.elites(9)] == [high.id, middle.id, low.id, untimed.id]
+
+
+def test_hints_are_shown_logged_and_credited(store, task):
+    session = open_tiny(store, task, islands=2, iters=6)
+    finish(session)
+    uses = store.rows("SELECT * FROM hint_uses")
+    assert uses
+    assert all(use["gain"] is not None for use in uses)
+    by_episode = {row["id"]: row for row in store.rows("SELECT * FROM episodes")}
+    for use in uses:
+        assert use["gain"] == (by_episode[use["episode_id"]]["gain"] or 0.0)
+        body = episodes.conversation(store, use["episode_id"])[1]["content"]
+        advice = next(hint.advice for hint in session.hints if hint.id == use["hint_id"])
+        assert " ".join(advice.split())[:40] in " ".join(body.split())
+    records = hints.statistics(store)
+    assert sum(record.credited for record in records.values()) == len(uses)
+
+
+def test_the_prompt_shows_parent_and_attempts(store, task):
+    session = open_tiny(store, task, islands=1, iters=3, explore=0)
+    finish(session)
+    third = store.row("SELECT * FROM episodes WHERE number = 3")
+    body = episodes.conversation(store, third["id"])[1]["content"]
+    parent = nodes.get_node(store, third["parent_id"])
+    assert nodes.get_files(store, parent)["Fused.py"].splitlines()[2] in body
+    assert f"Episode seed: {third['seed']}" in body
+    others = [n for n in nodes.of_run(store, session.run.id) if n.episode_id != third["id"]]
+    assert any(f"{node.as_score:.3f}"[:5] in body for node in others)
+
+
+def test_the_evaluation_is_stored_whole(store, task):
+    session = open_tiny(store, task, islands=1, iters=1)
+    finish(session)
+    for node in nodes.of_run(store, session.run.id):
+        stored = Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+        assert stored == tiny_search.judge(Candidate(nodes.get_files(store, node)))
+
+
+def test_an_unknown_role_is_told(store, task):
+    with pytest.raises(UsageError, match="no prompt for role 'fusoin'; did you mean 'fusion'"):
+        new_run(store, task, load_config(None, {"search.roles": ["fusoin"]}))
+
+
+def test_errors_of_passagent_s_own_are_raised_and_told(store, task):
+    class Broken(tiny_search.FastEvaluator):
+        async def evaluate(self, task_path, candidate):
+            raise KeyError("a bug")
+
+    session = open_tiny(store, task, evaluator=Broken(), iters=2)
+    with pytest.raises(KeyError):
+        finish(session)
+    assert runs.get_run(store, session.run.id).stop_reason == "KeyError: 'a bug'"
+
+
+def test_the_log_holds_no_secret(tmp_path, monkeypatch):
+    import logging
+
+    monkeypatch.setenv("EXAMPLE_API_KEY", "sk-very-secret-value")
+    with run_log(tmp_path / "run") as path:
+        try:
+            raise PassagentError("refused with sk-very-secret-value")
+        except PassagentError:
+            logging.getLogger("passagent.x").exception("it failed")
+    text = path.read_text()
+    assert "Traceback" in text
+    assert "sk-very-secret-value" not in text
+    assert "<EXAMPLE_API_KEY>" in text
+    assert redact("nothing here") == "nothing here"
+
+
+def test_a_limit_stops_in_the_middle_of_an_episode(store, task):
+    session = open_tiny(store, task, islands=1, iters=3, max_evaluations=1)
+    finish(session)
+    assert len(nodes.of_run(store, session.run.id)) == 1
+    [episode] = store.rows("SELECT state, steps FROM episodes")
+    assert episode == {"state": "running", "steps": 2}

@@ -1,0 +1,301 @@
+"""The store: what goes in comes out, once, from any number of processes; its faults are one clear line."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from pathlib import Path
+
+import pytest
+from test_resume import make_run
+
+from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.store import Store, database, episodes, evaluations, hints, migrations, nodes, runs
+
+DOCS = Path(__file__).parents[1] / "docs" / "database.md"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "runs") as opened:
+        yield opened
+
+
+def add_node(
+    store, run, owner, island=0, files=None, status="ok", score=1.0, parent=None, call="c", episode=None
+):
+    """A node that is done, in an episode of its own unless one is given."""
+    if episode is None:
+        episode = episodes.claim(store, run, island, owner)
+    files = files or {"a.py": f"{score} {status} {episode.id} {call}"}
+    node = nodes.propose(store, episode, call, files, str(sorted(files.items())), "a note", parent)
+    result = {"evaluator_version": "v", "status": status, "as_score": score, "seconds": 0.5, "graphs": []}
+    evaluation = evaluations.add_evaluation(
+        store, run.id, task_key="k", environment="here", result=result, candidate_key=node.candidate_key
+    )
+    node = nodes.finish(store, node.id, evaluation, status, score, None)
+    if episode.state == "running" and call == "c":
+        episodes.finish(store, episode, "done", 0.1, True)
+    return node
+
+
+def test_documentation_names_every_table_and_column(store):
+    text = DOCS.read_text()
+    for table in store.db.tables:
+        if table.name.startswith("_sqlite"):
+            continue
+        section = text.partition(f"## `{table.name}`")[2].partition("\n## ")[0]
+        assert section, f"docs/database.md has no section on {table.name}"
+        for row in store.rows(f"PRAGMA table_xinfo({table.name})"):
+            assert f"`{row['name']}`" in section, f"docs/database.md does not name {table.name}.{row['name']}"
+
+
+def test_the_columns_that_others_rely_on(store):
+    columns = {row["name"] for row in store.rows("PRAGMA table_xinfo(nodes)")}
+    assert columns >= {
+        "id", "run_id", "parent_id", "island", "episode_id", "status", "as_score", "created_at"
+    }  # fmt: skip
+    assert store.db.journal_mode == "wal"
+
+
+def test_conversation_round_trip_and_messages_stored_once(store):
+    run = make_run(store)
+    owner = runs.lock(store, run.id)
+    system = {"role": "system", "content": "Be brief. 好 \ud800"}
+    reply = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "x", "arguments": "{"}]}
+    usage = {"input_tokens": 10, "output_tokens": 4, "cached_tokens": 3, "reasoning_tokens": 2}
+    for island in (0, 1):
+        episode = episodes.claim(store, run, island, owner)
+        for message in (system, reply, system):
+            episodes.add_message(store, episode, message, usage if message is reply else None)
+        assert episodes.conversation(store, episode.id) == [system, reply, system]
+    assert store.row("SELECT count(*) AS n FROM messages")["n"] == 2
+    done = episodes.get_episode(store, episode.id)
+    assert (done.steps, done.input_tokens, done.output_tokens) == (1, 10, 4)
+    assert runs.get_run(store, run.id).tokens == 28
+
+
+def test_node_round_trip(store):
+    run = make_run(store)
+    owner = runs.lock(store, run.id)
+    episode = episodes.claim(store, run, 0, owner)
+    files = {"b.py": "x = 'ä'\n", "a.json": "[]"}
+    node = nodes.propose(store, episode, "call", files, "key", "note", None)
+    assert (node.state, node.status, nodes.get_files(store, node)) == ("proposed", None, files)
+    assert (store.runs_dir / node.files_path).is_file()
+    nodes.start(store, node.id, owner)
+    assert [n.state for n in nodes.unfinished(store, run.id)] == ["evaluating"]
+    assert nodes.propose(store, episode, "call", files, "key", "note", None).id == node.id
+    other = nodes.propose(store, episode, "call", {"a.py": "other"}, "other", "note", node.id)
+    assert other.id != node.id
+    assert other.call_id == "call#2"
+    again = nodes.propose(store, episode, "call 3", files, "key", "note", other.id)
+    assert again.repeat_of == node.id
+
+
+def test_one_node_for_a_call_is_enforced_by_the_database(store):
+    run = make_run(store)
+    node = add_node(store, run, runs.lock(store, run.id))
+    with pytest.raises(sqlite3.IntegrityError):
+        store.execute(
+            "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, files, candidate_key, "
+            "created_at) VALUES (:run, 0, :episode, :call, 'proposed', '', '', '', '')",
+            {"run": run.id, "episode": node.episode_id, "call": node.call_id},
+        )
+
+
+def test_queries_of_the_tree(store):
+    run = make_run(store, iters=100)
+    owner = runs.lock(store, run.id)
+    a = add_node(store, run, owner, score=1.5)
+    b = add_node(store, run, owner, score=1.2, parent=a.id)
+    c = add_node(store, run, owner, score=None, parent=b.id)
+    wrong = add_node(store, run, owner, status="wrong_result", score=9.0, parent=b.id)
+    other = add_node(store, run, owner, island=1, score=1.9, parent=a.id)
+    assert [n.id for n in nodes.ancestors(store, c.id, 10)] == [b.id, a.id]
+    assert [n.id for n in nodes.ancestors(store, c.id, 1)] == [b.id]
+    assert [n.id for n in nodes.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
+    assert nodes.best_of_run(store, run.id).id == other.id
+    assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
+    assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
+    assert nodes.best_before(store, run.id, 0, 1) is None
+    assert nodes.best_before(store, run.id, 0, 2).id == a.id
+    assert nodes.best_as_before(store, c) == 1.5
+    assert nodes.best_as_before(store, a) is None
+    assert nodes.counts(store, run.id) == {0: {"ok": 3, "wrong_result": 1}, 1: {"ok": 1}}
+    episode = episodes.get_episode(store, b.episode_id)
+    migrations.add_migration(store, episode, other, "because")
+    assert nodes.best_as_before(store, b) == 1.9
+    assert [n.id for n in migrations.migrants(store, run.id, 0, 3)] == [other.id]
+    assert migrations.has_migrated(store, other, 0) and not migrations.has_migrated(store, a, 0)
+
+
+def test_siblings_are_what_episodes_from_the_same_parent_made(store):
+    run = make_run(store, iters=100)
+    owner = runs.lock(store, run.id)
+    first = add_node(store, run, owner)
+    made = []
+    for _ in range(2):
+        episode = episodes.claim(store, run, 0, owner)
+        store.execute("UPDATE episodes SET parent_id = :p WHERE id = :id", {"p": first.id, "id": episode.id})
+        made.append(add_node(store, run, owner, episode=episode, call="x", parent=first.id).id)
+        made.append(add_node(store, run, owner, episode=episode, call="c", parent=made[-1]).id)
+    assert [n.id for n in nodes.siblings(store, run.id, 0, first.id, 8)] == made[::-1]
+    assert [n.id for n in nodes.siblings(store, run.id, 0, first.id, 1)] == made[-1:]
+    assert [n.id for n in nodes.siblings(store, run.id, 0, None, 8)] == [first.id]
+    assert nodes.siblings(store, run.id, 1, None, 8) == []
+
+
+def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
+    run = make_run(store)
+    add_node(store, run, runs.lock(store, run.id), files={"a.py": "1"}, score=1.25)
+    key = str([("a.py", "1")])
+    known = {"candidate_key": key, "task_key": "k", "evaluator_version": "v", "environment": "here"}
+    found = evaluations.find_evaluation(store, **known)
+    assert found is not None
+    assert found[1]["as_score"] == 1.25 == evaluations.get_evaluation(store, found[0])["as_score"]
+    for key in known:
+        assert evaluations.find_evaluation(store, **(known | {key: "other"})) is None
+    assert runs.get_run(store, run.id).evaluations == 1
+
+
+def test_hints_are_credited_once(store):
+    run = make_run(store)
+    episode = episodes.claim(store, run, 0, runs.lock(store, run.id))
+    for _ in range(2):
+        hints.record_uses(store, episode, ["fuse", "tile"])
+    for gain in (0.25, 0.5):
+        hints.credit(store, episode, gain)
+    other = episodes.claim(store, run, 1, runs.lock(store, run.id))
+    hints.record_uses(store, other, ["tile"])
+    found = hints.statistics(store)
+    assert hints.uses_of_episode(store, episode.id) == ["fuse", "tile"]
+    assert (found["tile"].uses, found["tile"].credited, found["tile"].total_gain) == (2, 1, 0.25)
+    assert (found["fuse"].uses, found["fuse"].helped) == (1, 1)
+
+
+def test_runs_are_found_by_prefix(store):
+    run = make_run(store)
+    assert runs.find_run(store, run.id[:5]).id == run.id == runs.find_run(store, "last").id
+    other = make_run(store)
+    for wrong in ("", "zz", "%"):
+        with pytest.raises(UsageError, match="no such run"):
+            runs.find_run(store, wrong)
+    assert [found.id for found in runs.list_runs(store)] == [other.id, run.id]
+
+
+def test_an_ambiguous_prefix_names_the_runs(store):
+    for _ in range(17):  # two of seventeen ids share their first digit
+        make_run(store)
+    ids = [run.id for run in runs.list_runs(store)]
+    digit = next(d for d in "0123456789abcdef" if sum(i.startswith(d) for i in ids) > 1)
+    with pytest.raises(UsageError, match="means several runs"):
+        runs.find_run(store, digit)
+
+
+def claim_all(runs_dir: str, run_id: str, owner: str, island: int, queue: multiprocessing.Queue) -> None:
+    with Store.open(runs_dir) as store:
+        run = runs.get_run(store, run_id)
+        while (episode := episodes.claim(store, run, island, owner)) is not None:
+            queue.put(episode.number)
+            episodes.finish(store, episode, "done", None, False)
+
+
+def test_claims_from_several_processes_are_exact(tmp_path):
+    with Store.open(tmp_path) as store:
+        run = make_run(store, iters=41)
+        owner = runs.lock(store, run.id)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    workers = [
+        context.Process(target=claim_all, args=(str(tmp_path), run.id, owner, island, queue))
+        for island in (0, 1, 0, 1)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    with Store.open(tmp_path) as store:
+        rows = store.rows("SELECT number, island FROM episodes ORDER BY number")
+    assert [row["number"] for row in rows] == list(range(1, 42))
+    assert all(row["island"] == (row["number"] - 1) % 2 for row in rows)
+
+
+def test_claims_are_the_owner_s(store):
+    run = make_run(store)
+    runs.lock(store, run.id)
+    with pytest.raises(PassagentError, match="another process took this run over"):
+        episodes.claim(store, run, 0, "elsewhere:1:1")
+    with pytest.raises(PassagentError, match="another process took this run over"):
+        runs.beat(store, run.id, "elsewhere:1:1", 0)
+
+
+def test_a_seed_is_a_function_of_run_and_number():
+    seeds = {episodes.episode_seed(seed, number) for seed in (0, 1) for number in range(1, 200)}
+    assert len(seeds) == 398
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert episodes.episode_seed(7, 3) == episodes.episode_seed(7, 3)
+
+
+def test_objects_are_whole_or_told(store):
+    key = store.objects.put(b"content")
+    assert store.objects.put(b"content") == key
+    assert store.objects.get(key) == b"content"
+    path = store.objects.path(key)
+    assert sorted(path.parent.iterdir()) == [path]
+    path.write_bytes(b"other")
+    with pytest.raises(InfrastructureError, match="damaged"):
+        store.objects.get(key)
+    path.unlink()
+    with pytest.raises(PassagentError, match="is gone"):
+        store.objects.get(key)
+
+
+def test_a_transaction_is_all_or_nothing(store):
+    def half() -> None:
+        with store.transaction():
+            make_run(store)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert runs.list_runs(store) == []
+    with store.transaction():
+        make_run(store)
+    assert len(runs.list_runs(store)) == 1
+
+
+def test_opening_again_keeps_everything(tmp_path):
+    for count in (1, 2):
+        with Store.open(tmp_path) as store:
+            make_run(store)
+            assert len(runs.list_runs(store)) == count
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    with Store.open(tmp_path) as store:
+        store.db["_sqlite_migrations"].insert(
+            {"migration_set": "passagent", "name": "9999_future", "applied_at": "2099"}
+        )
+    with pytest.raises(UsageError, match=r"newer passagent.*9999_future"):
+        Store.open(tmp_path)
+
+
+def test_places_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(UsageError, match="cannot be written"):
+            Store.open(place)
+    with pytest.raises(UsageError, match="holds no runs"):
+        Store.open(tmp_path / "nothing", create=False)
+    assert not (tmp_path / "nothing").exists()
+    (tmp_path / database.DATABASE).write_text("this is no database, however long the text may be" * 30)
+    with pytest.raises(UsageError, match="not a healthy SQLite database"):
+        Store.open(tmp_path)
+
+
+def test_a_locked_database_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.1)
+    told = pytest.raises(InfrastructureError, match="locked by another process")
+    with Store.open(tmp_path) as holder, Store.open(tmp_path) as store, holder.transaction(), told:
+        make_run(store)

@@ -1,0 +1,116 @@
+"""Inputs: GraphNet's formula as recorded, and draws of one's own within the constraints."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passagent.tasks import Subgraph, TensorMeta, load_task
+from passagent.tasks.inputs import make_inputs
+
+EXAMPLES = Path(__file__).parent.parent / "examples" / "tasks"
+
+
+def meta(dtype="float32", shape=(64, 32), name="x", **fields) -> TensorMeta:
+    return TensorMeta(name="in_0", original_name=name, shape=shape, dtype=dtype, device="cuda:0", **fields)
+
+
+def one(described: TensorMeta, seed=0, variant=0) -> torch.Tensor:
+    subgraph = Subgraph("g", Path("g"), (described,), "", described.dtype, "")
+    return make_inputs(subgraph, "cpu", seed, variant)[0]
+
+
+def test_floats_follow_graphnets_formula():
+    x = one(meta(mean=3.0, std=5.0, shape=(100, 100)))
+    assert abs(x.mean().item() - 3.0) < 0.05
+    assert abs(x.std().item() - 1.0) < 0.05
+    assert one(meta(mean=1.0, std=0.0)).eq(1.0).all()
+    assert abs(one(meta(shape=(100, 100))).std().item() - 0.02) < 0.002
+    clamped = one(meta(mean=0.0, std=5.0, min_val=-0.5, max_val=0.1))
+    assert clamped.min() == -0.5
+    assert clamped.max() == pytest.approx(0.1)
+
+
+def test_integers_bools_and_literals():
+    assert set(one(meta("int64", min_val=-1, max_val=2)).unique().tolist()) == {-1, 0, 1, 2}
+    share = one(meta("bool", shape=(100, 100))).float().mean().item()
+    assert 0.28 < share < 0.34  # P(randn > 0.5)
+    literal = meta("int64", shape=(2, 2), data=[5, 1, 2, 7])
+    assert one(literal).tolist() == [[5, 1], [2, 7]]
+    assert one(meta("bfloat16", shape=(), data=[2.6592], mean=0.0)).item() == pytest.approx(2.66, abs=0.01)
+
+
+@pytest.mark.parametrize("variant", [1, 2, 3])
+def test_own_draws_keep_the_constraints(variant):
+    constant = one(meta(mean=1.0, std=0.0), variant=variant)
+    assert constant.std() > 0.02
+    variance = one(meta(mean=0.3, std=5.0, name="L_bn_buffers_running_var_"), variant=variant)
+    assert variance.min() > 0
+    assert one(meta(mean=0.7, std=0.2, min_val=0.1), variant=variant).min() >= 0.1
+    positive = one(meta(shape=(50,), data=[0.01] * 50), variant=variant)
+    assert positive.min() > 0
+    assert positive.std() > 0
+    ids = one(meta("int64", shape=(1, 6), data=[101, 7, 9, 7, 3, 102]), variant=variant)
+    assert sorted(ids.flatten().tolist()) == [3, 7, 7, 9, 101, 102]
+    assert one(meta("int64", shape=(), data=[4]), variant=variant).item() == 4
+    assert one(meta("int64", shape=(3,), data=[0, 5, 9], name="offsets"), variant=variant).tolist() == [
+        0,
+        5,
+        9,
+    ]
+    boxes = one(meta("int64", shape=(1, 2, 2), data=[1, 2, 30, 40]), variant=variant)
+    assert sorted(map(tuple, boxes[0].tolist())) == [(1, 2), (30, 40)]
+
+
+def test_masks_get_both_values_and_no_empty_row():
+    for recorded in ({"min_val": 1, "max_val": 1}, {"data": [1] * 200}):
+        mask = one(meta("int64", (100, 2), name="L_kwargs_attention_mask_", **recorded), variant=1)
+        assert set(mask.unique().tolist()) == {0, 1}
+        assert mask.any(dim=-1).all()
+    assert one(meta("bool", (100, 2)), variant=1).any(dim=-1).all()
+
+
+def test_an_input_recorded_on_the_cpu_among_others_on_a_gpu_stays_there():
+    on_gpu = meta()
+    on_cpu = dataclasses.replace(on_gpu, name="in_1", device="cpu")
+    mixed = Subgraph("g", Path("g"), (on_gpu, on_cpu), "", "float32", "")
+    assert [value.device.type for value in make_inputs(mixed, "meta", 0)] == ["meta", "cpu"]
+    all_cpu = Subgraph("g", Path("g"), (on_cpu,), "", "float32", "")
+    assert make_inputs(all_cpu, "meta", 0)[0].device.type == "meta"
+
+
+def test_python_scalars():
+    number = dataclasses.replace(meta("int", shape=()), data=[7])
+    assert one(number, variant=2) == 7
+    assert type(one(dataclasses.replace(number, dtype="float"))) is float
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(
+        ["float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool", "complex64"]
+    ),
+    st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    st.integers(0, 2**40),
+    st.integers(0, 4),
+)
+def test_shape_dtype_and_determinism(dtype, shape, seed, variant):
+    described = meta(dtype, shape, mean=0.5, std=0.3)
+    first, second = one(described, seed, variant), one(described, seed, variant)
+    assert first.shape == shape
+    assert first.dtype == getattr(torch, dtype)
+    assert torch.equal(first, second)
+    assert first.is_contiguous()
+    assert not first.requires_grad
+
+
+def test_seeds_variants_and_inputs_differ():
+    described = meta(mean=0.0, std=1.0)
+    draws = [one(described, 0), one(described, 1), one(described, 0, 1), one(described, 0, 2)]
+    assert len({draw.flatten()[0].item() for draw in draws}) == 4
+    (subgraph, *_) = load_task(EXAMPLES / "scale_mask_softmax").subgraphs
+    scores, mask = make_inputs(subgraph, "cpu", 3, 1)
+    assert not torch.equal(scores.flatten()[: mask.numel()], mask.flatten())

@@ -1,0 +1,162 @@
+"""A model and an evaluator that answer at once and depend on what they are asked alone, for search tests.
+
+Also a program: `python tests/tiny_search.py run TASK RUNS_DIR ITERS ISLANDS SEED [SECONDS]` and
+`... resume RUN RUNS_DIR [SECONDS]` are `passagent run` and `passagent resume` with these two in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+from passagent.evaluator.environment import evaluator_version
+from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Speedup
+from passagent.experience import Diagnosis
+from passagent.models.scripted import ScriptedModel, calling
+from passagent.models.types import Message, ToolSpec
+
+TASK_MODEL = """import torch
+
+class GraphModule(torch.nn.Module):
+
+    def forward(self, in_0):
+        tmp_0 = torch.nn.functional.relu(in_0)
+        return (tmp_0,)
+"""
+TASK_META = """class Program_weight_tensor_meta_x:
+	name = "in_0"
+	original_name = "x"
+	shape = [4, 4]
+	dtype = "torch.float32"
+	device = "cuda:0"
+	mean = 0.000
+	std = 1.000
+"""
+
+
+def write_task(path: Path) -> Path:
+    """A task of one subgraph."""
+    graph = path / "graphs" / "g"
+    graph.mkdir(parents=True)
+    (graph / "model.py").write_text(TASK_MODEL)
+    (graph / "weight_meta.py").write_text(TASK_META)
+    (path / "graph_list.txt").write_text("graphs/g\n")
+    return path
+
+
+def share(*words: object) -> float:
+    """A number in 0..1 that is fixed by `words`."""
+    digest = hashlib.sha256(" ".join(map(str, words)).encode()).digest()
+    return int.from_bytes(digest[:4], "big") / 2**32
+
+
+def candidate_files(words: str) -> dict[str, str]:
+    """A candidate whose score the evaluator reads from its text."""
+    return {"Fused.py": f'"""Attempt {words}."""\n\nWORDS = "{words}"\n', MANIFEST: '["Fused"]'}
+
+
+class FastEvaluator:
+    """One in four candidates is wrong, the others' AS is between 0.5 and 2.5. Counts what it is asked."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.asked: list[str] = []
+
+    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+        self.asked.append(candidate.key)
+        await asyncio.sleep(self.seconds)
+        return judge(candidate)
+
+    async def close(self) -> None:
+        pass
+
+
+def judge(candidate: Candidate) -> Evaluation:
+    """The evaluation that a candidate's text leads to."""
+    words = re.search(r'WORDS = "(.*)"', candidate.files["Fused.py"])
+    assert words
+    is_ok = share("status", words.group(1)) > 0.25
+    score = 0.5 + 2 * share("score", words.group(1)) if is_ok else 0.1
+    speedup = Speedup(e2e=score) if is_ok else None
+    graph = GraphResult(name="g", dtype="float32", status="ok" if is_ok else "wrong_result", speedup=speedup)
+    return Evaluation(
+        task="tiny",
+        candidate=candidate.key,
+        device="cpu",
+        dispatch="direct",
+        timing="wall" if is_ok else "none",
+        status=graph.status,
+        as_score=score,
+        es={str(t): score for t in range(-10, 5)},
+        graphs=[graph],
+        evaluator_version=evaluator_version(),
+        seconds=0.0,
+    )
+
+
+def reply(messages: list[Message], tools: list[ToolSpec]) -> Message | str:
+    """Two candidates an episode, a function of its seed; one pair in three is the same everywhere."""
+    seed = int(re.search(r"^Episode seed: (\d+)$", messages[1]["content"], re.M).group(1))  # type: ignore[union-attr]
+    step = sum(message["role"] == "assistant" for message in messages)
+    words = f"{seed if seed % 3 else 'known'} {step // 2}"
+    if step in (0, 2):
+        files = candidate_files(words)
+        return calling(
+            *(
+                ("file_editor", {"command": "create", "path": name, "file_text": text})
+                for name, text in files.items()
+            )
+        )
+    return calling(("pass_evaluator", {})) if step in (1, 3) else "Nothing more to gain."
+
+
+class PacedModel(ScriptedModel):
+    """`reply`, after some seconds."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__(reply)
+        self.seconds = seconds
+
+    async def complete(self, messages, tools):  # type: ignore[no-untyped-def]
+        await asyncio.sleep(self.seconds)
+        return await super().complete(messages, tools)
+
+
+def diagnose(evaluation: Evaluation) -> Diagnosis:
+    """No machine is measured."""
+    return Diagnosis("latency_bound" if evaluation.status == "ok" else evaluation.status, "As it is.")
+
+
+def parts(seconds: float = 0.0):  # type: ignore[no-untyped-def]
+    """The stand-ins for `commands.searching`."""
+    from passagent.commands.searching import Parts
+
+    return Parts(PacedModel(seconds), FastEvaluator(seconds), diagnose)
+
+
+def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
+    """The settings of a tiny run."""
+    return {"search.iters": iters, "search.islands": islands, "search.seed": seed, "search.stagnation": 1}
+
+
+def program() -> None:
+    """The entry behind `main`, so that its errors and exit codes are those of the command line."""
+    from passagent.commands import searching
+
+    verb, target, runs_dir, *rest = sys.argv[1:]
+    if verb == "run":
+        iters, islands, seed = map(int, rest[:3])
+        searching.run(
+            target, None, settings(iters, islands, seed), runs_dir, True, False, parts(float(rest[3]))
+        )
+    else:
+        searching.resume(target, {}, runs_dir, True, parts(float(rest[0])))
+
+
+if __name__ == "__main__":
+    from passagent.cli import guarded
+
+    guarded(program)
