@@ -95,8 +95,9 @@ def main() -> None:
             correct = sum(graph["status"] == "ok" for graph in again["graphs"])
             score = "-" if again["as_score"] is None else f"{again['as_score']:.3f}"
             best = (entry["run"].get("best") or {}).get("as_score")
+            found = "-" if best is None else f"{best:.3f}"
             print(
-                f"{task.name:32} {entry['run'].get('nodes', 0):5} {'-' if best is None else f'{best:.3f}':>8} {score:>8} "
+                f"{task.name:32} {entry['run'].get('nodes', 0):5} {found:>8} {score:>8} "
                 f"{again['status']:12} {correct:>4}/{len(again['graphs']):<4} {entry['run_seconds']:6.1f}",
                 flush=True,
             )

@@ -36,6 +36,9 @@ class EvaluatorConfig(_Section):
     """An interquartile range over this share of the median asks for another measurement."""
     remeasure: int = Field(2, ge=0)
     """Further measurements of an unstable subgraph, at most."""
+    threads: int | None = Field(None, ge=1)
+    """OpenMP threads of eager and candidate alike; None: all cores but one, which the referee and the machine
+    need: a thread that has to wait for its core holds up all others, and that would be timed."""
     timeout_s: float = Field(120.0, gt=0)
     """Wall clock for one step of a candidate (load, one subgraph's checks, one block of timing), s."""
     memory_gb: float = Field(16.0, gt=0)
@@ -96,6 +99,8 @@ class SearchConfig(_Section):
     """Relative gain in AS that counts as progress."""
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
+    finalists: int = Field(3, ge=0)
+    """Best candidates measured once more before a run ends; the fresh scores name the winner."""
     target_as: float | None = None
     max_time_s: float | None = None
     max_tokens: int | None = None

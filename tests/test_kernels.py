@@ -38,7 +38,8 @@ def test_chunk_loads_and_stores_agree_with_the_conversions(dtype):
              for (int64_t i = 0; i < n; i += 4096) {
                load_f32(buffer, x + i, std::min<int64_t>(4096, n - i));
                for (float& value : buffer) value *= 1.0001f;
-               round_f32<T>(buffer, std::min<int64_t>(4096, n - i));
+           #pragma omp simd
+               for (int64_t j = 0; j < 4096; ++j) buffer[j] = round_to<T>(buffer[j]);
                store_f32(out + i, buffer, std::min<int64_t>(4096, n - i));
              }
            }""",
@@ -112,3 +113,22 @@ def test_equal_sources_are_compiled_once(tmp_path, monkeypatch):
         cpp_kernel(source, "fill")(x, 3)
         assert x.tolist() == [7, 7, 7]
     assert len(list((tmp_path / "cpp").glob("*.so"))) == 1
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_round_to_is_a_store_and_a_load(dtype):
+    kernel = cpp_kernel(
+        """template <class T> void rounded(T* like, float* x, int64_t n) {
+           #pragma omp simd
+             for (int64_t i = 0; i < n; ++i) x[i] = round_to<T>(x[i]);
+           }""",
+        "rounded",
+    )
+    x = torch.randn(100_000) * torch.logspace(-12, 39, 100_000)
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype).float()
+    halfway = (every[1:] + every[:-1]) / 2
+    x = torch.cat([x, every, halfway, torch.tensor([65519.9, 65520.0, -65520.0, 3.4e38, 1e-45])])
+    want = x.to(dtype).float()
+    kernel(torch.zeros(1, dtype=dtype), x, x.numel())
+    assert torch.equal(x.isnan(), want.isnan())
+    assert torch.equal(x.nan_to_num(nan=0.0).view(torch.int32), want.nan_to_num(nan=0.0).view(torch.int32))

@@ -23,7 +23,7 @@ from passagent.search.policies import policy_of
 from passagent.search.runlog import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
-from passagent.store import Store, episodes, evaluations, hints, migrations, nodes, runs
+from passagent.store import Store, confirmations, episodes, evaluations, hints, migrations, nodes, runs
 from passagent.tasks import load_task
 
 
@@ -39,7 +39,7 @@ def task(tmp_path):
 
 
 def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=None, **settings) -> Session:
-    values = {f"search.{name}": value for name, value in settings.items()}
+    values = {"search.finalists": 0} | {f"search.{name}": value for name, value in settings.items()}
     config = load_config(None, values)
     run = run or new_run(store, task, config)
     return open_session(
@@ -367,3 +367,24 @@ def test_a_limit_stops_in_the_middle_of_an_episode(store, task):
     assert len(nodes.of_run(store, session.run.id)) == 1
     [episode] = store.rows("SELECT state, steps FROM episodes")
     assert episode == {"state": "running", "steps": 2}
+
+
+def test_finalists_are_measured_again_and_the_fresh_score_names_the_winner(store, task):
+    class Lucky(tiny_search.FastEvaluator):
+        """The first score of a candidate is luck: it is best where the second one is worst."""
+
+        async def evaluate(self, task_path, candidate):
+            evaluation = await super().evaluate(task_path, candidate)
+            again = self.asked.count(candidate.key) > 1
+            score = int(candidate.key[:4], 16) / 65536 + 0.5
+            return evaluation.model_copy(update={"status": "ok", "as_score": 3 - score if again else score})
+
+    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=6, finalists=3)
+    finish(session)
+    measured = store.rows("SELECT node_id, as_score FROM confirmations ORDER BY as_score DESC")
+    best_first = confirmations.finalists(store, session.run.id, 3)
+    assert {row["node_id"] for row in measured} == {node.id for node in best_first}
+    assert len(measured) == 3
+    winner = confirmations.winner(store, session.run.id)
+    assert winner.id == measured[0]["node_id"] != best_first[0].id
+    assert confirmations.score_of(store, winner) == measured[0]["as_score"]

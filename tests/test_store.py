@@ -10,7 +10,17 @@ import pytest
 from test_resume import make_run
 
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.store import Store, database, episodes, evaluations, hints, migrations, nodes, runs
+from passagent.store import (
+    Store,
+    confirmations,
+    database,
+    episodes,
+    evaluations,
+    hints,
+    migrations,
+    nodes,
+    runs,
+)
 
 DOCS = Path(__file__).parents[1] / "docs" / "database.md"
 
@@ -115,7 +125,7 @@ def test_queries_of_the_tree(store):
     assert [n.id for n in nodes.ancestors(store, c.id, 10)] == [b.id, a.id]
     assert [n.id for n in nodes.ancestors(store, c.id, 1)] == [b.id]
     assert [n.id for n in nodes.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
-    assert nodes.best_of_run(store, run.id).id == other.id
+    assert confirmations.winner(store, run.id).id == other.id
     assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
     assert nodes.best_before(store, run.id, 0, 1) is None

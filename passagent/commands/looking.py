@@ -11,7 +11,7 @@ from passagent.report.summary import run_data, run_text, shown_state
 from passagent.report.text import clock, number, table
 from passagent.report.tree import tree_text
 from passagent.search.setup import stored_config
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.faults import os_fault
 
 
@@ -19,7 +19,7 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
     """Print all runs, the newest first."""
     with Store.open(runs_dir, create=False) as store:
         found = [
-            (run, nodes.best_of_run(store, run.id), runs.islands(store, run.id))
+            (run, confirmations.winner(store, run.id), runs.islands(store, run.id))
             for run in runs.list_runs(store)
         ]
         if as_json:
@@ -32,7 +32,7 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
                     "state": shown_state(run),
                     "episodes": sum(island.episodes for island in islands),
                     "iters": run.iters,
-                    "best_as": best.as_score if best else None,
+                    "best_as": confirmations.score_of(store, best) if best else None,
                     "created_at": run.created_at,
                     "elapsed_s": round(run.elapsed_s, 3),
                 }
@@ -49,7 +49,7 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
                 run.device,
                 shown_state(run),
                 f"{sum(island.episodes for island in islands)}/{run.iters}",
-                number(best.as_score if best else None),
+                number(confirmations.score_of(store, best) if best else None),
                 clock(run.elapsed_s),
             ]
             for run, best, islands in found
@@ -64,7 +64,7 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
         run = runs.find_run(store, name)
         config = stored_config(run)
         found = nodes.of_run(store, run.id)
-        best = nodes.best_of_run(store, run.id)
+        best = confirmations.winner(store, run.id)
         if as_json:
             tree = [
                 {
@@ -93,7 +93,7 @@ def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None
     path = Path(out)
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
-        node = nodes.best_of_run(store, run.id)
+        node = confirmations.winner(store, run.id)
         if node is None:
             raise UsageError(
                 f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried"
@@ -111,11 +111,12 @@ def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None
             write_files(files, path)
         except OSError as error:
             raise os_fault(error, path) from error
+        as_score = confirmations.score_of(store, node)
         if as_json:
-            data = {"run": run.id, "node": node.id, "as_score": node.as_score, "path": str(path.absolute())}
+            data = {"run": run.id, "node": node.id, "as_score": as_score, "path": str(path.absolute())}
             print(json.dumps(data | {"files": sorted(files)}))
         else:
-            score = number(node.as_score, 4)
+            score = number(as_score, 4)
             print(f"node {node.id} (AS {score}) of run {run.id}: {len(files)} files in {path}")
             print(f"evaluate again: passagent eval {run.task_path} --pass-dir {path} --device {run.device}")
 

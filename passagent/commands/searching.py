@@ -30,7 +30,7 @@ from passagent.search.setup import (
     stored_config,
     stored_task,
 )
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.faults import os_fault
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
@@ -179,7 +179,7 @@ async def _run_session(session: Session, progress: Progress, go_on: str) -> None
 
 def export_best(store: Store, run: Run) -> Path | None:
     """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError."""
-    best = nodes.best_of_run(store, run.id)
+    best = confirmations.winner(store, run.id)
     if best is None:
         return None
     path = store.runs_dir / run.id / "best"

@@ -22,14 +22,18 @@ _ALLOWED = {
     "CUDA_HOME",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
-    "OMP_NUM_THREADS",
     "CXX",
     "NVIDIA_VISIBLE_DEVICES",
     "VIRTUAL_ENV",
 }
 
 
-def worker_environment(scratch: Path) -> dict[str, str]:
+def worker_threads(wanted: int | None) -> int:
+    """OpenMP threads of a worker: as wanted, else all cores but one."""
+    return wanted or max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+def worker_environment(scratch: Path, threads: int) -> dict[str, str]:
     """The environment of a candidate, from an allow-list: no key and no token of the parent is in it."""
     kept = {name: value for name, value in os.environ.items() if name in _ALLOWED}
     # Freed memory stays with the process, on both sides: no page faults for what glibc would give back and
@@ -41,7 +45,13 @@ def worker_environment(scratch: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": scratch / "triton",
         "XDG_CACHE_HOME": scratch,
     }
-    fixed = {"PYTHONDONTWRITEBYTECODE": "1", "GLIBC_TUNABLES": keep, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    fixed = {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "GLIBC_TUNABLES": keep,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
     return kept | {name: str(path) for name, path in private.items()} | fixed
 
 
@@ -63,7 +73,7 @@ def evaluator_version() -> str:
     return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
-def describe(device: str) -> dict[str, Any]:
+def describe(device: str, threads: int) -> dict[str, Any]:
     """Machine, device and library versions, as plain data."""
     import torch
 
@@ -71,7 +81,7 @@ def describe(device: str) -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "load_1m": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "torch": str(torch.__version__),

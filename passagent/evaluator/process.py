@@ -64,7 +64,8 @@ class Zygote:
     first imported, so it takes a process of its own.
     """
 
-    def __init__(self, interpreter: bool = False) -> None:
+    def __init__(self, threads: int, interpreter: bool = False) -> None:
+        self._threads = threads
         self._extra = {"TRITON_INTERPRET": "1"} if interpreter else {}
         self._scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
         ours, theirs = socket.socketpair()
@@ -72,7 +73,7 @@ class Zygote:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "passagent.evaluator.zygote", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env=worker_environment(self._scratch) | self._extra | import_path(),
+            env=worker_environment(self._scratch, threads) | self._extra | import_path(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=open(self._scratch / "zygote.log", "wb"),  # noqa: SIM115
@@ -96,7 +97,7 @@ class Zygote:
         """
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
-        env = worker_environment(scratch) | self._extra
+        env = worker_environment(scratch, self._threads) | self._extra
         request = {
             "op": "fork",
             "env": env,

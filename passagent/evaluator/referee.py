@@ -22,6 +22,7 @@ from passagent.evaluator import score
 from passagent.evaluator.baseline import Baseline, Reference, graph_request
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import Comparison, compare
+from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.guards import static
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote, last_line
 from passagent.evaluator.result import Candidate, Evaluation, GraphResult, Mismatch, Violation
@@ -41,7 +42,8 @@ class Referee:
     def __init__(self, config: EvaluatorConfig | None = None) -> None:
         self.config = config or EvaluatorConfig()
         check_device(self.config.device)
-        self._zygote = Zygote()
+        self._threads = worker_threads(self.config.threads)
+        self._zygote = Zygote(self._threads)
         self._interpreter: Zygote | None = None
         self._baseline = Baseline(self._zygote, self.config)
 
@@ -119,7 +121,7 @@ class Referee:
 
     def _fork(self, interpreter: bool) -> Worker:
         if interpreter and self._interpreter is None:
-            self._interpreter = Zygote(interpreter=True)
+            self._interpreter = Zygote(self._threads, interpreter=True)
         zygote = self._interpreter if interpreter and self._interpreter else self._zygote
         return zygote.fork(self.config.memory_gb if self.config.device == "cpu" else None)
 

@@ -9,7 +9,7 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
 from passagent.evaluator.baseline import SETS
-from passagent.evaluator.environment import describe, evaluator_version
+from passagent.evaluator.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator.result import (
     GRAVITY,
     Candidate,
@@ -131,7 +131,7 @@ def conclude(
             "input_sets": SETS,
             "strict_t": score.STRICT_T,
         },
-        environment=describe(config.device),
+        environment=describe(config.device, worker_threads(config.threads)),
         evaluator_version=evaluator_version(),
         seconds=round(seconds, 3),
     )

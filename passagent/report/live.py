@@ -12,7 +12,7 @@ from rich.text import Text
 from passagent.report.board import Board
 from passagent.report.progress import event_line
 from passagent.report.text import clock, number, thousands
-from passagent.search.events import Event, Migrated, Trouble
+from passagent.search.events import Event, Migrated, NodeConfirmed, Trouble
 
 
 class LiveTable:
@@ -28,7 +28,7 @@ class LiveTable:
     def on_event(self, event: Event) -> None:
         """See Progress.on_event."""
         self.board.update(event)
-        if isinstance(event, Migrated | Trouble):
+        if isinstance(event, Migrated | NodeConfirmed | Trouble):
             self.say(event_line(self.board, event))
 
     def say(self, text: str) -> None:

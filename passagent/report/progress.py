@@ -9,7 +9,7 @@ from typing import Protocol, TextIO
 from passagent.agent.prompt import short_note
 from passagent.report.board import Board
 from passagent.report.text import clock, number, thousands
-from passagent.search.events import EpisodeStarted, Event, Migrated, NodeDone, Trouble
+from passagent.search.events import EpisodeStarted, Event, Migrated, NodeConfirmed, NodeDone, Trouble
 from passagent.store.nodes import Node
 
 
@@ -78,6 +78,9 @@ def event_line(board: Board, event: Event) -> str:
                 f"{_island(board, node.island)} node {node.id}: {node.status}, AS {number(node.as_score)}"
                 f"{known} (best {number(board.best_as)}, {thousands(board.tokens)} tokens){note}"
             )
+        case NodeConfirmed(node, status, as_score):
+            first = number(node.as_score)
+            return f"finalist node {node.id} measured again: {status}, AS {number(as_score)} (first {first})"
         case Migrated(node, to_island, reason):
             return f"{_island(board, to_island)} migration of node {node.id}: {reason}"
         case Trouble(message):

@@ -11,7 +11,7 @@ from passagent.evaluator.result import Evaluation
 from passagent.report.evaluation import graph_table
 from passagent.report.text import clock, number, table, thousands
 from passagent.search.migration import why_none
-from passagent.store import Store, evaluations, migrations, nodes, runs
+from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
 
@@ -20,7 +20,7 @@ _GRAPH_FIELDS = ("name", "dtype", "status", "speedup", "eager_ms", "compiled_ms"
 
 def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
     """The run as one JSON object; `exported`: where the best pass was written."""
-    best = nodes.best_of_run(store, run.id)
+    best = confirmations.winner(store, run.id)
     counts = nodes.counts(store, run.id)
     islands = runs.islands(store, run.id)
     moved = migrations.list_migrations(store, run.id)
@@ -65,7 +65,9 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
     return {
         "node": node.id,
         "island": node.island,
-        "as_score": node.as_score,
+        "as_score": evaluation.as_score,
+        "first_as": node.as_score,
+        "confirmed": confirmations.find_confirmation(store, node.id) is not None,
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
         "path": str(exported) if exported else str(store.runs_dir / node.files_path),
@@ -74,9 +76,11 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
 
 
 def evaluation_of(store: Store, node: Node) -> Evaluation:
-    """The evaluation of a node that is done."""
-    assert node.evaluation_id is not None
-    return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+    """The newest evaluation of a node that is done: a finalist's second one."""
+    confirmation = confirmations.find_confirmation(store, node.id)
+    evaluation_id = confirmation.evaluation_id if confirmation else node.evaluation_id
+    assert evaluation_id is not None
+    return Evaluation.model_validate(evaluations.get_evaluation(store, evaluation_id))
 
 
 def shown_state(run: Run) -> str:
@@ -93,13 +97,14 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         f"({data['episodes']}/{run.iters} episodes, {data['nodes']} nodes, {run.evaluations} evaluations, "
         f"{thousands(run.tokens)} tokens, {clock(run.elapsed_s)})"
     ]
-    best = nodes.best_of_run(store, run.id)
+    best = confirmations.winner(store, run.id)
     if best is None:
         parts.append("best pass: none; no candidate was correct on every graph")
     else:
         note = f": {data['best']['note']}" if data["best"]["note"] else ""
         parts.append(
-            f"best pass: node {best.id}, island {best.island}, AS {number(best.as_score, 4)}, "
+            f"best pass: node {best.id}, island {best.island}, AS {number(data['best']['as_score'], 4)}"
+            f"{', measured again' if data['best']['confirmed'] else ''}, "
             f"correct on every graph{note}"
         )
         parts.append(graph_table(evaluation_of(store, best).graphs))

@@ -82,7 +82,7 @@ async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Nod
             evaluation = Evaluation.model_validate(found[1])
             node = _finish(session, node, found[0], evaluation, _diagnosis(session, evaluation))
         else:
-            evaluation = await _evaluate(session, candidate)
+            evaluation = await evaluate(session, candidate)
             diagnosis = _diagnosis(session, evaluation)
             with store.transaction():
                 evaluation_id = evaluations.add_evaluation(
@@ -108,7 +108,7 @@ def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evalua
     )
 
 
-async def _evaluate(session: Session, candidate: Candidate) -> Evaluation:
+async def evaluate(session: Session, candidate: Candidate) -> Evaluation:
     """The evaluation; what the machine fails is tried again, then raised as InfrastructureError."""
     for wait in (*RETRY_AFTER_S, None):
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from passagent.errors import PassagentError
 from passagent.search.episode import run_claimed
+from passagent.search.finalists import confirm
 from passagent.search.migration import round_of
 from passagent.search.session import Session, Stopping
 from passagent.store import episodes, nodes, runs
@@ -42,6 +43,8 @@ async def search(session: Session) -> Outcome:
     state, reason = "failed", "the process ended"
     try:
         await _islands(session)
+        if not session.is_interrupted:
+            await confirm(session)
         state = "stopped" if session.is_interrupted else "finished"
         reason = session.stop_reason or "all episodes are done"
     except asyncio.CancelledError:

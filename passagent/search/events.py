@@ -43,6 +43,15 @@ class NodeDone:
 
 
 @dataclass(frozen=True)
+class NodeConfirmed:
+    """A finalist was measured once more."""
+
+    node: Node
+    status: str
+    as_score: float | None
+
+
+@dataclass(frozen=True)
 class Migrated:
     """An elite came to another island."""
 
@@ -65,5 +74,7 @@ class Trouble:
     message: str
 
 
-Event = EpisodeStarted | ModelReplied | NodeStarted | NodeDone | Migrated | EpisodeDone | Trouble
+Event = (
+    EpisodeStarted | ModelReplied | NodeStarted | NodeDone | NodeConfirmed | Migrated | EpisodeDone | Trouble
+)
 OnEvent = Callable[[Event], None]

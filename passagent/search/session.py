@@ -16,7 +16,7 @@ from passagent.experience.hints import Hint
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
 from passagent.search.stop import Progress, rules_of
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, runs
 from passagent.store.runs import Run
 from passagent.tasks import Task
 
@@ -89,11 +89,11 @@ class Session:
     def progress(self) -> Progress:
         """The run so far, from the store."""
         run = runs.get_run(self.store, self.run.id)
-        best = nodes.best_of_run(self.store, self.run.id)
+        islands = runs.islands(self.store, run.id)
         return Progress(
-            episodes=sum(island.episodes for island in runs.islands(self.store, run.id)),
+            episodes=sum(island.episodes for island in islands),
             evaluations=run.evaluations,
             tokens=run.tokens,
             elapsed_s=self.elapsed_s,
-            best_as=best.as_score if best else None,
+            best_as=max((i.best_as for i in islands if i.best_as is not None), default=None),
         )

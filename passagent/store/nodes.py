@@ -246,16 +246,6 @@ def latest_failures(store: Store, run_id: str, island: int, limit: int) -> list[
     )
 
 
-def best_of_run(store: Store, run_id: str) -> Node | None:
-    """The run's best correct node."""
-    rows = store.rows(
-        "SELECT nodes.* FROM islands JOIN nodes ON nodes.id = islands.best_node WHERE islands.run_id = :run "
-        "ORDER BY nodes.as_score DESC NULLS LAST, nodes.id LIMIT 1",
-        {"run": run_id},
-    )
-    return Node(**rows[0]) if rows else None
-
-
 def counts(store: Store, run_id: str) -> dict[int, dict[str, int]]:
     """How many nodes of each status every island has."""
     result: dict[int, dict[str, int]] = {}

@@ -139,6 +139,16 @@ CREATE INDEX nodes_best ON nodes (run_id, island, as_score) WHERE status = 'ok' 
 CREATE INDEX nodes_by_candidate ON nodes (run_id, candidate_key);
 CREATE INDEX nodes_open ON nodes (run_id) WHERE state != 'done';
 
+CREATE TABLE confirmations (
+    node_id INTEGER PRIMARY KEY REFERENCES nodes (id),
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    evaluation_id INTEGER NOT NULL REFERENCES evaluations (id),
+    status TEXT NOT NULL,
+    as_score REAL,
+    created_at TEXT NOT NULL
+);
+CREATE INDEX confirmations_of_run ON confirmations (run_id, status, as_score);
+
 CREATE TABLE elite_migrations (
     id INTEGER PRIMARY KEY,
     run_id TEXT NOT NULL REFERENCES runs (id),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.fx as fx
+from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.models.expert import cpp, cuda, pattern, wrapper
@@ -20,6 +20,7 @@ from passagent.models.expert.lowering import HALF
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
+from passagent.models.expert.writer import Knobs
 
 
 @dataclass
@@ -73,7 +74,9 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
     return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered)
 
 
-def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, wrapper.Route | wrapper.ViewRoute]:
+def _route(
+    regions: list[Region], target: str, plan: Plan
+) -> tuple[Family, wrapper.Route | wrapper.ViewRoute]:
     taken = pattern.parameters(regions)
     family = Family(regions, taken, pattern.names(regions[0], taken))
     if all(is_view(n) for n in regions[0].nodes):
@@ -84,7 +87,13 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, wrap
     seen: dict[Any, wrapper.Variant] = {}
     for region in regions:
         variant = _variant(region, half, family, target, plan)
-        key = (variant.kernel.source, tuple(variant.guards), str(variant.shapes), tuple(variant.dtypes), variant.input_dtypes)
+        key = (
+            variant.kernel.source,
+            tuple(variant.guards),
+            str(variant.shapes),
+            tuple(variant.dtypes),
+            variant.input_dtypes,
+        )
         if key in seen:
             seen[key].generic_dtypes = tuple(sorted({*seen[key].generic_dtypes, *variant.generic_dtypes}))
         else:
@@ -106,7 +115,11 @@ def _view_route(family: Family) -> wrapper.ViewRoute:
             continue
 
         def leaf(path: Any, value: Any, position: int = position) -> str:
-            return names[value] if isinstance(value, fx.Node) else where.get((position, path)) or pattern.literal(value)
+            return (
+                names[value]
+                if isinstance(value, fx.Node)
+                else where.get((position, path)) or pattern.literal(value)
+            )
 
         lines.append(f"    {names[node]} = {pattern.call(node, leaf)}")
     outputs = [names[o] for o in region.outputs]
@@ -117,7 +130,11 @@ def _view_route(family: Family) -> wrapper.ViewRoute:
 
 
 def _has(region: Region, dtypes: set[torch.dtype]) -> bool:
-    return any(example(n).dtype in dtypes for n in [*region.inputs, *region.nodes] if isinstance(example(n), torch.Tensor))
+    return any(
+        example(n).dtype in dtypes
+        for n in [*region.inputs, *region.nodes]
+        if isinstance(example(n), torch.Tensor)
+    )
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:
@@ -160,11 +177,11 @@ def _variant(region: Region, half: Region | None, family: Family, target: str, p
 def _lowered(region: Region, types: list[Types], family: Family, target: str, plan: Plan) -> wrapper.Variant:
     low = lower_region(region, family.parameters, target, types)
     trace = low.trace
-    schedule = Schedule(trace, low.outputs)
+    schedule = Schedule(trace, low.outputs, target)
     first = family.regions[0]
     names = [family.names[i] for i in first.inputs]
     outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]
-    knobs = cpp.Knobs(plan.block, plan.grain, plan.keep)
+    knobs = Knobs(plan.block, plan.grain, plan.keep)
     generate = cuda.generate if target == "cuda" else cpp.generate
     kernel = generate(schedule, identifier(first), names, outputs, knobs)
     input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
@@ -173,7 +190,10 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
     shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
-    like = [_like(trace, shape, dtype, input_dtypes, kernel.inputs) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    like = [
+        _like(trace, shape, dtype, input_dtypes, kernel.inputs)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
     return wrapper.Variant(
         kernel,
         list(trace.guards),
@@ -187,7 +207,9 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
     )
 
 
-def _like(trace: Any, shape: list[str], dtype: str, input_dtypes: tuple[str, ...], used: list[int]) -> int | None:
+def _like(
+    trace: Any, shape: list[str], dtype: str, input_dtypes: tuple[str, ...], used: list[int]
+) -> int | None:
     for k in used:
         if input_dtypes[k] == dtype and [trace.text(s) for s in trace.inputs[k]] == shape:
             return k
@@ -197,14 +219,35 @@ def _like(trace: Any, shape: list[str], dtype: str, input_dtypes: tuple[str, ...
 # names and files
 
 
-_QUIET = {"getitem", "view", "reshape", "contiguous", "to", "dropout", "unsqueeze", "squeeze", "expand", "float", "flatten"}
+_QUIET = {
+    "getitem",
+    "view",
+    "reshape",
+    "contiguous",
+    "to",
+    "dropout",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "float",
+    "flatten",
+}
 _QUIET |= {"type_as", "permute", "transpose", "detach", "expand_as"}
-_SPOKEN = {"iadd": "add", "imul": "mul", "isub": "sub", "truediv": "div", "itruediv": "div", "adaptive_avg_pool2d": "pool"}
+_SPOKEN = {
+    "iadd": "add",
+    "imul": "mul",
+    "isub": "sub",
+    "truediv": "div",
+    "itruediv": "div",
+    "adaptive_avg_pool2d": "pool",
+}
 
 
 def title(region: Region) -> str:
     """The operators that say what a region does, such as `add + layer_norm`."""
-    spoken = [_SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET]
+    spoken = [
+        _SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET
+    ]
     spoken = spoken or [op_name(n) for n in region.nodes]
     short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
     return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
@@ -219,13 +262,17 @@ def identifier(region: Region) -> str:
     return "_".join(["fused", *words])
 
 
-def _files(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], plan: Plan, target: str) -> dict[str, str]:
+def _files(
+    routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], plan: Plan, target: str
+) -> dict[str, str]:
     _distinct(routes)
     note = f"{plan.note(target)} [plan: {plan.json()}]"
     sources: dict[str, str] = {}
     for _, route in routes:
         for v in route.variants:
-            sources.setdefault(v.kernel.source, f"_{route.name}_kernel" + (f"{len(sources) + 1}" if sources else ""))
+            sources.setdefault(
+                v.kernel.source, f"_{route.name}_kernel" + (f"{len(sources) + 1}" if sources else "")
+            )
     entry = routes[0][1].name
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
@@ -255,7 +302,11 @@ def _files(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], plan:
         name = _camel(route.name)
         names.append(name)
         doc = f'"""{title(family.regions[0])} {kind(route)}; {note}"""'
-        head = [doc, "", *imports] if one else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
+        head = (
+            [doc, "", *imports]
+            if one
+            else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
+        )
         taken = [*route.inputs, *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
         forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
@@ -284,7 +335,9 @@ def _distinct(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]]) ->
             route.name = f"{route.name}_{seen[route.name]}"
 
 
-def _kernels(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], sources: dict[str, str]) -> list[str]:
+def _kernels(
+    routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], sources: dict[str, str]
+) -> list[str]:
     lines = []
     written = set()
     for _, route in routes:
@@ -292,7 +345,13 @@ def _kernels(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], sou
             if v.kernel.source not in written:
                 written.add(v.kernel.source)
                 name = sources[v.kernel.source]
-                lines += ["", f'{name} = cpp_kernel(', '    r"""', *v.kernel.source.rstrip().splitlines(), '""",']
+                lines += [
+                    "",
+                    f"{name} = cpp_kernel(",
+                    '    r"""',
+                    *v.kernel.source.rstrip().splitlines(),
+                    '""",',
+                ]
                 lines += [f'    "{v.kernel.name}",', ")"]
     return lines
 
@@ -318,7 +377,13 @@ def _triton_kernels(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute
 
 
 def _dispatch(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], entry: str) -> list[str]:
-    lines = ["", "", "@torch.fx.wrap", f"def {entry}(route, *args):", '    """The region that `route` names."""']
+    lines = [
+        "",
+        "",
+        "@torch.fx.wrap",
+        f"def {entry}(route, *args):",
+        '    """The region that `route` names."""',
+    ]
     for _, route in routes[:-1]:
         lines += [f'    if route == "{route.name}":', f"        return _{route.name}(*args)"]
     lines.append(f"    return _{routes[-1][1].name}(*args)")

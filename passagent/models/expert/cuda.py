@@ -10,18 +10,31 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from passagent.models.expert.cpp import INFIX, Kernel, Knobs, _closed, _Writer
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
 from passagent.models.expert.schedule import Address, Group, Schedule, Stage, Store
+from passagent.models.expert.writer import INFIX, Kernel, Knobs, Writer, closed
 
 LONGEST = 65536
 """Lanes of a program, at most."""
 
-TYPES = {"float32": "tl.float32", "float64": "tl.float64", "bool": "tl.int1", "int64": "tl.int64", "int32": "tl.int32"}
+TYPES = {
+    "float32": "tl.float32",
+    "float64": "tl.float64",
+    "bool": "tl.int1",
+    "int64": "tl.int64",
+    "int32": "tl.int32",
+}
 TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
 
-_CALLS = {"exp": "tl.exp", "log": "tl.log", "sqrt": "tl.sqrt", "sin": "tl.sin", "cos": "tl.cos", "erf": "tl.erf"}
+_CALLS = {
+    "exp": "tl.exp",
+    "log": "tl.log",
+    "sqrt": "tl.sqrt",
+    "sin": "tl.sin",
+    "cos": "tl.cos",
+    "erf": "tl.erf",
+}
 _CALLS |= {"floor": "tl.floor", "ceil": "tl.ceil", "abs": "tl.abs"}
 
 
@@ -52,16 +65,18 @@ def generate(schedule: Schedule, name: str, names: list[str], outputs: list[str]
     launches, inputs, params, sizes = [], dict[int, None](), dict[str, None](), dict[str, None]()
     for number, group in enumerate(schedule.groups):
         own = name if len(schedule.groups) == 1 else f"{name}_{number + 1}"
-        writer = _TritonWriter(schedule, own, names, outputs, knobs)
+        writer = TritonWriter(schedule, own, names, outputs, knobs)
         launches.append(writer.launch(group))
         inputs.update(dict.fromkeys(sorted(writer.inputs)))
         params.update(writer.params)
         sizes.update(dict.fromkeys(writer.sizes))
     source = "\n\n".join(launch.source for launch in launches)
-    return Launches(source, name, sorted(inputs), list(range(len(outputs))), list(sizes), list(params), launches)
+    return Launches(
+        source, name, sorted(inputs), list(range(len(outputs))), list(sizes), list(params), launches
+    )
 
 
-class _TritonWriter(_Writer):
+class TritonWriter(Writer):
     def launch(self, group: Group) -> Launch:
         """The kernel of a group."""
         self.g = group
@@ -88,7 +103,14 @@ class _TritonWriter(_Writer):
         arguments = [self.names[k] for k in sorted(self.inputs)] + [self.outputs[k] for k in self.written]
         rows = [self._host(a) for a in group.rows]
         lanes = self._host(self.vector) if self.vector is not None else "1"
-        parameters = [*arguments, *self.sizes.values(), *self.params, "rows", "BLOCK: tl.constexpr", "ROWS: tl.constexpr"]
+        parameters = [
+            *arguments,
+            *self.sizes.values(),
+            *self.params,
+            "rows",
+            "BLOCK: tl.constexpr",
+            "ROWS: tl.constexpr",
+        ]
         text = ["@triton.jit", f"def {self.name}({', '.join(parameters)}):", *self.lines]
         return Launch(
             self.name,
@@ -187,7 +209,9 @@ class _TritonWriter(_Writer):
         lanes = "BLOCK" if free else "1"
         kind = self.vtype(r.dtype)
         dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
-        value = {"sum": "0", "max": 'float("-inf")', "softmax_max": 'float("-inf")', "min": 'float("inf")'}[name]
+        value = {"sum": "0", "max": 'float("-inf")', "softmax_max": 'float("-inf")', "min": 'float("inf")'}[
+            name
+        ]
         if kind == "int64_t" and name != "sum":
             raise Unsupported(name, "of integers")
         self.results[r] = target
@@ -198,7 +222,12 @@ class _TritonWriter(_Writer):
         bound_axes = self.s.axes(bound)
         body = self.emit(r.args[0], 0)
         along = self.vector in bound_axes
-        combine = {"sum": "{} + {}", "max": "tl.maximum({}, {})", "softmax_max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}[name]
+        combine = {
+            "sum": "{} + {}",
+            "max": "tl.maximum({}, {})",
+            "softmax_max": "tl.maximum({}, {})",
+            "min": "tl.minimum({}, {})",
+        }[name]
         if along:
             neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
             call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
@@ -206,7 +235,7 @@ class _TritonWriter(_Writer):
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
 
     def store_lines(self, store: Store) -> None:
-        value = self.emit(self._unrounded(store), 0)
+        value = self.emit(self.unrounded(store), 0)
         self.written[store.out] = None
         address = self.s.addresses[id(store)]
         axes = self.s.axes(store.axes)
@@ -215,8 +244,10 @@ class _TritonWriter(_Writer):
         if store.expr.dtype == "bool" and store.expr.kind == "const":
             value = f"tl.full((1, 1), {value}, tl.int1)"
         name = self.outputs[store.out]
+        if not self.is_block(axes):
+            where += " + row * 0"
         if store.expr.dtype in HALVES:
-            value = f"{value if _closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
+            value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
         self.line(f"tl.store({name} + {where}, {_bare(value)}, mask={mask})")
 
     # expressions
@@ -237,7 +268,7 @@ class _TritonWriter(_Writer):
         if e.kind == "const":
             return self.literal(e.data, e.dtype)
         if e.kind == "size":
-            text = self.mono(self.s._atoms(e.data))
+            text = self.mono(self.s.atoms(e.data))
             return f"({text})" if " " in text else text
         if e.kind == "param":
             self.params[e.data] = None
@@ -250,7 +281,7 @@ class _TritonWriter(_Writer):
         if text.isidentifier():
             return text
         if e.kind != "load" and self.uses.get(e, 2) == 1 and len(text) < 60 and self.in_one_stage(e):
-            return text if _closed(text) else f"({text})"
+            return text if closed(text) else f"({text})"
         name = self.fresh(self.stem(e))
         self.line(f"{name} = {text}")
         self.scope_of(e)[e] = name
@@ -308,7 +339,7 @@ class _TritonWriter(_Writer):
         raise Unsupported(e.data, "has no Triton form")
 
     def convert_to(self, text: str, source: str, target: str) -> str:
-        text = text if _closed(text) else f"({text})"
+        text = text if closed(text) else f"({text})"
         if text.replace(".", "").replace("-", "").isdigit() or not any(c.isalpha() for c in text):
             text = f"tl.full((1, 1), {text}, {TYPES.get(source, 'tl.float32')})"
         if target == "half":
@@ -341,7 +372,7 @@ class _TritonWriter(_Writer):
         self.inputs[e.data] = e.dtype
         axes = self.s.axes(e.axes)
         mask = "inside" if self.vector in axes else "row < rows"
-        if not axes:
+        if not self.is_block(axes):
             text = f"tl.load({name} + {self.where(address)})"
         else:
             text = f"tl.load({name} + {self.where(address)}, mask={mask}, other=0)"
@@ -352,6 +383,10 @@ class _TritonWriter(_Writer):
         if e.dtype not in {"float32", "float64", "int64"}:
             return f"{text}.to(tl.int64)"
         return text
+
+    def is_block(self, axes: frozenset[Axis]) -> bool:
+        """Whether an address differs among the elements of a program."""
+        return self.vector in axes or any(a in axes for a in self.g.rows)
 
     def where(self, address: Address) -> str:
         parts = []
@@ -364,7 +399,7 @@ class _TritonWriter(_Writer):
 
 def _bare(text: str) -> str:
     """Without parentheses around the whole."""
-    if text.startswith("(") and text.endswith(")") and _closed(text[1:-1]) is False:
+    if text.startswith("(") and text.endswith(")") and closed(text[1:-1]) is False:
         depth = 0
         for k, c in enumerate(text):
             depth += (c == "(") - (c == ")")

@@ -7,19 +7,66 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.fx as fx
+from torch import fx
 
-FREE_VIEWS = {"view", "unsqueeze", "squeeze", "permute", "transpose", "t", "expand", "expand_as", "getitem", "chunk"}
-FREE_VIEWS |= {"split", "tensor_split", "unbind", "select", "narrow", "detach", "flatten", "reshape", "view_as"}
+FREE_VIEWS = {
+    "view",
+    "unsqueeze",
+    "squeeze",
+    "permute",
+    "transpose",
+    "t",
+    "expand",
+    "expand_as",
+    "getitem",
+    "chunk",
+}
+FREE_VIEWS |= {
+    "split",
+    "tensor_split",
+    "unbind",
+    "select",
+    "narrow",
+    "detach",
+    "flatten",
+    "reshape",
+    "view_as",
+}
 FREE_VIEWS |= {"unflatten", "swapaxes", "reshape_as", "broadcast_to"}
 """Operators that (mostly) only make another view: eager moves no data for them."""
 
 IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous", "to", "type_as", "float"}
 """Operators that may return their input as it is."""
 
-HEAVY = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul"}
-HEAVY |= {"bmm", "addmm", "baddbmm", "mm", "einsum", "scaled_dot_product_attention", "multi_head_attention_forward"}
-HEAVY |= {"interpolate", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "unfold"}
+HEAVY = {
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "linear",
+    "matmul",
+}
+HEAVY |= {
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "mm",
+    "einsum",
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+}
+HEAVY |= {
+    "interpolate",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "unfold",
+}
 HEAVY |= {"fold", "__matmul__", "adaptive_max_pool2d", "cumsum", "sort", "topk", "max_pool2d_with_indices"}
 """Operators that a vendor library does better."""
 
@@ -67,8 +114,10 @@ def arguments(node: fx.Node) -> Iterator[tuple[tuple[Any, ...], Any]]:
 def rebuild(value: Any, replace: Any, path: tuple[Any, ...]) -> Any:
     """Nested arguments with each leaf replaced by `replace(path, leaf)`."""
     if isinstance(value, tuple | list):
-        return type(value)(rebuild(v, replace, (*path, k)) for k, v in enumerate(value)) if type(value) in (tuple, list) else tuple(
-            rebuild(v, replace, (*path, k)) for k, v in enumerate(value)
+        return (
+            type(value)(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
+            if type(value) in (tuple, list)
+            else tuple(rebuild(v, replace, (*path, k)) for k, v in enumerate(value))
         )
     if isinstance(value, dict):
         return {k: rebuild(v, replace, (*path, k)) for k, v in value.items()}
@@ -90,7 +139,15 @@ def mutates(node: fx.Node) -> fx.Node | None:
 
 
 def _positional_inplace(name: str, node: fx.Node) -> bool:
-    position = {"relu": 1, "silu": 1, "dropout": 3, "dropout2d": 3, "hardtanh": 3, "hardswish": 1, "hardsigmoid": 1}
+    position = {
+        "relu": 1,
+        "silu": 1,
+        "dropout": 3,
+        "dropout2d": 3,
+        "hardtanh": 3,
+        "hardswish": 1,
+        "hardsigmoid": 1,
+    }
     position |= {"leaky_relu": 2, "elu": 2, "relu6": 1, "mish": 1, "selu": 1, "celu": 2}
     at = position.get(name)
     return at is not None and len(node.args) > at and node.args[at] is True and name != "dropout"

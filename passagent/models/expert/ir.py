@@ -87,6 +87,16 @@ class Value:
         return self.expr.dtype
 
 
+@dataclass(frozen=True)
+class Cat:
+    """A concatenation: the element that `expr` chooses at `axis` is that of one of `pieces`."""
+
+    axis: Axis
+    expr: Expr
+    pieces: tuple[tuple[Axis, Expr, Size], ...]
+    """(index within the piece, its element, where it starts)."""
+
+
 class Trace:
     """Makes expressions and axes, and remembers guards."""
 
@@ -99,6 +109,7 @@ class Trace:
         """Texts of sizes that are a product of others."""
         self.guards: dict[str, None] = {}
         self.inputs: list[list[Size]] = []
+        self.cats: list[Cat] = []
         self._together: list[frozenset[Axis]] = []
 
     # expressions
@@ -294,7 +305,7 @@ class Trace:
         if expr.kind == "axis":
             result = new[expr.data] if expr.data in new else self.index(expr.data)
         elif expr.kind == "reduce":
-            result = self._rewrite_reduce(expr, new)
+            result = self._rewrite_reduce(expr, new, seen)
         else:
             args = tuple(self._rewrite(a, new, seen) for a in expr.args)
             if expr.kind == "op" and expr.data == "index_add":
@@ -306,15 +317,21 @@ class Trace:
         seen[expr] = result
         return result
 
-    def _rewrite_reduce(self, expr: Expr, new: dict[Axis, Expr]) -> Expr:
+    def _rewrite_reduce(self, expr: Expr, new: dict[Axis, Expr], seen: dict[Expr, Expr]) -> Expr:
         name, bound = expr.data
         axes = self.axes_of(bound)
+        hidden = any(a in new or any(a in e.axes for e in new.values()) for a in axes)
+        given = {} if hidden else seen
         inside = {a: e for a, e in new.items() if a in expr.axes}
         captured = {a for e in inside.values() for a in e.axes}
         renamed = {a: self.axis(a.size) for a in axes if a in captured}
         inside.update({a: self.index(b) for a, b in renamed.items()})
-        body = self._rewrite(expr.args[0], inside, {})
+        body = self._rewrite(expr.args[0], inside, dict(given))
         return self.make("reduce", (name, tuple(renamed.get(a, a) for a in axes)), (body,), expr.dtype)
+
+    def put(self, expr: Expr, old: Expr, new: Expr, axis: Axis, index: Expr) -> Expr:
+        """`expr` with its part `old` replaced by `new`, and read at `index` of `axis`."""
+        return self._rewrite(self.resolve(expr), {axis: index}, {old: new})
 
     def refresh(self, value: Value) -> Value:
         """The value over present axes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.fx as fx
+from torch import fx
 
 from passagent.models.expert import lower_math, lower_reduce, lower_views
 from passagent.models.expert.graph import HEAVY, example, mutates, op_name, rebuild
@@ -55,7 +55,12 @@ class Types:
 
 
 def lower_node(
-    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], target: str, types: Types, literal: Callable[[Path, Any], Any]
+    trace: Trace,
+    node: fx.Node,
+    env: dict[fx.Node, Any],
+    target: str,
+    types: Types,
+    literal: Callable[[Path, Any], Any],
 ) -> Any:
     """The Value (or tuple of them) of an operator. Raises Unsupported."""
     name = op_name(node)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Expr, Value
+from passagent.models.expert.ir import Axis, Expr, Value, fixed
 from passagent.models.expert.lower_math import along
 from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
 from passagent.models.expert.shapes import broadcast, regroup
-from passagent.models.expert.ir import fixed
 
 
 def chosen(dim: Any, rank: int) -> list[int]:
@@ -89,7 +88,9 @@ def _extreme(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value
 
 
 @lowers("var")
-def var(c: Call, input: Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, **kwargs: Any) -> Value:
+def var(
+    c: Call, input: Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, **kwargs: Any
+) -> Value:
     dims = chosen(dim, len(input.dims))
     correction = kwargs.get("correction", 1 if unbiased else 0)
     _, square = moments(c, input, dims)
@@ -108,7 +109,9 @@ def moments(c: Call, value: Value, dims: list[int]) -> tuple[Value, Value]:
 
 
 @lowers("norm", "linalg_vector_norm")
-def norm(c: Call, input: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, **kw: Any) -> Value:
+def norm(
+    c: Call, input: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, **kw: Any
+) -> Value:
     if p not in (2, 2.0, "fro", None) or dtype is not None or kw:
         raise c.fail("other than the Euclidean one")
     dims = chosen(dim, len(input.dims))
@@ -135,14 +138,18 @@ def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype:
 
 
 @lowers("layer_norm")
-def layer_norm(c: Call, input: Value, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5) -> Value:
+def layer_norm(
+    c: Call, input: Value, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5
+) -> Value:
     rank, inner = len(input.dims), len(normalized_shape)
     dims = list(range(rank - inner, rank))
     return _normalised(c, input, dims, eps, weight, bias, lambda v: v)
 
 
 @lowers("rms_norm")
-def rms_norm(c: Call, input: Value, normalized_shape: Any, weight: Any = None, eps: Number | None = None) -> Value:
+def rms_norm(
+    c: Call, input: Value, normalized_shape: Any, weight: Any = None, eps: Number | None = None
+) -> Value:
     if eps is None:
         raise c.fail("without eps")
     dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
@@ -158,16 +165,16 @@ def rms_norm(c: Call, input: Value, normalized_shape: Any, weight: Any = None, e
 
 
 @lowers("group_norm")
-def group_norm(c: Call, input: Value, num_groups: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5) -> Value:
+def group_norm(
+    c: Call, input: Value, num_groups: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5
+) -> Value:
     from passagent.models.expert.lower_views import as_size
 
     value = c.trace.refresh(input)
     shape, groups = c.trace.shape(value), as_size(num_groups)
     inner = c.trace.divide(shape[1], groups)
     grouped = regroup(c.trace, value, [shape[0], groups, inner, *shape[2:]])
-    vectors = [
-        regroup(c.trace, v, [groups, inner]) if v is not None else None for v in (weight, bias)
-    ]
+    vectors = [regroup(c.trace, v, [groups, inner]) if v is not None else None for v in (weight, bias)]
     spread = [
         Value([(), *v.dims, *[()] * (len(shape) - 2)], v.expr) if v is not None else None for v in vectors
     ]
@@ -181,7 +188,9 @@ def instance_norm(c: Call, input: Value, *args: Any, **kwargs: Any) -> Value:
     raise c.fail("is not lowered yet")
 
 
-def _normalised(c: Call, input: Value, dims: list[int], eps: Number, weight: Any, bias: Any, spread: Any) -> Value:
+def _normalised(
+    c: Call, input: Value, dims: list[int], eps: Number, weight: Any, bias: Any, spread: Any
+) -> Value:
     average, square = moments(c, input, dims)
     variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
     scale = c.e("div", 1.0, c.e("sqrt", c.e("add", variance, c.number(eps, variance.dtype))))

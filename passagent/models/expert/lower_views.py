@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from passagent.models.expert.ir import Axis, Expr, Size, Unsupported, Value, fixed
+from passagent.models.expert.ir import Axis, Cat, Expr, Size, Unsupported, Value, fixed
 from passagent.models.expert.lowering import Call, Number, compute_type, int_list, lowers, wrap
 from passagent.models.expert.shapes import broadcast, read_at, regroup, whole
 
@@ -36,7 +36,7 @@ def complete(c: Call, input: Value, sizes: list[Size]) -> list[Size]:
     old = c.trace.shape(value)
     rest = [s for k, s in enumerate(sizes) if k not in holes]
     # Leading and trailing dimensions that stay cancel, which keeps the text of the free size short.
-    while old and rest and old[-1].hint == sizes[-1].hint != -1 and len(rest) and sizes[-1] is rest[-1]:
+    while old and rest and old[-1].hint == sizes[-1].hint != -1 and rest and sizes[-1] is rest[-1]:
         c.trace.equal(old[-1], rest[-1])
         return [*complete(c, Value(value.dims[:-1], value.expr), sizes[:-1]), sizes[-1]]
     if old and rest and old[0].hint == sizes[0].hint != -1:
@@ -82,7 +82,11 @@ def unsqueeze(c: Call, input: Value, dim: int) -> Value:
 def squeeze(c: Call, input: Value, dim: Any = None) -> Value:
     value = c.trace.refresh(input)
     rank = len(value.dims)
-    chosen = range(rank) if dim is None else [wrap(d, rank) for d in (dim if isinstance(dim, tuple | list) else [dim])]
+    chosen = (
+        range(rank)
+        if dim is None
+        else [wrap(d, rank) for d in (dim if isinstance(dim, tuple | list) else [dim])]
+    )
     gone = {k for k in chosen if c.trace.size_of(value.dims[k]).hint == 1}
     for k in chosen:
         size = c.trace.size_of(value.dims[k])
@@ -177,7 +181,14 @@ def select(c: Call, input: Value, dim: int, index: Any) -> Value:
     have, at = c.trace.size_of(value.dims[dim]), as_size(index)
     position = c.trace.integer(at)
     if at.hint < 0:
-        position = c.trace.integer(Size(have.hint + at.hint, f"({c.trace.text(have)} + {at.text})" if at.text[0] != "-" else f"({c.trace.text(have)} - {at.text[1:]})"))
+        position = c.trace.integer(
+            Size(
+                have.hint + at.hint,
+                f"({c.trace.text(have)} + {at.text})"
+                if at.text[0] != "-"
+                else f"({c.trace.text(have)} - {at.text[1:]})",
+            )
+        )
         c.trace.guard(f"{at.text} < 0")
     elif not at.constant:
         c.trace.guard(f"0 <= {at.text}")
@@ -339,7 +350,9 @@ def pad(c: Call, input: Value, pad: Any, mode: str = "constant", value: Number |
 
 def _pad_one(c: Call, value: Value, dim: int, before: Size, after: Size, fill: Expr) -> Value:
     have = c.trace.size_of(value.dims[dim])
-    total = Size(have.hint + before.hint + after.hint, f"({c.trace.text(have)} + {before.text} + {after.text})")
+    total = Size(
+        have.hint + before.hint + after.hint, f"({c.trace.text(have)} + {before.text} + {after.text})"
+    )
     for s in (before, after):
         c.trace.guard(f"{s.text} >= 0")
     axis = c.trace.axis(total)
@@ -358,7 +371,11 @@ def read_clamped(c: Call, value: Value, dim: int, axis: Axis, index: Expr, size:
 
 def _inside(c: Call, value: Value, index: Expr, size: Size, otherwise: Expr) -> Value:
     t = c.trace
-    test = t.op("and", [t.op("ge", [index, t.integer(0)], "bool"), t.op("lt", [index, t.integer(size)], "bool")], "bool")
+    test = t.op(
+        "and",
+        [t.op("ge", [index, t.integer(0)], "bool"), t.op("lt", [index, t.integer(size)], "bool")],
+        "bool",
+    )
     compute = compute_type(value.dtype)
     chosen = t.op("where", [test, c.wide(value.expr), c.wide(t.resolve(otherwise))], compute)
     return Value(value.dims, c.finish(chosen, value.dtype, exact=True))
@@ -391,11 +408,11 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     total = Size(sum(n.hint for n in lengths), f"({' + '.join(total_text)})")
     if all(x.isdigit() for x in total_text):
         total = fixed(total.hint)
+    elif len(lengths) == 1:
+        total = lengths[0]
     axis = t.axis(total)
     pieces: list[tuple[Value, Size]] = []
     result: Expr | None = None
-    for part, (_, own), length in reversed(list(zip(parts, hidden, lengths, strict=True))):
-        del part, own, length
     starts = []
     for length in lengths:
         starts.append(offset)
@@ -404,9 +421,15 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
         offset = Size(offset.hint + length.hint, text)
         if all(x.isdigit() for x in texts):
             offset = fixed(offset.hint)
-    for part, (_, own), length, start in reversed(list(zip(parts, [h for h in hidden], lengths, starts, strict=True))):
+    for part, (_, own), length, start in reversed(
+        list(zip(parts, [h for h in hidden], lengths, starts, strict=True))
+    ):
         index = t.add(t.index(axis), t.mul(t.integer(-1), t.integer(start)))
-        last = t.integer(Size(length.hint - 1, f"({t.text(length)} - 1)") if not length.constant else fixed(length.hint - 1))
+        last = t.integer(
+            Size(length.hint - 1, f"({t.text(length)} - 1)")
+            if not length.constant
+            else fixed(length.hint - 1)
+        )
         t.guard(f"{t.text(length)} > 0")
         clamped = t.op("index_clamp", [index, last], "int64")
         read = c.wide(t.substitute(part, {own: clamped}))
@@ -419,7 +442,11 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
         pieces.insert(0, (Value(own_dims, part), start))
     assert result is not None
     final = [d if k != dim else (axis,) for k, d in enumerate(dims)]
-    return Value(final, c.finish(result, c.out, exact=True), pieces, dim)
+    element = c.finish(result, c.out, exact=True)
+    if len(values) > 1:
+        own_parts = zip(hidden, parts, starts, strict=True)
+        t.cats.append(Cat(axis, element, tuple((own, part, start) for (_, own), part, start in own_parts)))
+    return Value(final, element, pieces, dim)
 
 
 @lowers("stack")
@@ -457,7 +484,11 @@ def arange(c: Call, start: Any, end: Any = None, step: Any = 1, **kwargs: Any) -
     if by.text != "1":
         raise c.fail("a step other than one")
     text = last.text if first.text == "0" else f"({last.text} - {first.text})"
-    size = fixed(last.hint - first.hint) if first.constant and last.constant else Size(last.hint - first.hint, text)
+    size = (
+        fixed(last.hint - first.hint)
+        if first.constant and last.constant
+        else Size(last.hint - first.hint, text)
+    )
     axis = c.trace.axis(size)
     index = c.trace.add(c.trace.index(axis), c.trace.integer(first))
     return Value([(axis,)], c.trace.cast(index, c.out))
@@ -474,7 +505,7 @@ def full(c: Call, *size: Any, **kwargs: Any) -> Value:
 
 @lowers("embedding")
 def embedding(c: Call, input: Value, weight: Value, *args: Any, **kwargs: Any) -> Value:
-    if len(args) > 1 and args[1] is not None or kwargs.get("max_norm") is not None:
+    if (len(args) > 1 and args[1] is not None) or kwargs.get("max_norm") is not None:
         raise c.fail("max_norm")
     return gather_rows(c, weight, 0, input)
 

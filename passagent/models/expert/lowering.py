@@ -53,7 +53,18 @@ def lowers(*names: str) -> Callable[[Lowered], Lowered]:
 def dtype_name(dtype: torch.dtype) -> str:
     """`float16`, `float32`, `int64`, `bool`, ... Raises Unsupported for complex and quantised types."""
     name = str(dtype).removeprefix("torch.")
-    if name in {"float16", "bfloat16", "float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"}:
+    if name in {
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+    }:
         return name
     raise Unsupported("dtype", name)
 
@@ -100,7 +111,12 @@ class Call:
         return self.trace.cast(expr, compute_type(expr.dtype))
 
     def pointwise(
-        self, function: str | Callable[..., Expr], *inputs: Value | Number, compute: str = "", out: str = "", exact: bool = False
+        self,
+        function: str | Callable[..., Expr],
+        *inputs: Value | Number,
+        compute: str = "",
+        out: str = "",
+        exact: bool = False,
     ) -> Value:
         """Apply an operator, or a function of expressions, element by element with broadcasting."""
         out = out or self.out
@@ -109,7 +125,8 @@ class Call:
         dims, parts = broadcast(self.trace, values)
         left = iter(parts)
         args = [
-            self.trace.cast(next(left), compute) if isinstance(v, Value) else self.number(v, compute) for v in inputs
+            self.trace.cast(next(left), compute) if isinstance(v, Value) else self.number(v, compute)
+            for v in inputs
         ]
         expr = self.e(function, *args) if isinstance(function, str) else function(*args)
         return Value(dims, self.finish(expr, out, exact))

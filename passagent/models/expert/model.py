@@ -22,7 +22,11 @@ from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, 
 EVALUATIONS = 2
 """Candidates in an episode, at most."""
 
-_ROLES = {"fusion": "Your role is fusion", "memory": "Your role is memory", "launch": "Your role is the cost of a call"}
+_ROLES = {
+    "fusion": "Your role is fusion",
+    "memory": "Your role is memory",
+    "launch": "Your role is the cost of a call",
+}
 _ROLES |= {"numerics": "Your role is numerics"}
 _capturing = threading.Lock()
 
@@ -123,7 +127,11 @@ def choose(episode: Episode) -> Plan | None:
         if first not in episode.tried:
             return first
     base = episode.parent or start(episode.target, episode.role)
-    good = [(score, k, plan) for k, (plan, status, score) in enumerate(episode.outcomes) if status == "ok" and score]
+    good = [
+        (score, k, plan)
+        for k, (plan, status, score) in enumerate(episode.outcomes)
+        if status == "ok" and score
+    ]
     if good:
         base = max(good, key=lambda g: g[:2])[2]
     operators = fused_operators(episode.task, episode.target, base)
@@ -172,15 +180,21 @@ def _calls(files: dict[str, str], plan: Plan, episode: Episode, step: int) -> Me
         calls.append({"id": f"expert_{step}_{k}", "name": "file_editor", "arguments": arguments})
     calls.append({"id": f"expert_{step}_{len(files)}", "name": "pass_evaluator", "arguments": "{}"})
     outside = "".join(f"\nNot lowered: {op} ({why})." for op, why in authored.refused.items())
-    return assistant(f"Fused: {'; '.join(authored.fused)}. Plan: {plan.note(episode.target)}.{outside}", calls)
+    return assistant(
+        f"Fused: {'; '.join(authored.fused)}. Plan: {plan.note(episode.target)}.{outside}", calls
+    )
 
 
 def _summary(episode: Episode, exhausted: bool = False) -> str:
     """What was fused, what came of it, and what could not be lowered and why."""
     lines = []
     for plan, status, score in episode.outcomes:
-        lines.append(f"{plan.note(episode.target)}: {status}" + (f", AS {score:.4f}" if score is not None else ""))
-    last = episode.outcomes[-1][0] if episode.outcomes else episode.parent or start(episode.target, episode.role)
+        lines.append(
+            f"{plan.note(episode.target)}: {status}" + (f", AS {score:.4f}" if score is not None else "")
+        )
+    last = (
+        episode.outcomes[-1][0] if episode.outcomes else episode.parent or start(episode.target, episode.role)
+    )
     authored = candidate(episode.task, episode.target, last)[1]
     if authored.fused:
         lines.append(f"Fused: {'; '.join(authored.fused)}.")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.fx as fx
+from torch import fx
 
 from passagent.models.expert.graph import arguments, op_name
 from passagent.models.expert.lower import Parameter, Path, Region
@@ -23,8 +23,30 @@ _INFIX = {
     operator.mod: "%",
 }  # fmt: skip
 
-SHAPES = {"view", "reshape", "expand", "repeat", "tile", "getitem", "layer_norm", "rms_norm", "split", "roll", "pad"}
-SHAPES |= {"arange", "unflatten", "narrow", "group_norm", "zeros", "ones", "full", "repeat_interleave", "select"}
+SHAPES = {
+    "view",
+    "reshape",
+    "expand",
+    "repeat",
+    "tile",
+    "getitem",
+    "layer_norm",
+    "rms_norm",
+    "split",
+    "roll",
+    "pad",
+}
+SHAPES |= {
+    "arange",
+    "unflatten",
+    "narrow",
+    "group_norm",
+    "zeros",
+    "ones",
+    "full",
+    "repeat_interleave",
+    "select",
+}
 """Operators whose integers are sizes and positions."""
 
 _NEVER = {"roll": {2, "dims"}, "unflatten": {1, "dim"}, "narrow": {1, "dim"}, "repeat_interleave": {2, "dim"}}
@@ -39,7 +61,11 @@ def qualified(node: fx.Node) -> str | None:
     target = node.target
     if getattr(operator, getattr(target, "__name__", ""), None) is target:
         return f"operator.{target.__name__}"  # type: ignore[union-attr]
-    for module, prefix in ((torch.nn.functional, "torch.nn.functional"), (torch, "torch"), (torch.special, "torch.special")):
+    for module, prefix in (
+        (torch.nn.functional, "torch.nn.functional"),
+        (torch, "torch"),
+        (torch.special, "torch.special"),
+    ):
         if getattr(module, getattr(target, "__name__", ""), None) is target:
             return f"{prefix}.{target.__name__}"  # type: ignore[union-attr]
     return None
@@ -191,7 +217,10 @@ def _index(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
 def _slice(value: Any, leaf: Callable[[Path, Any], str], path: Path) -> str:
     if not isinstance(value, slice):
         return _argument(value, leaf, path)
-    start, stop, step = ["" if getattr(value, k) is None else _argument(getattr(value, k), leaf, (*path, k)) for k in ("start", "stop", "step")]
+    start, stop, step = [
+        "" if getattr(value, k) is None else _argument(getattr(value, k), leaf, (*path, k))
+        for k in ("start", "stop", "step")
+    ]
     return f"{start}:{stop}" + (f":{step}" if step else "")
 
 

@@ -36,14 +36,22 @@ class Plan:
 
 
 CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
-    "cpu": {"block": (512, 1024, 256, 2048), "grain": (16384, 65536, 4096, 262144, 2048), "keep": (4, 12, 1, 0)},
+    "cpu": {
+        "block": (512, 1024, 256, 2048),
+        "grain": (16384, 65536, 4096, 262144, 2048),
+        "keep": (4, 12, 1, 0),
+    },
     "cuda": {"block": (1024, 2048, 512, 4096, 256), "warps": (0, 4, 8, 2, 1)},
 }
 """Values of each number, the first is where it starts; per target."""
 
 _FIRST = {"fusion": ("without",), "memory": ("block", "keep"), "launch": ("grain", "warps", "block")}
 _FIRST |= {"numerics": ("keep", "without")}
-_START = {"memory": {"block": 1024}, "launch": {"grain": 65536, "warps": 4}, "numerics": {"keep": 1, "block": 2048}}
+_START = {
+    "memory": {"block": 1024},
+    "launch": {"grain": 65536, "warps": 4},
+    "numerics": {"keep": 1, "block": 2048},
+}
 """What a role changes first, and where its first draft differs from the default."""
 
 
@@ -89,8 +97,12 @@ def read_plans(text: str) -> list[Plan]:
         plan = _from_json(match.group(1))
         if plan is not None:
             found.append(plan)
-    for match in re.finditer(r"\b(?:block|warps|grain|keep) \d+(?:, (?:block|warps|grain|keep) \d+)*(?:, without [\w ]+\w)?", text):
-        numbers: dict[str, Any] = {n: int(v) for n, v in re.findall(r"(block|warps|grain|keep) (\d+)", match.group())}
+    for match in re.finditer(
+        r"\b(?:block|warps|grain|keep) \d+(?:, (?:block|warps|grain|keep) \d+)*(?:, without [\w ]+\w)?", text
+    ):
+        numbers: dict[str, Any] = {
+            n: int(v) for n, v in re.findall(r"(block|warps|grain|keep) (\d+)", match.group())
+        }
         without = re.search(r"without ([\w ]+)", match.group())
         found.append(Plan(**numbers, without=tuple(without.group(1).split()) if without else ()))
     return found

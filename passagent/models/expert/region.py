@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.fx as fx
+from torch import fx
 
 from passagent.models.expert.graph import (
     FREE_VIEWS,
@@ -23,7 +23,16 @@ from passagent.models.expert.ir import Trace, Unsupported
 from passagent.models.expert.lower import Region, Types, lower_node
 from passagent.models.expert.pattern import qualified
 
-SAME_ORDER = IDENTITIES | {"view", "reshape", "flatten", "unsqueeze", "squeeze", "unflatten", "detach", "view_as"}
+SAME_ORDER = IDENTITIES | {
+    "view",
+    "reshape",
+    "flatten",
+    "unsqueeze",
+    "squeeze",
+    "unflatten",
+    "detach",
+    "view_as",
+}
 """Views that keep elements in their order."""
 
 
@@ -75,10 +84,14 @@ def _second_best(
 
 def is_view(node: fx.Node) -> bool:
     """Whether the wrapper can do the operator on the host: a view, or nothing at all."""
-    return is_free(node) and op_name(node) in (FREE_VIEWS | {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous"})
+    return is_free(node) and op_name(node) in (
+        FREE_VIEWS | {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous"}
+    )
 
 
-def _lowerable(graph: fx.Graph, target: str, without: frozenset[str], refused: dict[str, str]) -> set[fx.Node]:
+def _lowerable(
+    graph: fx.Graph, target: str, without: frozenset[str], refused: dict[str, str]
+) -> set[fx.Node]:
     """Operators that can be lowered, each on its own."""
     inside: set[fx.Node] = set()
     for node in operators(graph):
@@ -116,14 +129,18 @@ def _with_consumers(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, st
         changed = False
         for node in list(inside):
             several = isinstance(example(node), tuple | list)
-            unpacks = any(isinstance(example(a), tuple | list) and a not in inside for a in node.all_input_nodes)
+            unpacks = any(
+                isinstance(example(a), tuple | list) and a not in inside for a in node.all_input_nodes
+            )
             if unpacks or (several and any(user not in inside for user in node.users)):
                 inside.discard(node)
                 changed = True
     return inside
 
 
-def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], storage: Memory, refused: dict[str, str]) -> None:
+def _refuse_shared_writes(
+    graph: fx.Graph, inside: set[fx.Node], storage: Memory, refused: dict[str, str]
+) -> None:
     """An operator that writes in place is lowered out of place: nobody else may see the tensor later."""
     order = {node: k for k, node in enumerate(graph.nodes)}
     for node in list(inside):
@@ -136,7 +153,11 @@ def _refuse_shared_writes(graph: fx.Graph, inside: set[fx.Node], storage: Memory
             later = [u for u in other.users if order[u] > order[node]]
             if other is written or mutates(other) is not None:
                 # Readers of the tensor itself see the new value if they are lowered with it.
-                later = [u for u in later if u not in inside or u.op == "output"] if order[other] <= order[node] else []
+                later = (
+                    [u for u in later if u not in inside or u.op == "output"]
+                    if order[other] <= order[node]
+                    else []
+                )
             elif order[other] > order[node]:
                 continue
             if later:
@@ -149,7 +170,10 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
     """Outside operators on the longest way to each node: regions of one depth are convex."""
     depth: dict[fx.Node, int] = {}
     for node in graph.nodes:
-        before = [depth[a] + (a not in inside and a.op not in {"placeholder", "get_attr"}) for a in node.all_input_nodes]
+        before = [
+            depth[a] + (a not in inside and a.op not in {"placeholder", "get_attr"})
+            for a in node.all_input_nodes
+        ]
         depth[node] = max(before, default=0)
     # As late as its readers allow: what only feeds a later region belongs to it.
     for node in reversed(list(graph.nodes)):
@@ -249,8 +273,15 @@ def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
         for a in node.all_input_nodes:
             if a not in inside:
                 inputs[a] = None
-    outputs = [n for n in nodes if any(u not in inside for u in n.users) or not n.users and mutates(n) is not None]
-    if not outputs or not inputs or not all(is_tensor(i) for i in inputs) or not all(is_tensor(o) for o in outputs):
+    outputs = [
+        n for n in nodes if any(u not in inside for u in n.users) or (not n.users and mutates(n) is not None)
+    ]
+    if (
+        not outputs
+        or not inputs
+        or not all(is_tensor(i) for i in inputs)
+        or not all(is_tensor(o) for o in outputs)
+    ):
         return None
     return Region(nodes, list(inputs), outputs)
 

@@ -62,8 +62,8 @@ class Group:
 class Schedule:
     """Outputs of a trace as groups; addresses and merged axes are looked up here."""
 
-    def __init__(self, trace: Trace, outputs: list[Value]) -> None:
-        self.trace = trace
+    def __init__(self, trace: Trace, outputs: list[Value], target: str = "cpu") -> None:
+        self.trace, self.target = trace, target
         self.merged: dict[Axis, Axis] = {}
         self.addresses: dict[Any, Address] = {}
         self.bare: set[Axis] = set()
@@ -84,8 +84,28 @@ class Schedule:
                 index = [self._position(t.axes_of(d)) for d in piece.dims]
                 if start is not None:
                     index[value.dim] = t.add(index[value.dim], t.integer(start))
-                stores.append(Store(number, index, sizes, t.resolve(piece.expr)))
+                stores += self._split(Store(number, index, sizes, t.resolve(piece.expr)))
         return stores
+
+    def _split(self, store: Store) -> list[Store]:
+        """One store for each tensor of a cat that the value holds: no element is chosen in the loops then."""
+        t = self.trace
+        for cat in t.cats:
+            axis, chosen = t.index(cat.axis), t.resolve(cat.expr)
+            if (
+                axis.kind != "axis"
+                or axis.data not in store.axes
+                or not _holds(store.expr, chosen, axis.data)
+            ):
+                continue
+            stores = []
+            for own, part, start in cat.pieces:
+                at = t.add(t.index(own), t.integer(start))
+                new = t.put(store.expr, chosen, t.resolve(part), axis.data, at)
+                index = [t.substitute(i, {axis.data: at}) for i in store.index]
+                stores += self._split(Store(store.out, index, store.sizes, new))
+            return stores
+        return [store]
 
     def _position(self, axes: list[Axis]) -> Expr:
         t = self.trace
@@ -95,9 +115,9 @@ class Schedule:
         return result
 
     def mono(self, size: Size) -> Mono:
-        return self._atoms(self.trace.text(size))
+        return self.atoms(self.trace.text(size))
 
-    def _atoms(self, text: str, within: tuple[str, ...] = ()) -> Mono:
+    def atoms(self, text: str, within: tuple[str, ...] = ()) -> Mono:
         text = self.trace.text(Size(self.trace.hints.get(text, 1), text))
         if text.lstrip("-").isdigit():
             return int(text), ()
@@ -105,7 +125,7 @@ class Schedule:
             return 1, (text,)
         result: Mono = (1, ())
         for part in self.trace.products[text]:
-            result = self.times(result, self._atoms(part, (*within, text)))
+            result = self.times(result, self.atoms(part, (*within, text)))
         return result
 
     def times(self, a: Mono, b: Mono) -> Mono:
@@ -130,7 +150,7 @@ class Schedule:
             if e.data:
                 address.rest.append((None, self.times(factor, (e.data, ()))))
         elif e.kind == "size":
-            address.rest.append((None, self.times(factor, self._atoms(e.data))))
+            address.rest.append((None, self.times(factor, self.atoms(e.data))))
         elif e.data == "index_add":
             for a in e.args:
                 self._expand(address, a, factor)
@@ -143,7 +163,7 @@ class Schedule:
             self._visit(e)
 
     def _factor(self, e: Expr) -> Mono:
-        return (e.data, ()) if e.kind == "const" else self._atoms(e.data)
+        return (e.data, ()) if e.kind == "const" else self.atoms(e.data)
 
     def _read_addresses(self) -> None:
         self._seen: set[Expr] = set()
@@ -251,7 +271,9 @@ class Schedule:
 
     # groups and stages
 
-    def reduces(self, e: Expr, into: dict[Expr, None] | None = None, seen: set[Expr] | None = None) -> dict[Expr, None]:
+    def reduces(
+        self, e: Expr, into: dict[Expr, None] | None = None, seen: set[Expr] | None = None
+    ) -> dict[Expr, None]:
         """Reductions in `e`, those that others need first."""
         into = {} if into is None else into
         seen = set() if seen is None else seen
@@ -305,8 +327,6 @@ class Schedule:
 
     def _together(self, group: list[Store], store: Store) -> bool:
         a, b, both = self._rows(group), self._rows([store]), self._rows([*group, store])
-        if any(s.out == store.out for s in group):
-            return False
         if not self._leaves(group) & self._leaves([store]):
             return False
         if both in (a, b):
@@ -320,14 +340,16 @@ class Schedule:
         reduces: dict[Expr, None] = {}
         for s in stores:
             self.reduces(s.expr, reduces)
-        used = frozenset().union(*[self.axes(r.args[0].every) for r in reduces], *[self.store_axes(s) for s in stores])
+        used = frozenset().union(
+            *[self.axes(r.args[0].every) for r in reduces], *[self.store_axes(s) for s in stores]
+        )
         walked = self.sorted(used)
         tile = walked[-1] if walked and walked[-1] in rows else None
         rows = self._without_waste(rows, tile, reduces, stores)
         tile = tile if tile in rows else None
         if tile is not None:
             rows.remove(tile)
-        if not bound and tile is not None:
+        if not bound and tile is not None and self.target == "cpu":
             # Short innermost axes: take more of them into the row.
             inner = tile.size.hint
             while rows and inner < 64:
@@ -360,8 +382,19 @@ class Schedule:
         for r, k in level.items():
             items.append((k, r, self.axes(r.args[0].axes)))
         for s in stores:
-            items.append((1 + max((level[x] for x in self.reduces(s.expr)), default=0), s, self.store_axes(s)))
+            items.append(
+                (1 + max((level[x] for x in self.reduces(s.expr)), default=0), s, self.store_axes(s))
+            )
         for k, item, axes in sorted(items, key=lambda i: i[0]):
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)
         return list(stages.values())
+
+
+def _holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:
+    """Whether `wanted` is a part of `expr` at which `axis` is free."""
+    if expr is wanted:
+        return True
+    if expr.kind == "reduce" and axis in expr.data[1]:
+        return False
+    return any(axis in a.axes and _holds(a, wanted, axis) for a in expr.args)

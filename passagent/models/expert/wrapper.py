@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from passagent.models.expert.cpp import Kernel
 from passagent.models.expert.cuda import Launches
+from passagent.models.expert.writer import Kernel
 
 
 @dataclass
@@ -100,9 +100,16 @@ def used_parameters(route: Route) -> list[str]:
 
 
 def _plan(route: Route, entry: str, arguments: list[str], dtypes_matter: bool) -> list[str]:
-    lines = ["", "", "@functools.lru_cache(maxsize=None)", f"def _plan_{entry.lstrip('_')}({', '.join(arguments)}):"]
+    lines = [
+        "",
+        "",
+        "@functools.lru_cache(maxsize=None)",
+        f"def _plan_{entry.lstrip('_')}({', '.join(arguments)}):",
+    ]
     described = ", ".join(f"s{k} of {name}" for k, name in enumerate(route.inputs) if f"s{k}" in arguments)
-    lines.append(f'    """What the call needs to know of its shapes ({described}), computed once for each."""')
+    lines.append(
+        f'    """What the call needs to know of its shapes ({described}), computed once for each."""'
+    )
     several = len(route.variants) > 1
     for k, v in enumerate(route.variants):
         conditions = [f"({_ranks(v, arguments)})"] if _ranks(v, arguments) else []
@@ -177,7 +184,9 @@ def _body(route: Route, v: Variant, kernel: str, several: bool) -> list[str]:
         if like is not None:
             lines.append(f"    {name} = torch.empty_like({route.inputs[like]})")
         else:
-            source = route.inputs[v.generic if v.generic is not None else v.kernel.inputs[0] if v.kernel.inputs else 0]
+            source = route.inputs[
+                v.generic if v.generic is not None else v.kernel.inputs[0] if v.kernel.inputs else 0
+            ]
             dtype = f"{source}.dtype" if v.dtypes[k] == "half" else f"torch.{v.dtypes[k]}"
             lines.append(f"    {name} = torch.empty(shape{k}, dtype={dtype}, device={source}.device)")
     if isinstance(v.kernel, Launches):
