@@ -64,14 +64,14 @@ class Zygote:
     first imported, so it takes a process of its own.
     """
 
-    def __init__(self, threads: int, interpreter: bool = False) -> None:
+    def __init__(self, device: str, threads: int, interpreter: bool = False) -> None:
         self._threads = threads
         self._extra = {"TRITON_INTERPRET": "1"} if interpreter else {}
         self._scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
         ours, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "passagent.evaluator.zygote", str(theirs.fileno())],
+            [sys.executable, "-m", "passagent.evaluator.zygote", str(theirs.fileno()), device],
             pass_fds=[theirs.fileno()],
             env=worker_environment(self._scratch, threads) | self._extra | import_path(),
             stdin=subprocess.DEVNULL,

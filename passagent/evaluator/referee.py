@@ -43,7 +43,7 @@ class Referee:
         self.config = config or EvaluatorConfig()
         check_device(self.config.device)
         self._threads = worker_threads(self.config.threads)
-        self._zygote = Zygote(self._threads)
+        self._zygote = Zygote(self.config.device, self._threads)
         self._interpreter: Zygote | None = None
         self._baseline = Baseline(self._zygote, self.config)
 
@@ -121,7 +121,7 @@ class Referee:
 
     def _fork(self, interpreter: bool) -> Worker:
         if interpreter and self._interpreter is None:
-            self._interpreter = Zygote(self._threads, interpreter=True)
+            self._interpreter = Zygote(self.config.device, self._threads, interpreter=True)
         zygote = self._interpreter if interpreter and self._interpreter else self._zygote
         return zygote.fork(self.config.memory_gb if self.config.device == "cpu" else None)
 

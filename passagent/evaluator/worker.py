@@ -38,7 +38,10 @@ _WARM_NS = 1_500_000
 
 
 def warm_up() -> None:
-    """Capture something small, for all that Dynamo imports at first use; no CUDA, no thread pool."""
+    """Capture something small, for all that Dynamo imports and prepares at first use.
+
+    Only where workers use no CUDA: Dynamo asks for its devices, and what has been asked for cannot be forked.
+    """
 
     class Tiny(torch.nn.Module):
         def forward(self, a: torch.Tensor) -> tuple[torch.Tensor]:

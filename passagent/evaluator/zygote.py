@@ -19,11 +19,12 @@ from passagent.evaluator.channel import Channel, ChannelClosed
 
 
 def main() -> None:
-    """Serve fork requests on the socket whose descriptor is the first argument."""
+    """Serve fork requests on the socket whose descriptor is the first argument; the second is the device."""
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     import passagent.evaluator.worker
 
-    passagent.evaluator.worker.warm_up()
+    if sys.argv[2] == "cpu":
+        passagent.evaluator.worker.warm_up()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children: set[int] = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +12,17 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.models.expert import cpp, cuda, pattern, wrapper
-from passagent.models.expert.graph import arguments, example, op_name, operators
-from passagent.models.expert.ir import Unsupported, Value
+from passagent.models.expert.graph import arguments, example, op_name
+from passagent.models.expert.ir import Unsupported
 from passagent.models.expert.lower import Parameter, Region, Types, lower_region
 from passagent.models.expert.lowering import HALF
+from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.writer import Knobs
+
+AnyRoute = wrapper.Route | wrapper.ViewRoute
 
 
 @dataclass
@@ -47,36 +49,48 @@ class Authored:
 
 
 def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
-    """Write a candidate for the captured graphs of a task."""
-    refused: dict[str, str] = {}
+    """Write a candidate for the captured graphs of a task. Where a region cannot be lowered it shrinks."""
+    without, refused = set(plan.without), dict[str, str]()
+    while True:
+        routes, covered, failed = _routes(graphs, target, plan, frozenset(without), refused)
+        if not failed <= without:
+            without |= failed
+            continue
+        uncovered = [k for k in range(len(graphs)) if k not in covered]
+        if not routes:
+            return Authored({}, [], [], refused, uncovered)
+        fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
+        titles = [title(f.regions[0]) for f, _ in routes]
+        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered)
+
+
+def _routes(
+    graphs: list[fx.Graph], target: str, plan: Plan, without: frozenset[str], refused: dict[str, str]
+) -> tuple[list[tuple[Family, AnyRoute]], set[int], set[str]]:
+    """Routes of all families, the graphs that have one, and operators that regions failed at."""
     families: dict[Any, list[tuple[int, Region]]] = {}
-    covered: set[int] = set()
     for number, graph in enumerate(graphs):
-        found = find_regions(graph, target, frozenset(plan.without))
-        refused.update(found.refused)
+        found = find_regions(graph, target, without)
+        refused.update({op: why for op, why in found.refused.items() if op not in refused})
         for region in found.regions:
             families.setdefault(pattern.structure(region), []).append((number, region))
-    routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]] = []
+    routes: list[tuple[Family, AnyRoute]] = []
+    covered: set[int] = set()
+    failed: set[str] = set()
     for members in families.values():
         try:
-            family, route = _route([r for _, r in members], target, plan)
+            routes.append(_route([r for _, r in members], target, plan))
+            covered.update(n for n, _ in members)
         except Unsupported as error:
-            refused[error.op] = error.reason
-            continue
-        routes.append((family, route))
-        covered.update(n for n, _ in members)
+            computing = [op_name(n) for n in members[0][1].nodes if not is_free(n)]
+            blamed = error.op if error.op in computing else computing[-1]
+            refused[blamed] = error.reason
+            failed.add(blamed)
     routes.sort(key=lambda r: -len(r[0].regions[0].nodes))
-    uncovered = [k for k in range(len(graphs)) if k not in covered]
-    if not routes:
-        return Authored({}, [], [], refused, uncovered)
-    fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
-    titles = [title(f.regions[0]) for f, _ in routes]
-    return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered)
+    return routes, covered, failed
 
 
-def _route(
-    regions: list[Region], target: str, plan: Plan
-) -> tuple[Family, wrapper.Route | wrapper.ViewRoute]:
+def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyRoute]:
     taken = pattern.parameters(regions)
     family = Family(regions, taken, pattern.names(regions[0], taken))
     if all(is_view(n) for n in regions[0].nodes):
@@ -216,55 +230,7 @@ def _like(
     return None
 
 
-# names and files
-
-
-_QUIET = {
-    "getitem",
-    "view",
-    "reshape",
-    "contiguous",
-    "to",
-    "dropout",
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "float",
-    "flatten",
-}
-_QUIET |= {"type_as", "permute", "transpose", "detach", "expand_as"}
-_SPOKEN = {
-    "iadd": "add",
-    "imul": "mul",
-    "isub": "sub",
-    "truediv": "div",
-    "itruediv": "div",
-    "adaptive_avg_pool2d": "pool",
-}
-
-
-def title(region: Region) -> str:
-    """The operators that say what a region does, such as `add + layer_norm`."""
-    spoken = [
-        _SPOKEN.get(op_name(n), op_name(n).strip("_")) for n in region.nodes if op_name(n) not in _QUIET
-    ]
-    spoken = spoken or [op_name(n) for n in region.nodes]
-    short = [w for k, w in enumerate(spoken) if k == 0 or spoken[k - 1] != w]
-    return " + ".join(short if len(short) <= 6 else [*short[:3], "...", *short[-2:]])
-
-
-def kind(route: wrapper.Route | wrapper.ViewRoute) -> str:
-    return "in one kernel" if isinstance(route, wrapper.Route) else "as views, without a kernel"
-
-
-def identifier(region: Region) -> str:
-    words = [w for w in re.sub(r"\W+", " ", title(region)).split() if w]
-    return "_".join(["fused", *words])
-
-
-def _files(
-    routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], plan: Plan, target: str
-) -> dict[str, str]:
+def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> dict[str, str]:
     _distinct(routes)
     note = f"{plan.note(target)} [plan: {plan.json()}]"
     sources: dict[str, str] = {}
@@ -296,10 +262,11 @@ def _files(
     if not any("lru_cache" in line for line in host):
         imports = imports[2:]
     if not one:
-        doc = f'"""The kernels and the wrapper that the passes {", ".join(_camel(r.name) for _, r in routes)} share."""'
+        passes = ", ".join(pass_name(route.name) for _, route in routes)
+        doc = f'"""The kernels and the wrapper that the passes {passes} share."""'
         files[f"{module}.py"] = _text([doc, "", *imports, *host])
     for family, route in routes:
-        name = _camel(route.name)
+        name = pass_name(route.name)
         names.append(name)
         doc = f'"""{title(family.regions[0])} {kind(route)}; {note}"""'
         head = (
@@ -327,7 +294,7 @@ def _pattern_imports(family: Family) -> list[str]:
     return ["import torch"] if "torch." in text else []
 
 
-def _distinct(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]]) -> None:
+def _distinct(routes: list[tuple[Family, AnyRoute]]) -> None:
     seen: dict[str, int] = {}
     for _, route in routes:
         seen[route.name] = seen.get(route.name, 0) + 1
@@ -335,9 +302,7 @@ def _distinct(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]]) ->
             route.name = f"{route.name}_{seen[route.name]}"
 
 
-def _kernels(
-    routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], sources: dict[str, str]
-) -> list[str]:
+def _kernels(routes: list[tuple[Family, AnyRoute]], sources: dict[str, str]) -> list[str]:
     lines = []
     written = set()
     for _, route in routes:
@@ -356,7 +321,7 @@ def _kernels(
     return lines
 
 
-def _triton_kernels(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]]) -> list[str]:
+def _triton_kernels(routes: list[tuple[Family, AnyRoute]]) -> list[str]:
     """The kernels, each once; kernels of one name that differ get a number."""
     lines: list[str] = []
     names: dict[str, str] = {}
@@ -376,7 +341,7 @@ def _triton_kernels(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute
     return lines
 
 
-def _dispatch(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], entry: str) -> list[str]:
+def _dispatch(routes: list[tuple[Family, AnyRoute]], entry: str) -> list[str]:
     lines = [
         "",
         "",
@@ -390,12 +355,5 @@ def _dispatch(routes: list[tuple[Family, wrapper.Route | wrapper.ViewRoute]], en
     return lines
 
 
-def _camel(name: str) -> str:
-    return "Fuse" + "".join(w.capitalize() for w in name.removeprefix("fused_").split("_"))
-
-
 def _text(lines: list[str]) -> str:
     return "\n".join(lines).strip("\n") + "\n"
-
-
-_ = (Callable, Value, operators)

@@ -126,7 +126,7 @@ class CppWriter(ValueWriter):
             last = position == len(parts) - 1
             value = left if last else f"{left} % {parenthesised(size)}"
             lines.append(f"const int64_t {name} = {value};")
-            left = f"{left} / {parenthesised(size)}" if left == "row" else f"{left} / {parenthesised(size)}"
+            left = f"{left} / {parenthesised(size)}"
         if group.tile is not None:
             n = self.axis_size(group.tile)
             lines.append(f"const int64_t start = tile * {self.knobs.block};")
@@ -146,7 +146,7 @@ class CppWriter(ValueWriter):
         return chosen
 
     def highest(self, stage: Stage, among: set[Expr], vector: Axis) -> set[Expr]:
-        """The largest expressions of a stage that are `among` others, vary along `vector` and are worth keeping."""
+        """The largest expressions of a stage that are `among` others, vary along `vector`, and are costly."""
         chosen: set[Expr] = set()
         seen: set[Expr] = set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.models.expert.ir import Axis, Expr, Unsupported
@@ -196,7 +197,7 @@ class ValueWriter(Writer):
         return f"static_cast<float>({pointer})" if e.dtype in HALVES else pointer
 
     def pointer(self, key: Any, name: str, dtype: str, address: Address, const: bool) -> tuple[str, bool]:
-        """(row pointer, True) where the innermost loop walks memory element by element, else (element, False)."""
+        """(row pointer, True) where the innermost loop walks memory one by one, else (element, False)."""
         vector = self.scope.axes[-1] if self.scope.axes else None
         opaque = (
             any(e is not None and vector in self.s.axes(e.axes) for e, _ in address.rest) if vector else True
@@ -256,7 +257,7 @@ class ValueWriter(Writer):
         return str(self.knobs.block) if axis is self.g.tile else parenthesised(self.axis_size(axis))
 
     def is_short(self, axis: Axis) -> bool:
-        """An innermost axis of a few elements whatever the shapes: written as a plain loop, which is unrolled."""
+        """An innermost axis of a few elements whatever the shapes: a plain loop, which is unrolled."""
         text = self.s.trace.text(axis.size)
         return axis is not self.g.tile and text.isdigit() and int(text) <= 8
 

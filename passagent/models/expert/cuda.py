@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
@@ -27,15 +26,26 @@ TYPES = {
 }
 TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
 
-_CALLS = {
-    "exp": "tl.exp",
-    "log": "tl.log",
-    "sqrt": "tl.sqrt",
-    "sin": "tl.sin",
-    "cos": "tl.cos",
-    "erf": "tl.erf",
+_FORMS = {
+    "neg": "-{0}",
+    "not": "({0} == 0)",
+    "relu": "tl.where(({0}) < 0, 0.0, {0})",
+    "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
+    "fma": "{0} * {1} + {2}",
+    "exp": "tl.exp({0})",
+    "log": "tl.log({0})",
+    "sqrt": "tl.sqrt({0})",
+    "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})",
+    "erf": "tl.erf({0})",
+    "abs": "tl.abs({0})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+    "tanh": "2.0 / (1.0 + tl.exp(-2.0 * {0})) - 1.0",
+    "log1p": "tl.log(1.0 + {0})",
+    "expm1": "tl.exp({0}) - 1.0",
 }
-_CALLS |= {"floor": "tl.floor", "ceil": "tl.ceil", "abs": "tl.abs"}
+"""Operations that are neither infix nor a choice."""
 
 
 @dataclass
@@ -161,9 +171,9 @@ class TritonWriter(Writer):
             parts.append(("tile", "tiles"))
         for position, (name, size) in enumerate(reversed(parts)):
             last = position == len(parts) - 1
-            size = f"({size})" if " " in size else size
-            self.line(f"{name} = {left}" if last else f"{name} = {left} % {size}")
-            left = f"({left} // {size})"
+            count = f"({size})" if " " in size else size
+            self.line(f"{name} = {left}" if last else f"{name} = {left} % {count}")
+            left = f"({left} // {count})"
         if group.tile is not None:
             self.line("lane += tile * BLOCK")
         if self.vector is not None:
@@ -295,7 +305,7 @@ class TritonWriter(Writer):
         return found <= 1
 
     def count_uses(self, stage: Stage) -> None:
-        self.kept = {}
+        self.kept: dict[Expr, str] = {}
         super().count_uses(stage)
 
     def index_text(self, axis: Axis, relative: bool = False) -> str:
@@ -314,28 +324,11 @@ class TritonWriter(Writer):
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
-        if e.data == "neg":
-            return f"-{args[0]}"
-        if e.data == "not":
-            return f"({args[0]} == 0)"
-        if e.data == "relu":
-            return f"tl.where({args[0]} < 0, 0.0, {args[0]})"
         if e.data in {"maximum", "minimum"}:
-            whole = e.dtype not in {"float32", "float64"}
-            nan = "" if whole else ", propagate_nan=tl.PropagateNan.ALL"
+            nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
             return f"tl.{e.data}({args[0]}, {args[1]}{nan})"
-        if e.data == "index_clamp":
-            return f"tl.minimum(tl.maximum({args[0]}, 0), {args[1]})"
-        if e.data == "tanh":
-            return f"2.0 / (1.0 + tl.exp(-2.0 * {args[0]})) - 1.0"
-        if e.data == "log1p":
-            return f"tl.log(1.0 + {args[0]})"
-        if e.data == "expm1":
-            return f"tl.exp({args[0]}) - 1.0"
-        if e.data == "fma":
-            return f"{args[0]} * {args[1]} + {args[2]}"
-        if e.data in _CALLS:
-            return f"{_CALLS[e.data]}({_bare(args[0])})"
+        if e.data in _FORMS:
+            return _FORMS[e.data].format(*args)
         raise Unsupported(e.data, "has no Triton form")
 
     def convert_to(self, text: str, source: str, target: str) -> str:
@@ -407,6 +400,3 @@ def _bare(text: str) -> str:
                 return text
         return text[1:-1]
     return text
-
-
-_ = Any

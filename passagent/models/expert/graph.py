@@ -1,4 +1,4 @@
-"""What the expert sees of a captured graph: its operators with shapes and dtypes, and what they do to memory."""
+"""What the expert sees of a captured graph: operators with shapes and dtypes, and what they do to memory."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Expr:
 
 @dataclass
 class Value:
-    """A tensor of dtype `expr.dtype`; `pieces` is set on the direct result of a cat: (value, offset) along `dim`."""
+    """A tensor; `pieces` is set on the direct result of a cat: (value, offset) along `dim`."""
 
     dims: list[tuple[Axis, ...]]
     expr: Expr
@@ -278,7 +278,7 @@ class Trace:
         if a is b:
             return True
         for group in self._together:
-            now = set()
+            now: set[Axis] = set()
             for axis in group:
                 now |= self.index(axis).axes
             if a in now and b in now:
@@ -356,3 +356,17 @@ def _row_major(index: Expr) -> Any:
 
     walk(index)
     return order.index
+
+
+def holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:
+    """Whether `wanted` is a part of `expr` at which `axis` is free."""
+    if expr is wanted:
+        return True
+    if expr.kind == "reduce" and axis in expr.data[1]:
+        return False
+    return any(axis in a.axes and holds(a, wanted, axis) for a in expr.args)
+
+
+def contains(expr: Expr, wanted: Expr) -> bool:
+    """Whether `wanted` is a part of `expr`."""
+    return expr is wanted or any(contains(a, wanted) for a in expr.args)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.models.expert import lower_math, lower_reduce, lower_views
+from passagent.models.expert import lower_index, lower_math, lower_reduce, lower_views
 from passagent.models.expert.graph import HEAVY, example, mutates, op_name, rebuild
 from passagent.models.expert.ir import Size, Trace, Unsupported, Value
 from passagent.models.expert.lowering import HALF, OPS, Call, Scalar, dtype_name
 
-_REGISTERED = (lower_math, lower_reduce, lower_views)
+_REGISTERED = (lower_index, lower_math, lower_reduce, lower_views)
 
 Path = tuple[Any, ...]
 
@@ -46,7 +46,7 @@ class Lowered:
 
 @dataclass
 class Types:
-    """How torch dtypes are named in expressions: `half` is whatever one 16-bit type (or float32) the call has."""
+    """How dtypes are named in expressions: `half` is the one 16-bit type (or float32) that a call has."""
 
     generic: frozenset[torch.dtype] = field(default_factory=lambda: frozenset(HALF))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Expr, Value, fixed
+from passagent.models.expert.ir import Axis, Expr, Value
 from passagent.models.expert.lower_math import along
 from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
 from passagent.models.expert.shapes import broadcast, regroup
@@ -12,7 +12,7 @@ from passagent.models.expert.shapes import broadcast, regroup
 
 def chosen(dim: Any, rank: int) -> list[int]:
     """Dimensions named by `dim`; None and () are all."""
-    if dim is None or dim == () or dim == []:
+    if dim is None or (isinstance(dim, tuple | list) and not dim):
         return list(range(rank))
     return sorted(wrap(d, rank) for d in (dim if isinstance(dim, tuple | list) else [dim]))
 
@@ -237,6 +237,3 @@ def batch_norm(
     shift = c.e("mul", m, alpha)
     beta = c.e("sub", rest[-1], shift) if bias is not None else c.e("neg", shift)
     return Value(shape, c.finish(c.e("fma", x, alpha, beta), c.out))
-
-
-_ = fixed

@@ -1,4 +1,4 @@
-"""A region as the text of `pattern`: the operators as Dynamo recorded them, literals that vary as parameters."""
+"""A region as the text of `pattern`: operators as Dynamo recorded them, literals that vary as parameters."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Plan:
     grain: int = 16384
     """cpu: elements below which one thread does it all."""
     keep: int = 4
-    """cpu: values of a row that cost this many operations are kept for its later stages; 0: computed again."""
+    """cpu: values of a row that cost this many operations are kept for later stages; 0: none."""
     warps: int = 0
     """cuda: warps a program; 0: by the size of the block."""
     without: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ _START = {
 
 
 def default(target: str) -> Plan:
-    return Plan(**{name: values[0] for name, values in CHOICES[target].items()})
+    return replace(Plan(), **_numbers({name: values[0] for name, values in CHOICES[target].items()}))
 
 
 def neighbours(plan: Plan, target: str, role: str, operators: Iterable[str], seed: int) -> Iterator[Plan]:
@@ -76,7 +76,7 @@ def _changes(plan: Plan, target: str, operators: list[str]) -> Iterator[tuple[st
     for name, values in CHOICES[target].items():
         for value in values:
             if value != getattr(plan, name):
-                yield name, replace(plan, **{name: value})
+                yield name, replace(plan, **_numbers({name: value}))
     for op in operators:
         if op in plan.without:
             yield "without", replace(plan, without=tuple(o for o in plan.without if o != op))
@@ -84,10 +84,14 @@ def _changes(plan: Plan, target: str, operators: list[str]) -> Iterator[tuple[st
             yield "without", replace(plan, without=tuple(sorted((*plan.without, op))))
 
 
+def _numbers(values: dict[str, int]) -> dict[str, Any]:
+    return dict(values)
+
+
 def start(target: str, role: str) -> Plan:
     """The first draft of a role: islands begin at different points."""
     known = CHOICES[target]
-    return replace(default(target), **{k: v for k, v in _START.get(role, {}).items() if k in known})
+    return replace(default(target), **_numbers({k: v for k, v in _START.get(role, {}).items() if k in known}))
 
 
 def read_plans(text: str) -> list[Plan]:

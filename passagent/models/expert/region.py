@@ -65,7 +65,7 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
 def _second_best(
     graph: fx.Graph, inside: set[fx.Node], storage: Memory, depth: dict[fx.Node, int]
 ) -> list[Region]:
-    """Where no kernel is sure to pay: the operator that costs most on its own, else the longest chain of views."""
+    """Where no kernel is sure to pay: the longest chain of views, else the operator that costs most."""
     lone = [
         region
         for nodes in _components(graph, inside, depth)
@@ -123,7 +123,7 @@ def _input(trace: Trace, node: fx.Node) -> Any:
 
 
 def _with_consumers(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> set[fx.Node]:
-    """Several results (chunk, split) stay inside only if everything that unpacks them does, and the reverse."""
+    """Several results (chunk, split) stay inside only if all that unpacks them does, and the reverse."""
     changed = True
     while changed:
         changed = False
@@ -243,7 +243,7 @@ def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[lis
 
 
 def _costs_nothing(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
-    """A view that only names the dimensions of a value computed here anew, and nobody else reads that value."""
+    """A view that only names the dimensions anew of a value computed here that nobody else reads."""
     if op_name(node) not in SAME_ORDER:
         return False
     source = node.all_input_nodes[0]

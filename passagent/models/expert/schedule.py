@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Expr, Size, Trace, Value
+from passagent.models.expert.ir import Axis, Expr, Size, Trace, Unsupported, Value, contains, holds
 
 Mono = tuple[int, tuple[str, ...]]
 """A product of an integer and size texts."""
@@ -80,7 +80,8 @@ class Schedule:
         for number, output in enumerate(outputs):
             value = t.refresh(output)
             sizes = t.shape(value)
-            for piece, start in value.pieces or [(value, None)]:
+            whole: list[tuple[Value, Size | None]] = [(value, None)]
+            for piece, start in value.pieces or whole:
                 index = [self._position(t.axes_of(d)) for d in piece.dims]
                 if start is not None:
                     index[value.dim] = t.add(index[value.dim], t.integer(start))
@@ -92,11 +93,7 @@ class Schedule:
         t = self.trace
         for cat in t.cats:
             axis, chosen = t.index(cat.axis), t.resolve(cat.expr)
-            if (
-                axis.kind != "axis"
-                or axis.data not in store.axes
-                or not _holds(store.expr, chosen, axis.data)
-            ):
+            if axis.kind != "axis" or axis.data not in store.axes or not holds(store.expr, chosen, axis.data):
                 continue
             stores = []
             for own, part, start in cat.pieces:
@@ -105,6 +102,9 @@ class Schedule:
                 index = [t.substitute(i, {axis.data: at}) for i in store.index]
                 stores += self._split(Store(store.out, index, store.sizes, new))
             return stores
+        for cat in t.cats:
+            if self.target == "cpu" and contains(store.expr, t.resolve(cat.expr)):
+                raise Unsupported("cat", "its elements would be chosen one by one in the loops")
         return [store]
 
     def _position(self, axes: list[Axis]) -> Expr:
@@ -190,9 +190,10 @@ class Schedule:
         """Merged axes."""
         result = set()
         for axis in axes:
-            while axis in self.merged:
-                axis = self.merged[axis]
-            result.add(axis)
+            now = axis
+            while now in self.merged:
+                now = self.merged[now]
+            result.add(now)
         return frozenset(result)
 
     def _merge(self) -> None:
@@ -248,7 +249,7 @@ class Schedule:
     def _order(self) -> list[Axis]:
         """All axes, outermost first: as the largest access walks memory, the others fitted in.
 
-        Of equally large ones a read leads where something is reduced (rows are read several times), else a store.
+        Of equally large ones a read leads where something is reduced (rows are read again), else a store.
         """
         store_ids = {id(s) for s in self.stores}
         reads_first = any(e.kind == "reduce" for e in self._seen)
@@ -389,12 +390,3 @@ class Schedule:
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)
         return list(stages.values())
-
-
-def _holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:
-    """Whether `wanted` is a part of `expr` at which `axis` is free."""
-    if expr is wanted:
-        return True
-    if expr.kind == "reduce" and axis in expr.data[1]:
-        return False
-    return any(axis in a.axes and _holds(a, wanted, axis) for a in expr.args)

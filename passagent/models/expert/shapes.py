@@ -42,8 +42,8 @@ def _fit(trace: Trace, left: list[Dim], right: list[Dim]) -> tuple[list[Dim], di
     result: list[Dim] = []
     depth = max(len(left), len(right))
     left, right = [()] * (depth - len(left)) + left, [()] * (depth - len(right)) + right
-    for a, b in zip(left, right, strict=True):
-        a, b = tuple(trace.axes_of(a)), tuple(trace.axes_of(b))
+    for one, other in zip(left, right, strict=True):
+        a, b = tuple(trace.axes_of(one)), tuple(trace.axes_of(other))
         x, y = trace.size_of(a).hint, trace.size_of(b).hint
         if x == y:
             result.append(_same(trace, list(a), list(b), replaced) if a and b else a or b)
@@ -152,7 +152,7 @@ def _ones(axes: list[Axis]) -> int:
 
 
 def read_at(trace: Trace, value: Value, dim: int, axis: Axis | None, index: Expr) -> Value:
-    """The value whose dimension `dim` runs over `axis` (None: the dimension is dropped) and is read at `index`."""
+    """The value whose dimension `dim` runs over `axis` (None: is dropped) and is read at `index`."""
     value = trace.refresh(value)
     new: dict[Axis, Expr] = {}
     inner: list[Size] = []

@@ -210,8 +210,8 @@ def _launched(kernel: Launches, sizes: dict[str, str]) -> list[str]:
     for k, launch in enumerate(kernel.launches):
         lines.append(f"    grid, rows, block, together, warps = launch{k}")
         arguments = [*launch.arguments, *[sizes[s] for s in launch.sizes], *launch.params, "rows"]
-        call = f"{launch.name}[grid]({', '.join(arguments)}, BLOCK=block, ROWS=together, num_warps=warps)"
-        lines.append(f"    {call}")
+        options = "BLOCK=block, ROWS=together, num_warps=warps, enable_fp_fusion=False"
+        lines.append(f"    {launch.name}[grid]({', '.join(arguments)}, {options})")
     return lines
 
 

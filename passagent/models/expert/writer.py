@@ -65,11 +65,13 @@ class Knobs:
     grain: int = 16384
     """Elements below which one thread does it all."""
     keep: int = 4
-    """Values of a row that cost this many operations are kept for later stages, not computed again; 0: none."""
+    """Values of a row that cost this many operations are kept for later stages; 0: none."""
 
 
 class Writer:
     """The state that both targets' writers keep while they write a kernel."""
+
+    kept: dict[Expr, str]
 
     def __init__(
         self, schedule: Schedule, name: str, names: list[str], outputs: list[str], knobs: Knobs
@@ -147,9 +149,7 @@ class Writer:
         if mono == (1, ()):
             return index
         index = index if index.isidentifier() or index.startswith("(") else f"({index})"
-        return (
-            f"{index} * {self.mono(mono)}" if mono[0] == 1 or not mono[1] else f"{index} * {self.mono(mono)}"
-        )
+        return f"{index} * {self.mono(mono)}"
 
 
 def closed(text: str) -> bool:

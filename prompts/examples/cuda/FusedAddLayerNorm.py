@@ -40,7 +40,7 @@ def fused_add_layer_norm(x, y, weight, bias, n, eps):
     block = triton.next_power_of_2(n)
     warps = 4 if block <= 2048 else 8
     add_layer_norm_kernel[(x.numel() // n,)](
-        x, y, weight, bias, added, out, n, eps, BLOCK=block, num_warps=warps
+        x, y, weight, bias, added, out, n, eps, BLOCK=block, num_warps=warps, enable_fp_fusion=False
     )
     return added, out
 

@@ -1,0 +1,145 @@
+"""Small functions as captured graphs, and what the expert makes of them."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from passagent.evaluator.passes import load_passes
+from passagent.evaluator.result import Candidate
+from passagent.evaluator.rewrite import Rewritten, apply_passes
+from passagent.models.expert.author import Authored, author
+from passagent.models.expert.plan import Plan, default
+from passagent.tasks.capture import Captured, capture
+
+TOLERANCE = {torch.float32: (1e-5, 1.3e-6), torch.float16: (1e-5, 1e-3), torch.bfloat16: (1e-5, 1.6e-2)}
+"""(atol, rtol) at t = -5."""
+
+
+class Module(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def captured(function: Callable[..., Any], inputs: Sequence[Any]) -> Captured:
+    """The function's graph."""
+    return capture(Module(function), list(inputs))
+
+
+def write(graphs: list[Captured], target: str = "cpu", plan: Plan | None = None) -> Authored:
+    """What the expert writes for these graphs."""
+    return author([c.graph_module.graph for c in graphs], target, plan or default(target))
+
+
+def rewritten(authored: Authored, graph: Captured) -> Rewritten:
+    """The graph with the passes applied."""
+    passes = load_passes(Candidate(authored.files), Path(tempfile.mkdtemp()))
+    return apply_passes(copy.deepcopy(graph.graph_module), passes)
+
+
+def check(authored: Authored, graph: Captured, inputs: Sequence[Any]) -> Rewritten:
+    """Apply the passes and hold the outputs against eager's, at t = -5, with exact shapes and dtypes."""
+    result = rewritten(authored, graph)
+    assert result.applied, [m.reason for m in result.mismatches]
+    eager = graph.graph_module(*fresh(graph, inputs))
+    ours = result.graph_module(*fresh(graph, inputs))
+    for want, have in zip(eager, ours, strict=True):
+        assert (want.dtype, want.shape) == (have.dtype, have.shape)
+        atol, rtol = TOLERANCE.get(want.dtype, (0, 0))
+        torch.testing.assert_close(have, want, atol=atol, rtol=rtol, equal_nan=True)
+    return result
+
+
+def fresh(graph: Captured, inputs: Sequence[Any]) -> list[Any]:
+    return [inputs[i].clone() if isinstance(inputs[i], torch.Tensor) else inputs[i] for i in graph.order]
+
+
+def r(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    """Normal draws; the seed is mixed with the shape, so that inputs differ."""
+    generator = torch.Generator().manual_seed(seed + sum(shape) * 7 + len(shape))
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def mask(batch: int, length: int) -> torch.Tensor:
+    """An additive mask; the first row is -inf throughout."""
+    keep = torch.rand(batch, 1, 1, length, generator=torch.Generator().manual_seed(3)) > 0.3
+    keep[0] = False
+    return torch.zeros(keep.shape).masked_fill(~keep, float("-inf"))
+
+
+def pooled(hidden: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
+    wide = attention.unsqueeze(-1).expand(hidden.size()).float()
+    return (hidden * wide).sum(1) / torch.clamp(wide.sum(1), min=1e-9)
+
+
+def norm_pool(x: Any, m: Any, v: Any, w: Any, b: Any) -> Any:
+    y = F.relu(F.batch_norm(x, m, v, w, b, False, 0.1, 1e-5), inplace=True)
+    return y, F.adaptive_avg_pool2d(y, 1).flatten(1)
+
+
+def rms(x: Any, residual: Any, w: Any) -> Any:
+    h = x + residual
+    scale = torch.rsqrt(h.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+    return h, w * (h.float() * scale).to(h.dtype)
+
+
+def window(x: Any, w: Any, b: Any, residual: Any) -> Any:
+    rolled = torch.roll(x.view(-1, 8, 8, 24), shifts=(3, 3), dims=(1, 2))[:, :7, :7, :].contiguous()
+    return residual + F.layer_norm(rolled.view(1, 49, 24), (24,), w, b, 1e-5)
+
+
+CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "broadcast": (lambda a, b, c: torch.sigmoid(a * b + 1.0) * c, [r(2, 3, 5, 7), r(3, 1, 1), r(2, 1, 5, 1)]),
+    "silu_mul": (lambda a, b: F.silu(a) * b, [r(700, 33), r(700, 33, seed=1)]),
+    "gelu_tanh": (lambda a: F.gelu(a) + F.gelu(a, approximate="tanh"), [r(40, 50)]),
+    "masked_softmax": (lambda s, m: F.softmax(s / 8.0 + m, dim=-1), [r(2, 4, 9, 9), mask(2, 9)]),
+    "softmax_inner": (lambda a: F.softmax(a * 0.5, dim=1), [r(3, 5, 40)]),
+    "log_softmax": (lambda a: F.log_softmax(a + 1, dim=-1), [r(6, 21)]),
+    "layer_norm": (
+        lambda x, y, w, b: F.layer_norm(x + y, (96,), w, b, 1e-5),
+        [r(3, 11, 96), r(3, 11, 96, seed=1), r(96), r(96, seed=2)],
+    ),
+    "rms_norm": (rms, [r(3, 11, 96), r(3, 11, 96, seed=1), r(96)]),
+    "group_norm": (
+        lambda x, w, b: F.silu(F.group_norm(x, 4, w, b, 1e-5)),
+        [r(2, 8, 5, 5), r(8), r(8, seed=1)],
+    ),
+    "norm_pool": (norm_pool, [r(2, 6, 9, 9), r(6), r(6).abs() + 0.5, r(6, seed=2), r(6, seed=3)]),
+    "masked_mean": (pooled, [r(2, 17, 40), torch.randint(0, 2, (2, 17))]),
+    "window": (window, [r(1, 8, 8, 24), r(24), r(24, seed=1), r(1, 49, 24)]),
+    "permute_out": (
+        lambda x, y: (x + y).permute(0, 2, 1).contiguous() * 2.0,
+        [r(2, 5, 30), r(2, 5, 30, seed=1)],
+    ),
+    "cat_norm": (
+        lambda x, y, m, v: F.relu(F.batch_norm(torch.cat([x, y], 1), m, v, None, None, False)),
+        [r(2, 3, 6, 6), r(2, 4, 6, 6), r(7), r(7).abs() + 0.5],
+    ),
+    "rotate": (
+        lambda x, c, s: x * c + torch.cat((-x[..., 8:], x[..., :8]), -1) * s,
+        [r(2, 3, 5, 16), r(5, 16), r(5, 16, seed=1)],
+    ),
+    "stack": (lambda x: torch.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(2, 5, 12) * x, [r(2, 5, 12)]),
+    "embedding": (
+        lambda i, t, p: F.embedding(i, t) * 3.0 + p,
+        [torch.randint(0, 50, (2, 9)), r(50, 16), r(9, 16)],
+    ),
+    "chunk": (lambda x: (lambda a, b: F.silu(a) * b)(*x.chunk(2, dim=-1)), [r(4, 7, 20)]),
+    "transposed_self": (lambda x: x.softmax(-1) + x.softmax(-1).transpose(0, 1), [r(9, 9)]),
+    "where": (lambda x, y: torch.where(x > y, x, y * 2).masked_fill(x < 0, -5.0), [r(7, 9), r(7, 9, seed=1)]),
+    "outer": (lambda p: (p[:, None] - p[None, :]).abs().float() * 0.5, [torch.randint(0, 9, (13,))]),
+    "normalize": (lambda x: x / x.norm(p=2, dim=-1, keepdim=True) * 4.0, [r(5, 33)]),
+    "amax": (lambda x: (x * 2).amax(-1) + x.sum(-1), [r(6, 40)]),
+}

@@ -1,0 +1,157 @@
+"""The expert's passes: matched, and equal to eager at strict tolerances, in several shapes and dtypes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch.nn.functional as F
+from expert_cases import CASES, captured, check, r, rewritten, write
+
+from passagent.evaluator.guards.static import inspect
+from passagent.evaluator.result import Candidate
+from passagent.models.expert.plan import Plan
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_eager(name):
+    function, inputs = CASES[name]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    result = check(authored, graph, inputs)
+    operators = [n for n in result.graph_module.graph.nodes if n.op not in {"placeholder", "output"}]
+    kernels = [n for n in operators if "fused" in n.name]
+    assert kernels
+    assert inspect(Candidate(authored.files)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "name", ["broadcast", "masked_softmax", "rms_norm", "norm_pool", "cat_norm", "rotate"]
+)
+def test_half_types_round_where_eager_does(name, dtype):
+    function, inputs = CASES[name]
+    halves = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+    graph = captured(function, halves)
+    check(write([graph]), graph, halves)
+
+
+def test_one_pass_serves_all_shapes_and_dtypes():
+    def function(x, y, w, b):
+        return F.layer_norm(x + y, (x.shape[-1],), w, b, 1e-6).view(x.shape[0], -1)
+
+    def inputs(batch, length, width, dtype):
+        return [r(batch, length, width, dtype=dtype, seed=k) for k in (0, 1)] + [r(width, dtype=dtype)] * 2
+
+    tried = [(1, 4, 32, torch.float32), (3, 5, 48, torch.float32), (2, 3, 64, torch.bfloat16)]
+    sets = [inputs(*t) for t in tried]
+    graphs = [captured(function, s) for s in sets]
+    authored = write(graphs)
+    assert sum(name.startswith("Fuse") for name in authored.files) == 1
+    for graph, s in zip(graphs, sets, strict=True):
+        check(authored, graph, s)
+    unseen = inputs(4, 7, 1000, torch.float32)  # longer than a block, and no shape of the task
+    check(authored, captured(function, unseen), unseen)
+
+
+def test_shapes_that_do_not_fit_are_an_error_and_not_a_wrong_result():
+    function, inputs = CASES["rotate"]
+    authored = write([captured(function, inputs)])
+    other = [r(2, 3, 5, 16), r(1, 16), r(5, 16, seed=1)]  # broadcast where the lowering relied on equal sizes
+    graph = captured(function, other)
+    with pytest.raises(RuntimeError, match="does not take tensors of shapes"):
+        rewritten(authored, graph).graph_module(*[other[i] for i in graph.order])
+
+
+def test_library_operators_stay_outside():
+    def function(x, w, y):
+        return torch.sigmoid(F.linear(x, w)) * y + 1.0
+
+    inputs = [r(4, 8), r(16, 8), r(4, 16)]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    result = check(authored, graph, inputs)
+    assert any("linear" in n.name for n in result.graph_module.graph.nodes)
+    assert authored.refused["linear"] == "is left to the vendor library"
+
+
+def test_a_write_that_others_see_is_refused():
+    def function(x, y):
+        seen = x.view(-1)
+        x += y
+        return torch.sigmoid(x * y), seen * 2.0
+
+    inputs = [r(4, 8), r(4, 8, seed=1)]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    assert "iadd" in authored.refused
+    check(authored, graph, inputs)
+
+
+def test_a_later_reader_sees_the_value_written_in_place():
+    def function(x, y):
+        z = x * 2.0
+        z += y
+        return F.relu(z, inplace=True) + z
+
+    inputs = [r(4, 8), r(4, 8, seed=1)]
+    graph = captured(function, inputs)
+    check(write([graph]), graph, inputs)
+
+
+def test_views_are_taken_on_the_host_where_no_kernel_pays():
+    def function(x, w):
+        y = F.linear(x, w)
+        return F.dropout(y, 0.1, False, False).view(2, 3, 4, 5).transpose(1, 2)
+
+    inputs = [r(2, 3, 8), r(20, 8)]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    assert "cpp_kernel" not in "".join(authored.files.values())
+    result = check(authored, graph, inputs)
+    assert not any(n.target is F.dropout for n in result.graph_module.graph.nodes)
+
+
+def test_every_plan_gives_the_same_result():
+    function, inputs = CASES["layer_norm"]
+    graph = captured(function, inputs)
+    for plan in (Plan(block=16, keep=0), Plan(keep=1, grain=1), Plan(without=("layer_norm",))):
+        check(write([graph], plan=plan), graph, inputs)
+
+
+def test_nothing_to_fuse_says_why():
+    graph = captured(lambda x, w: F.linear(x, w), [r(4, 8), r(16, 8)])
+    authored = write([graph])
+    assert authored.files == {}
+    assert authored.refused == {"linear": "is left to the vendor library"}
+
+
+def test_triton_kernels_in_the_interpreter():
+    names = [
+        "broadcast",
+        "masked_softmax",
+        "layer_norm",
+        "rms_norm",
+        "norm_pool",
+        "masked_mean",
+        "window",
+        "cat_norm",
+    ]
+    program = textwrap.dedent(f"""
+        from expert_cases import CASES, captured, check, write
+        for name in {names!r}:
+            function, inputs = CASES[name]
+            graph = captured(function, inputs)
+            authored = write([graph], target="cuda")
+            assert "@triton.jit" in "".join(authored.files.values()), name
+            check(authored, graph, inputs)
+    """)
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

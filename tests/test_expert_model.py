@@ -1,0 +1,111 @@
+"""The expert as a model: what it answers is a function of the messages, and it does not repeat itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from tiny import write_subgraph
+
+from passagent.errors import PassagentError
+from passagent.evaluator.result import MANIFEST
+from passagent.models.expert.model import ExpertModel, answer, read
+from passagent.models.expert.plan import Plan, default, neighbours, read_plans, start
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return write_subgraph(tmp_path_factory.mktemp("task") / "silu_mul", [4, 33])
+
+
+def opening(task, role="Your role is fusion", extra="", seed=1):
+    text = f"{extra}\n{role}\nTask directory: {task}\nTarget: cpu\nEpisode seed: {seed}"
+    return [{"role": "system", "content": ""}, {"role": "user", "content": text}]
+
+
+def played(task, outcomes, **kwargs):
+    """The messages of an episode whose evaluations came out as given."""
+    messages = opening(task, **kwargs)
+    for outcome in outcomes:
+        reply = answer(messages)
+        messages.append(reply)
+        for call in reply["tool_calls"]:
+            text = outcome if call["name"] == "pass_evaluator" else "written"
+            messages.append(
+                {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
+            )
+    return messages
+
+
+def plan_of(message):
+    texts = [json.loads(c["arguments"]).get("file_text", "") for c in message["tool_calls"]]
+    return read_plans("".join(texts))[0]
+
+
+def test_first_reply_writes_the_files_and_has_them_evaluated(task):
+    reply = asyncio.run(ExpertModel().complete(opening(task), []))
+    names = [json.loads(c["arguments"]).get("path") for c in reply.message["tool_calls"]]
+    assert reply.stop_reason == "tools"
+    assert MANIFEST in names
+    assert reply.message["tool_calls"][-1]["name"] == "pass_evaluator"
+    assert len({c["id"] for c in reply.message["tool_calls"]}) == len(names)
+
+
+def test_same_messages_same_reply(task):
+    assert answer(opening(task)) == answer(opening(task))
+    messages = played(task, ["status: ok\nAS: 1.2000"])
+    assert answer(messages) == answer(messages)
+
+
+def test_an_episode_tries_another_plan_and_then_tells(task):
+    messages = played(task, ["status: ok\nAS: 1.2000", "status: wrong_result\nAS: 0.4000"])
+    tried = [plan for plan, _, _ in read(messages).outcomes]
+    assert len(set(tried)) == 2
+    last = answer(messages)
+    assert last["tool_calls"] == []
+    assert "AS 1.2000" in last["content"]
+    assert "wrong_result" in last["content"]
+
+
+def test_plans_of_parent_and_attempts_are_not_repeated(task):
+    first = plan_of(answer(opening(task)))
+    extra = f"[plan: {first.json()}]\n# What was tried before\n- node 3: ok, AS 1.1: silu; {Plan(block=1024).note('cpu')}"
+    episode = read(opening(task, extra=extra))
+    assert episode.parent == first
+    assert Plan(block=1024) in episode.tried
+    assert plan_of(answer(opening(task, extra=extra))) not in episode.tried
+
+
+def test_after_a_failure_the_region_shrinks(task):
+    messages = played(task, ["status: wrong_result\nAS: 0.1000"], role="Your role is fusion")
+    assert plan_of(answer(messages)).without
+
+
+def test_islands_start_at_different_points():
+    assert len({start("cpu", role) for role in ("fusion", "memory", "launch", "numerics")}) == 4
+
+
+def test_a_note_reads_back():
+    plan = Plan(block=256, grain=4096, keep=0, without=("add", "mul"))
+    assert read_plans(plan.note("cpu")) == [plan]
+    assert read_plans(f"x [plan: {plan.json()}]")[0] == plan
+
+
+def test_neighbours_differ_and_are_many():
+    near = list(neighbours(default("cpu"), "cpu", "memory", ["add", "mul"], seed=5))
+    assert default("cpu") not in near[:10]
+    assert len(set(near)) > 50
+
+
+def test_exhausted_space_ends_the_episode(task, monkeypatch):
+    monkeypatch.setattr("passagent.models.expert.model.neighbours", lambda *a: iter(()))
+    first = plan_of(answer(opening(task)))
+    reply = answer(opening(task, extra=f"[plan: {first.json()}]"))
+    assert reply["tool_calls"] == []
+    assert "has been tried" in reply["content"]
+
+
+def test_messages_without_a_task_are_an_error():
+    with pytest.raises(PassagentError, match="names no task"):
+        answer([{"role": "user", "content": "hello"}])
