@@ -85,32 +85,40 @@ def main() -> None:
     parser.add_argument("--islands", type=int, default=2)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    entries = []
+    entries: list[dict] = []
     print(f"{'task':32} {'nodes':>5} {'best AS':>8} {'again':>8} {'status':12} {'graphs ok':>9} {'s':>6}")
     with tempfile.TemporaryDirectory() as runs:
         for task in args.tasks:
             entry = one(task.resolve(), args.device, args.iters, args.islands, Path(runs))
             entries.append(entry)
-            again = entry["again"] or {"as_score": None, "status": "none", "graphs": []}
-            correct = sum(graph["status"] == "ok" for graph in again["graphs"])
-            score = "-" if again["as_score"] is None else f"{again['as_score']:.3f}"
-            best = (entry["run"].get("best") or {}).get("as_score")
-            found = "-" if best is None else f"{best:.3f}"
-            print(
-                f"{task.name:32} {entry['run'].get('nodes', 0):5} {found:>8} {score:>8} "
-                f"{again['status']:12} {correct:>4}/{len(again['graphs']):<4} {entry['run_seconds']:6.1f}",
-                flush=True,
-            )
+            print(line(entry), flush=True)
+            keep(entries, args.device, args.out)  # after each task: what was measured is not lost
+
+
+def line(entry: dict) -> str:
+    """A task's row of the table."""
+    again = entry["again"] or {"as_score": None, "status": "none", "graphs": []}
+    correct = sum(graph["status"] == "ok" for graph in again["graphs"])
+    found, score = (
+        "-" if value is None else f"{value:.3f}"
+        for value in ((entry["run"].get("best") or {}).get("as_score"), again["as_score"])
+    )
+    graphs = f"{correct:>4}/{len(again['graphs']):<4}"
+    nodes, seconds = entry["run"]["nodes"], entry["run_seconds"]
+    return f"{entry['task']:32} {nodes:5} {found:>8} {score:>8} {again['status']:12} {graphs} {seconds:6.1f}"
+
+
+def keep(entries: list[dict], device: str, out: Path | None) -> None:
+    """Write the raw results with the machine, the versions, the commit and the date."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
     ).stdout.strip()
     today = datetime.date.today().isoformat()
-    device = args.device.replace(":", "")
-    out = args.out or ROOT / "benchmarks/results" / f"examples-{device}-{today}.json"
+    out = out or ROOT / "benchmarks/results" / f"examples-{device.replace(':', '')}-{today}.json"
     environment = next((e["again"]["environment"] for e in entries if e["again"]), {})
-    head = {"command": " ".join(sys.argv), "commit": commit, "date": today, "environment": environment}
+    command = " ".join(["python", *sys.argv])
+    head = {"command": command, "commit": commit, "date": today, "environment": environment}
     out.write_text(json.dumps(head | {"tasks": entries}, indent=1) + "\n")
-    print(f"raw results: {out}")
 
 
 if __name__ == "__main__":

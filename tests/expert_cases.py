@@ -95,6 +95,11 @@ def rms(x: Any, residual: Any, w: Any) -> Any:
     return h, w * (h.float() * scale).to(h.dtype)
 
 
+def gated(x: torch.Tensor) -> torch.Tensor:
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value
+
+
 def window(x: Any, w: Any, b: Any, residual: Any) -> Any:
     rolled = torch.roll(x.view(-1, 8, 8, 24), shifts=(3, 3), dims=(1, 2))[:, :7, :7, :].contiguous()
     return residual + F.layer_norm(rolled.view(1, 49, 24), (24,), w, b, 1e-5)
@@ -136,7 +141,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda i, t, p: F.embedding(i, t) * 3.0 + p,
         [torch.randint(0, 50, (2, 9)), r(50, 16), r(9, 16)],
     ),
-    "chunk": (lambda x: (lambda a, b: F.silu(a) * b)(*x.chunk(2, dim=-1)), [r(4, 7, 20)]),
+    "chunk": (gated, [r(4, 7, 20)]),
     "transposed_self": (lambda x: x.softmax(-1) + x.softmax(-1).transpose(0, 1), [r(9, 9)]),
     "where": (lambda x, y: torch.where(x > y, x, y * 2).masked_fill(x < 0, -5.0), [r(7, 9), r(7, 9, seed=1)]),
     "outer": (lambda p: (p[:, None] - p[None, :]).abs().float() * 0.5, [torch.randint(0, 9, (13,))]),

@@ -124,7 +124,7 @@ def test_every_plan_gives_the_same_result():
 
 
 def test_nothing_to_fuse_says_why():
-    graph = captured(lambda x, w: F.linear(x, w), [r(4, 8), r(16, 8)])
+    graph = captured(F.linear, [r(4, 8), r(16, 8)])
     authored = write([graph])
     assert authored.files == {}
     assert authored.refused == {"linear": "is left to the vendor library"}
@@ -152,6 +152,11 @@ def test_triton_kernels_in_the_interpreter():
     """)
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -70,7 +70,8 @@ def test_an_episode_tries_another_plan_and_then_tells(task):
 
 def test_plans_of_parent_and_attempts_are_not_repeated(task):
     first = plan_of(answer(opening(task)))
-    extra = f"[plan: {first.json()}]\n# What was tried before\n- node 3: ok, AS 1.1: silu; {Plan(block=1024).note('cpu')}"
+    line = f"- node 3: ok, AS 1.1: silu in one kernel; {Plan(block=1024).note('cpu')}"
+    extra = f"[plan: {first.json()}]\n# What was tried before\n{line}"
     episode = read(opening(task, extra=extra))
     assert episode.parent == first
     assert Plan(block=1024) in episode.tried
@@ -109,3 +110,11 @@ def test_exhausted_space_ends_the_episode(task, monkeypatch):
 def test_messages_without_a_task_are_an_error():
     with pytest.raises(PassagentError, match="names no task"):
         answer([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize(
+    "outcome", ["status: wrong_result\nAS: 0.9", "less exact than t = -5 in x:\n\nstatus: ok\nAS: 0.9"]
+)
+def test_what_is_not_exact_is_left_to_eager_next(task, outcome):
+    messages = played(task, [outcome], role="Your role is launch")
+    assert plan_of(answer(messages)).without == ("silu",)

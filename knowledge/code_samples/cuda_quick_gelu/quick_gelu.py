@@ -30,7 +30,9 @@ def quick_gelu(x, scale):
     x = x.contiguous()
     out = torch.empty_like(x)
     n = x.numel()
-    _quick_gelu[(triton.cdiv(n, 1024),)](x, out, n, float(scale), BLOCK=1024, num_warps=4, enable_fp_fusion=False)
+    _quick_gelu[(triton.cdiv(n, 1024),)](
+        x, out, n, float(scale), BLOCK=1024, num_warps=4, enable_fp_fusion=False
+    )
     return out
 
 

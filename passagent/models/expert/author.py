@@ -20,7 +20,7 @@ from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.writer import Knobs
+from passagent.models.expert.writer import Knobs, Launches
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
 
@@ -327,7 +327,7 @@ def _triton_kernels(routes: list[tuple[Family, AnyRoute]]) -> list[str]:
     names: dict[str, str] = {}
     for _, route in routes:
         for v in route.variants:
-            assert isinstance(v.kernel, cuda.Launches)
+            assert isinstance(v.kernel, Launches)
             for launch in v.kernel.launches:
                 name, k = f"_{launch.name}_kernel", 2
                 text = launch.source.replace(f"def {launch.name}(", f"def {name}(", 1)

@@ -201,6 +201,7 @@ class CppWriter(ValueWriter):
             inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *_indent(body), "}"]
             return self.around(stage, [*self.before_block, *inner, *self.after_block])
         inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *_indent(body), "}"]
+        inner = inner if body else []
         inner = [*self.before_block, *inner, *self.after_block]
         if vector is not self.g.tile:
             n = self.axis_size(vector)
@@ -233,9 +234,11 @@ class CppWriter(ValueWriter):
     def store(self, store: Store) -> None:
         depth = len(self.scope.axes)
         address = self.s.addresses[id(store)]
+        if self.copied(store):
+            return
         value = self.emit(self.unrounded(store), depth)
         name, dtype = self.outputs[store.out], store.expr.dtype
-        pointer, unit = self.pointer(id(store), name, dtype, address, const=False)
+        pointer, unit = self.pointer(name, dtype, address, const=False)
         if dtype in HALVES and unit:
             self.blocked = True
             buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
@@ -247,6 +250,20 @@ class CppWriter(ValueWriter):
             self.scope.lines[depth].append(f"{row}[j] = {value};")
         else:
             self.scope.lines[depth].append(f"{pointer} = {value};")
+
+    def copied(self, store: Store) -> bool:
+        """Elements that are only moved, in runs, are copied as they are."""
+        e, to = store.expr, self.s.addresses[id(store)]
+        if e.kind != "load" or self.uses.get(e, 0) > 1:
+            return False
+        if not (self.walks(to) and self.walks(self.s.addresses[e])):
+            return False
+        self.inputs[e.data] = e.dtype
+        source = self.pointer(self.names[e.data], e.dtype, self.s.addresses[e], const=True)[0]
+        target = self.pointer(self.outputs[store.out], e.dtype, to, const=False)[0]
+        ends = [text.removesuffix("[start + j]") for text in (source, target)]
+        self.after_block.append(f"std::copy_n({ends[0]} + start, count, {ends[1]} + start);")
+        return True
 
     def reduction(self, r: Expr) -> None:
         name, bound = r.data

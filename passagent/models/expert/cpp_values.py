@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
@@ -182,7 +181,7 @@ class ValueWriter(Writer):
     def load(self, e: Expr, depth: int) -> str:
         name, address = self.names[e.data], self.s.addresses[e]
         self.inputs[e.data] = e.dtype
-        pointer, unit = self.pointer(e, name, e.dtype, address, const=True)
+        pointer, unit = self.pointer(name, e.dtype, address, const=True)
         if e.dtype in HALVES and unit:
             self.blocked = True
             if pointer in self.values_of:
@@ -196,18 +195,17 @@ class ValueWriter(Writer):
             return f"{row}[j]"
         return f"static_cast<float>({pointer})" if e.dtype in HALVES else pointer
 
-    def pointer(self, key: Any, name: str, dtype: str, address: Address, const: bool) -> tuple[str, bool]:
+    def walks(self, address: Address) -> bool:
+        """Whether the innermost loop goes through memory element by element."""
+        vector = self.scope.axes[-1] if self.scope.axes else None
+        if vector is None or self.is_short(vector) or address.terms.get(vector) != (1, ()):
+            return False
+        return not any(e is not None and vector in self.s.axes(e.axes) for e, _ in address.rest)
+
+    def pointer(self, name: str, dtype: str, address: Address, const: bool) -> tuple[str, bool]:
         """(row pointer, True) where the innermost loop walks memory one by one, else (element, False)."""
         vector = self.scope.axes[-1] if self.scope.axes else None
-        opaque = (
-            any(e is not None and vector in self.s.axes(e.axes) for e, _ in address.rest) if vector else True
-        )
-        unit = (
-            vector is not None
-            and not self.is_short(vector)
-            and address.terms.get(vector) == (1, ())
-            and not opaque
-        )
+        unit = self.walks(address)
         level = len(self.scope.axes) - 1 if unit else len(self.scope.axes)
         parts = []
         for axis, mono in sorted(address.terms.items(), key=lambda kv: self.s.order.index(kv[0])):

@@ -7,12 +7,11 @@ that vary along the innermost axis are (ROWS, BLOCK) tensors, values of a row (R
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
 from passagent.models.expert.schedule import Address, Group, Schedule, Stage, Store
-from passagent.models.expert.writer import INFIX, Kernel, Knobs, Writer, closed
+from passagent.models.expert.writer import INFIX, Knobs, Launch, Launches, Writer, closed
 
 LONGEST = 65536
 """Lanes of a program, at most."""
@@ -46,28 +45,6 @@ _FORMS = {
     "expm1": "tl.exp({0}) - 1.0",
 }
 """Operations that are neither infix nor a choice."""
-
-
-@dataclass
-class Launch:
-    """One launch: the kernel's name, its arguments, and host expressions for its rows and lanes."""
-
-    name: str
-    source: str
-    arguments: list[str]
-    params: list[str]
-    sizes: list[str]
-    rows: list[str]
-    lanes: str
-    tiled: bool
-    """Lanes are split into tiles (rows counts them)."""
-
-
-@dataclass
-class Launches(Kernel):
-    """All launches of a region."""
-
-    launches: list[Launch] = None  # type: ignore[assignment]
 
 
 def generate(schedule: Schedule, name: str, names: list[str], outputs: list[str], knobs: Knobs) -> Launches:
@@ -325,11 +302,23 @@ class TritonWriter(Writer):
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
         if e.data in {"maximum", "minimum"}:
-            nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
-            return f"tl.{e.data}({args[0]}, {args[1]}{nan})"
+            return self.extreme(e, args)
         if e.data in _FORMS:
             return _FORMS[e.data].format(*args)
         raise Unsupported(e.data, "has no Triton form")
+
+    def extreme(self, e: Expr, args: list[str]) -> str:
+        """maximum or minimum; NaN stays, as in eager."""
+        if e.dtype not in FLOATING:
+            return f"tl.{e.data}({args[0]}, {args[1]})"
+        for k in (0, 1):
+            if e.args[k].kind != "const" and not args[k].isidentifier():
+                name = self.fresh("v")
+                self.line(f"{name} = {_bare(args[k])}")
+                args[k] = name
+        a, b = args
+        test = f"{a} {'<' if e.data == 'maximum' else '>'} {b}"
+        return f"tl.where({test if e.args[1].kind == 'const' else f'({test}) | ({b} != {b})'}, {b}, {a})"
 
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"

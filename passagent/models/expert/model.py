@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 import re
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError
-from passagent.models.expert.plan import Plan, neighbours, read_plans, start
+from passagent.models.expert.plan import Plan, neighbours, read_plans, safer, start
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
 EVALUATIONS = 2
@@ -28,6 +29,9 @@ _ROLES = {
     "launch": "Your role is the cost of a call",
 }
 _ROLES |= {"numerics": "Your role is numerics"}
+INEXACT = "inexact"
+"""Of an evaluation: correct, but some graph passes only at a tolerance looser than t = -5."""
+
 _capturing = threading.Lock()
 
 
@@ -40,6 +44,7 @@ class Episode:
     seed: int
     role: str
     parent: Plan | None
+    parent_status: str
     tried: set[Plan]
     """Plans of the parent, of earlier attempts and of this episode."""
     outcomes: list[tuple[Plan, str, float | None]] = field(default_factory=list)
@@ -86,12 +91,14 @@ def read(messages: list[Message]) -> Episode:
     start_part, _, rest = text.partition("# What was tried before")
     parents = read_plans(start_part)
     target = fields_.get("Target", "cpu").strip().partition(":")[0]
+    begun = re.search(r"the files of node .*: status (\w+)", start_part)
     episode = Episode(
         fields_["Task directory"].strip(),
         target,
         int(fields_.get("Episode seed", "0")),
         role,
         parents[0] if parents else None,
+        _exactness(begun.group(1), start_part) if begun else "",
         {*parents, *read_plans(rest)},
     )
     written: Plan | None = None
@@ -101,8 +108,7 @@ def read(messages: list[Message]) -> Episode:
                 found = read_plans(_argument(call, "file_text"))
                 written = found[0] if found else written
         elif message["role"] == "tool" and message.get("name") == "pass_evaluator" and written is not None:
-            status, score = _outcome(str(message["content"]))
-            episode.outcomes.append((written, status, score))
+            episode.outcomes.append((written, *_outcome(str(message["content"]))))
             episode.tried.add(written)
     return episode
 
@@ -115,9 +121,15 @@ def _argument(call: dict[str, Any], name: str) -> str:
 
 
 def _outcome(text: str) -> tuple[str, float | None]:
-    status = re.search(r"^status: (\w+)", text, re.M)
+    found = re.search(r"^status: (\w+)", text, re.M)
     score = re.search(r"^AS: ([\d.]+)\s*\Z", text, re.M)
-    return status.group(1) if status else "error", float(score.group(1)) if score else None
+    status = found.group(1) if found else "error"
+    return _exactness(status, text), float(score.group(1)) if score else None
+
+
+def _exactness(status: str, text: str) -> str:
+    """`ok` only if every graph passes at t = -5: that is what full credit needs."""
+    return INEXACT if status == "ok" and "less exact than t = -5" in text else status
 
 
 def choose(episode: Episode) -> Plan | None:
@@ -130,15 +142,18 @@ def choose(episode: Episode) -> Plan | None:
     good = [
         (score, k, plan)
         for k, (plan, status, score) in enumerate(episode.outcomes)
-        if status == "ok" and score
+        if status in {"ok", INEXACT} and score
     ]
     if good:
         base = max(good, key=lambda g: g[:2])[2]
     operators = fused_operators(episode.task, episode.target, base)
-    role = episode.role
-    if episode.outcomes and episode.outcomes[-1][1] not in {"ok", "infrastructure"}:
-        role = "fusion"
+    role, status = episode.role, episode.outcomes[-1][1] if episode.outcomes else episode.parent_status
     near = neighbours(base, episode.target, role, operators, episode.seed)
+    if status not in {"ok", INEXACT, "infrastructure", ""}:
+        near = neighbours(base, episode.target, "fusion", operators, episode.seed)
+    if status in {"wrong_result", INEXACT}:
+        failed = episode.outcomes[-1][0] if episode.outcomes else base
+        near = itertools.chain(safer(failed, fused_operators(episode.task, episode.target, failed)), near)
     return next((p for p in near if p not in episode.tried), None)
 
 

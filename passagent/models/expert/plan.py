@@ -55,6 +55,41 @@ _START = {
 """What a role changes first, and where its first draft differs from the default."""
 
 
+INEXACT: tuple[str, ...] = (
+    "layer_norm",
+    "group_norm",
+    "rms_norm",
+    "batch_norm",
+    "softmax",
+    "log_softmax",
+    "norm",
+    "gelu",
+    "silu",
+)
+INEXACT += (
+    "sigmoid",
+    "tanh",
+    "exp",
+    "mean",
+    "sum",
+    "adaptive_avg_pool2d",
+    "rsqrt",
+    "pow",
+    "div",
+    "truediv",
+    "add",
+)
+"""What differs from eager in the last place first; behind a cancellation that becomes a wrong result."""
+
+
+def safer(plan: Plan, operators: Iterable[str]) -> Iterator[Plan]:
+    """The plan with one more of the inexact operators left to eager."""
+    present = set(operators) - set(plan.without)
+    for op in INEXACT:
+        if op in present:
+            yield replace(plan, without=tuple(sorted((*plan.without, op))))
+
+
 def default(target: str) -> Plan:
     return replace(Plan(), **_numbers({name: values[0] for name, values in CHOICES[target].items()}))
 

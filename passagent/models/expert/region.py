@@ -57,6 +57,7 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
             if region is not None and worth(region):
                 found.regions.append(region)
     found.regions.sort(key=lambda r: -gain(r))
+    found.regions = [r for r in found.regions if gain(r) > 0] or found.regions[:1]
     if not found.regions:
         found.regions = _second_best(graph, inside, storage, depth)
     return found
@@ -104,6 +105,8 @@ def _lowerable(
                 raise Unsupported(name, "cannot be written in a pattern")
             trace = Trace()
             env: dict[fx.Node, Any] = {}
+            if not has_known_size(node):
+                raise Unsupported(name, "has a size that depends on data")
             for source in node.all_input_nodes:
                 env[source] = _input(trace, source)
             lower_node(trace, node, env, target, Types(), lambda path, value: value)
@@ -113,8 +116,17 @@ def _lowerable(
     return _with_consumers(graph, inside, refused)
 
 
+def has_known_size(node: fx.Node) -> bool:
+    """Whether every size of what an operator gives is a number in the example."""
+    value = example(node)
+    tensors = value if isinstance(value, tuple | list) else [value]
+    return all(type(n) is int for t in tensors if isinstance(t, torch.Tensor) for n in t.shape)
+
+
 def _input(trace: Trace, node: fx.Node) -> Any:
     value = example(node)
+    if not has_known_size(node):
+        raise Unsupported(op_name(node), "reads a tensor whose size depends on data")
     if isinstance(value, tuple | list):
         return tuple(trace.input(v.shape, Types().name(v.dtype)) for v in value)
     if not isinstance(value, torch.Tensor):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from passagent.models.expert.cuda import Launches
-from passagent.models.expert.writer import Kernel
+from passagent.models.expert.writer import Kernel, Launches
 
 
 @dataclass

@@ -57,6 +57,28 @@ class Kernel:
 
 
 @dataclass
+class Launch:
+    """One launch: the kernel's name, its arguments, and host expressions for its rows and lanes."""
+
+    name: str
+    source: str
+    arguments: list[str]
+    params: list[str]
+    sizes: list[str]
+    rows: list[str]
+    lanes: str
+    tiled: bool
+    """Lanes are split into tiles (rows counts them)."""
+
+
+@dataclass
+class Launches(Kernel):
+    """All launches of a region."""
+
+    launches: list[Launch]
+
+
+@dataclass
 class Knobs:
     """What a plan may choose."""
 
