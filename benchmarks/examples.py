@@ -118,6 +118,7 @@ def keep(entries: list[dict], device: str, out: Path | None) -> None:
     environment = next((e["again"]["environment"] for e in entries if e["again"]), {})
     command = " ".join(["python", *sys.argv])
     head = {"command": command, "commit": commit, "date": today, "environment": environment}
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(head | {"tasks": entries}, indent=1) + "\n")
 
 

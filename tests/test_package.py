@@ -1,0 +1,66 @@
+"""The package as people get it: a wheel that works outside the checkout."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The wheel's content in a directory of its own, as pip would lay it out."""
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = out.glob("*.whl")
+    site = out / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+def in_wheel(site, code, cwd):
+    """What `code` prints when only the wheel's passagent can be imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(site)!r})\n{code}"],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_wheel_finds_its_prompts_knowledge_and_configs(installed, tmp_path):
+    code = (
+        "import passagent; print(passagent.__file__)\n"
+        "from passagent import config, resources\n"
+        "from passagent.agent.prompt import roles\n"
+        "from passagent.experience.hints import load_hints\n"
+        "from passagent.experience.knowledge import search\n"
+        "print(sorted(config.presets()), len(roles()) > 3, len(load_hints()) >= 40, bool(search('fusion')))\n"
+        "print(resources.find('prompts/system.j2'))\n"
+        "from passagent.kernels import build; print(build.PRELUDE.is_file())"
+    )
+    file, found, prompt, prelude = in_wheel(installed, code, tmp_path).splitlines()
+    assert Path(file).is_relative_to(installed)
+    assert Path(prompt).is_relative_to(installed)
+    assert found == "['default', 'kernel_foundry', 'passnet'] True True True"
+    assert prelude == "True"
+
+
+def test_a_users_directory_overrides_file_by_file(installed, tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/mine.yaml").write_text("search: {iters: 3}\n")
+    (tmp_path / "configs/default.yaml").write_text("search: {iters: 5}\n")
+    code = (
+        f"import os; os.environ['PASSAGENT_RESOURCES'] = {str(tmp_path)!r}\n"
+        "from passagent.config import load_config, presets\n"
+        "print(load_config().search.iters, load_config('mine').search.iters, 'passnet' in presets())"
+    )
+    assert in_wheel(installed, code, tmp_path) == "5 3 True"
