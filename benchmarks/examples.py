@@ -52,6 +52,9 @@ def one(task: Path, device: str, iters: int, islands: int, runs: Path) -> dict:
     )
     seconds = time.monotonic() - started
     best = runs / "best" / task.name
+    for key in ("task_path", "runs_dir"):  # a path of the machine that measured tells nobody anything
+        run.pop(key, None)
+    (run.get("best") or {}).pop("path", None)
     entry = {"task": task.name, "run": run, "run_seconds": round(seconds, 1), "again": None}
     if run.get("best"):
         subprocess.run(
