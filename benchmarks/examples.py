@@ -113,9 +113,12 @@ def line(entry: dict) -> str:
 
 def keep(entries: list[dict], device: str, out: Path | None) -> None:
     """Write the raw results with the machine, the versions, the commit and the date."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
-    ).stdout.strip()
+    commit = (
+        subprocess.run(
+            ["git", "rev-parse", "--verify", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
+        ).stdout.strip()
+        or "unknown"
+    )
     today = datetime.date.today().isoformat()
     out = out or ROOT / "benchmarks/results" / f"examples-{device.replace(':', '')}-{today}.json"
     environment = next((e["again"]["environment"] for e in entries if e["again"]), {})
