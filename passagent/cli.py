@@ -32,6 +32,15 @@ class Dispatch(enum.StrEnum):
     dynamo = "dynamo"
 
 
+class Compiler(enum.StrEnum):
+    """What a benchmark measures."""
+
+    eager = "eager"
+    inductor = "inductor"
+    pass_dir = "pass_dir"
+    run = "run"
+
+
 TaskArgument = Annotated[
     str, typer.Argument(metavar="TASK", help="A task directory (graph_list.txt) or one subgraph directory.")
 ]
@@ -44,7 +53,10 @@ Json = Annotated[
     typer.Option("--json", envvar="PASSAGENT_JSON", help="One JSON object on stdout, all else on stderr."),
 ]
 Device = Annotated[
-    str | None, typer.Option(envvar="PASSAGENT_DEVICE", help="cpu, cuda or cuda:N.", show_default="cpu")
+    str | None,
+    typer.Option(
+        envvar="PASSAGENT_DEVICE", help="cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", show_default="cpu"
+    ),
 ]
 DispatchOption = Annotated[
     Dispatch | None,
@@ -76,6 +88,35 @@ MaxTokens = Annotated[
     int | None,
     typer.Option("--max-tokens", envvar="PASSAGENT_MAX_TOKENS", help="Stop after this many tokens."),
 ]
+MaxCost = Annotated[
+    float | None, typer.Option("--max-cost", envvar="PASSAGENT_MAX_COST", help="Spend at most this, USD.")
+]
+MaxEvals = Annotated[
+    int | None,
+    typer.Option("--max-evals", envvar="PASSAGENT_MAX_EVALS", help="Evaluate at most this many candidates."),
+]
+PriceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        envvar="PASSAGENT_PRICE",
+        metavar="MODEL=IN,OUT",
+        help="A model's price, USD per million tokens: input, output[, cached[, cache write]].",
+    ),
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        envvar="PASSAGENT_MODEL",
+        help="expert, openai/NAME, anthropic/NAME or replay:FILE; several with =WEIGHT share the work.",
+        show_default="expert",
+    ),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", envvar="PASSAGENT_BASE_URL", help="A compatible model server's address."),
+]
 TargetAs = Annotated[
     float | None,
     typer.Option("--target-as", envvar="PASSAGENT_TARGET_AS", help="Stop when a correct pass has this AS."),
@@ -96,14 +137,7 @@ def _root(
 @app.command()
 def run(
     task: TaskArgument,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PASSAGENT_MODEL",
-            help="expert, openai/NAME, anthropic/NAME or replay:FILE.",
-            show_default="expert",
-        ),
-    ] = None,
+    model: ModelOption = None,
     iters: Iters = None,
     islands: Annotated[
         int | None, typer.Option(envvar="PASSAGENT_ISLANDS", help="Populations that search side by side.")
@@ -113,14 +147,15 @@ def run(
     ] = None,
     device: Device = None,
     dispatch: DispatchOption = None,
-    base_url: Annotated[
-        str | None, typer.Option(envvar="PASSAGENT_BASE_URL", help="A compatible model server's address.")
-    ] = None,
+    base_url: BaseUrl = None,
     runs_dir: RunsDir = "runs",
     config: ConfigOption = None,
     set_: SetOption = None,
     max_time: MaxTime = None,
     max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_evals: MaxEvals = None,
+    price: PriceOption = None,
     target_as: TargetAs = None,
     new: Annotated[
         bool, typer.Option("--new", envvar="PASSAGENT_NEW", help="Do not go on with an unfinished equal run.")
@@ -131,8 +166,10 @@ def run(
     from passagent.commands import searching
 
     flags = {
-        "model.name": model,
+        **_model_flags(model, price),
         "model.base_url": base_url,
+        "search.max_cost": max_cost,
+        "search.max_evaluations": max_evals,
         "search.iters": iters,
         "search.islands": islands,
         "search.seed": seed,
@@ -151,6 +188,9 @@ def resume(
     iters: Iters = None,
     max_time: MaxTime = None,
     max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_evals: MaxEvals = None,
+    price: PriceOption = None,
     target_as: TargetAs = None,
     runs_dir: RunsDir = "runs",
     json: Json = False,
@@ -159,12 +199,35 @@ def resume(
     from passagent.commands import searching
 
     flags = {
+        **_model_flags(None, price),
         "search.iters": iters,
         "search.max_time_s": max_time,
         "search.max_tokens": max_tokens,
+        "search.max_cost": max_cost,
+        "search.max_evaluations": max_evals,
         "search.target_as": target_as,
     }
     searching.resume(run, _settings(None, flags), runs_dir, json)
+
+
+@app.command()
+def models(
+    model: ModelOption = None,
+    base_url: BaseUrl = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", envvar="PASSAGENT_CHECK", help="Ask each for one tiny tool call."),
+    ] = False,
+    price: PriceOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json: Json = False,
+) -> None:
+    """List the configured models, their addresses, keys and prices; exit code 1 if one fails --check."""
+    from passagent.commands import models as command
+
+    flags = {**_model_flags(model, price), "model.base_url": base_url}
+    command.models(config, _settings(set_, flags), check, json)
 
 
 @app.command()
@@ -176,11 +239,38 @@ def runs(runs_dir: RunsDir = "runs", json: Json = False) -> None:
 
 
 @app.command()
-def show(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """Show RUN: its tree, its best pass, what each island did."""
+def show(
+    run: RunArgument,
+    episode: Annotated[
+        int | None, typer.Argument(metavar="EPISODE", help="An episode's number: show its conversation.")
+    ] = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Show RUN: its tree, its best pass, what each island did; or one EPISODE of it, message by message."""
     from passagent.commands import looking
 
-    looking.show(run, runs_dir, json)
+    if episode is None:
+        looking.show(run, runs_dir, json)
+    else:
+        looking.show_episode(run, episode, runs_dir, json)
+
+
+@app.command()
+def prompt(
+    run: RunArgument,
+    node: Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")],
+    next_: Annotated[
+        bool,
+        typer.Option("--next", envvar="PASSAGENT_NEXT", help="As if an episode started from NODE now."),
+    ] = False,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Print what a model was shown when the episode that made NODE began."""
+    from passagent.commands import prompting
+
+    prompting.prompt(run, node, runs_dir, next_, json)
 
 
 @app.command()
@@ -208,15 +298,139 @@ def evaluate(
     ] = None,
     device: Device = None,
     dispatch: DispatchOption = None,
+    strict_passbench: Annotated[
+        bool,
+        typer.Option(
+            "--strict-passbench",
+            envvar="PASSAGENT_STRICT_PASSBENCH",
+            help="Measure by the paper's protocol, for comparison with published tables.",
+        ),
+    ] = False,
+    validator: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_VALIDATOR",
+            metavar="MODEL",
+            help="Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME.",
+        ),
+    ] = None,
+    base_url: BaseUrl = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", envvar="PASSAGENT_FRESH", help="Measure, whatever the store knows of it."),
+    ] = False,
+    runs_dir: RunsDir = "runs",
     config: ConfigOption = None,
     set_: SetOption = None,
     json: Json = False,
 ) -> None:
-    """Judge a pass directory on TASK: integrity, matching, correctness, speed, AS."""
+    """Judge a pass directory on TASK: integrity, matching, correctness, speed, AS.
+
+    A pass that was measured before on this machine is answered from the store.
+    """
     from passagent.commands import evaluating
 
-    flags = {"evaluator.device": device, "evaluator.dispatch": dispatch.value if dispatch else None}
-    evaluating.evaluate(task, pass_dir, config, _settings(set_, flags), json)
+    flags = {
+        "evaluator.device": device,
+        "evaluator.dispatch": dispatch.value if dispatch else None,
+        "evaluator.protocol": "passbench" if strict_passbench else None,
+        "validator.model": validator,
+        "validator.base_url": base_url,
+    }
+    evaluating.evaluate(task, pass_dir, config, _settings(set_, flags), runs_dir, fresh, json)
+
+
+@app.command()
+def bench(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists."),
+    ],
+    compiler: Annotated[
+        list[Compiler] | None,
+        typer.Option(
+            envvar="PASSAGENT_COMPILER",
+            help="eager (against itself), inductor, pass_dir, or run (a search on each task); repeatable.",
+            show_default="eager and inductor",
+        ),
+    ] = None,
+    device: Device = None,
+    dispatch: DispatchOption = None,
+    pass_dir: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_PASS_DIR",
+            help="Of --compiler pass_dir: task NAME's passes are in DIR/NAME.",
+            metavar="DIR",
+            show_default="TASK/pass_dir",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(envvar="PASSAGENT_MODEL", help="Of --compiler run: the model.", show_default="expert"),
+    ] = None,
+    iters: Annotated[
+        int | None, typer.Option(envvar="PASSAGENT_ITERS", help="Of --compiler run: episodes on each task.")
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_ROOT",
+            help="What the paths in sample lists are relative to.",
+            show_default="the list's directory, else the current one",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(envvar="PASSAGENT_OUT", help="Where results are kept.", show_default="runs/bench/NAME"),
+    ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", envvar="PASSAGENT_FRESH", help="Put the results in --out aside, measure anew."
+        ),
+    ] = False,
+    plots: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_PLOTS",
+            metavar="DIR",
+            help="Draw ES(t), S(t) and the speedups (needs passagent[report]).",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json: Json = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", envvar="PASSAGENT_CSV", help="The table as CSV on stdout.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", envvar="PASSAGENT_MARKDOWN", help="The table as Markdown on stdout.")
+    ] = False,
+) -> None:
+    """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
+    from passagent.commands import benching
+
+    flags = {
+        "model.name": model,
+        "search.iters": iters,
+        "evaluator.device": device,
+        "evaluator.dispatch": dispatch.value if dispatch else None,
+    }
+    benching.bench(
+        benching.Request(
+            tasks=tasks,
+            compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
+            preset=config,
+            settings=_settings(set_, flags),
+            pass_dirs=pass_dir,
+            root=root,
+            out=out,
+            fresh=fresh,
+            plots=plots,
+            form=benching.form_of(json=json, csv=csv, markdown=markdown),
+        )
+    )
 
 
 @tasks_app.command("check")
@@ -229,6 +443,20 @@ def tasks_check(
     from passagent.commands import evaluating
 
     evaluating.check_tasks(path, device or "cpu", json)
+
+
+def _model_flags(models: list[str] | None, prices: list[str] | None) -> dict[str, Any]:
+    """The settings behind `--model` and `--price`."""
+    found: dict[str, Any] = {}
+    if models:
+        from passagent.config import parse_models
+
+        found |= parse_models(models)
+    if prices:
+        from passagent.models.prices import parse_price
+
+        found["model.prices"] = dict(map(parse_price, prices))
+    return found
 
 
 def _settings(pairs: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:

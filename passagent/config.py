@@ -5,11 +5,12 @@ Every key of `configs/*.yaml` is a field here; an unknown key is an error that n
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from passagent import resources
 from passagent.errors import UsageError, nearest
@@ -23,19 +24,24 @@ class EvaluatorConfig(_Section):
     """How a candidate is judged (DESIGN 4; PassNet 3.5 and Appendices D-F)."""
 
     device: str = "cpu"
-    """`cpu`, `cuda` or `cuda:N`."""
+    """`cpu`, `cuda`, `cuda:N`, several of one model as `cuda:N,cuda:M`, or `cuda:all`."""
     dispatch: Literal["direct", "dynamo"] = "direct"
     """`direct` calls the rewritten GraphModule; `dynamo` keeps torch.compile's guards around it."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)
-    """Timed calls of each side."""
-    budget_s: float = Field(2.0, gt=0)
-    """Time for one side of one subgraph, s: slower calls get fewer warm-ups and trials (at least 10)."""
-    unstable_iqr: float = Field(0.2, gt=0)
-    """An interquartile range over this share of the median asks for another measurement."""
-    remeasure: int = Field(2, ge=0)
-    """Further measurements of an unstable subgraph, at most."""
+    """Timed calls of each side, at least."""
+    budget_s: float = Field(0.5, gt=0)
+    """Time for measuring one subgraph, s: slower calls get fewer warm-ups and trials."""
+    max_trials: int = Field(2000, ge=2)
+    """Timed calls of each side, at most: measuring goes on until the interval is narrow enough."""
+    interval: float = Field(0.005, gt=0)
+    """Half the width of the speedup's 95% interval that is good enough, relative."""
+    unstable: float = Field(0.05, gt=0)
+    """A subgraph whose interval stays wider than this (half its width, relative) is marked unstable."""
+    protocol: Literal["paired", "passbench"] = "paired"
+    """`paired`: both sides in turn, fresh values for every call. `passbench`: the paper's, with one set of
+    values, the candidate's trials first and eager's after, behind torch.compile's guards."""
     threads: int | None = Field(None, ge=1)
     """OpenMP threads of eager and candidate alike; None: all cores but one, which the referee and the machine
     need: a thread that has to wait for its core holds up all others, and that would be timed."""
@@ -49,22 +55,115 @@ class EvaluatorConfig(_Section):
     """Exponent of the slow-down penalty: s^(p+1) for s < 1."""
     single_replacement_func: bool = True
     """All passes of a candidate must share one `replacement_func` (PassBench)."""
+    host_extensions: bool = False
+    """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
+    no sandbox, and every result says so."""
 
 
-class ModelConfig(_Section):
+class ModelChoice(_Section):
+    """A model, and where it is."""
+
+    name: str
+    """`expert`, `openai/NAME`, `anthropic/NAME` or `replay:FILE`."""
+    base_url: str | None = None
+    """A compatible server's address; None: the provider's own, or what its ..._BASE_URL variable says."""
+    api: Literal["chat", "responses"] | None = None
+    """Which of OpenAI's APIs; None: Responses at OpenAI's own address, Chat Completions elsewhere."""
+
+
+class Member(ModelChoice):
+    """A model of an ensemble."""
+
+    weight: float = Field(1.0, gt=0)
+    """Its share of the episodes, relative to the others', before anything is known of them."""
+
+
+class ModelConfig(ModelChoice):
     """Which model writes passes, and how it is asked."""
 
     name: str = "expert"
-    """`expert`, `openai/NAME`, `anthropic/NAME` or `replay:FILE`."""
-    base_url: str | None = None
+    ensemble: list[Member] = []
+    """Several models, each episode written by one of them; then `name` says nothing."""
     temperature: float | None = None
     max_output_tokens: int = Field(16000, ge=1)
+    stream: bool | None = None
+    """Ask for the reply in pieces; None: if it may be longer than 4096 tokens."""
     timeout_s: float = Field(600.0, gt=0)
-    max_retries: int = Field(6, ge=0)
+    max_retries: int = Field(10, ge=0)
+    prices: dict[str, list[float]] = {}
+    """Of a model's name: [input, output, cached read, cached write], USD per million tokens; the last two may
+    be left out. They count before configs/prices.yaml."""
+
+    @field_validator("prices")
+    @classmethod
+    def _check_prices(cls, prices: dict[str, list[float]]) -> dict[str, list[float]]:
+        for name, figures in prices.items():
+            if not 2 <= len(figures) <= 4 or min(figures) < 0:
+                raise ValueError(f"the price of {name} is input, output[, cached[, cache write]]")
+        return prices
+
+    @property
+    def label(self) -> str:
+        """The model's name; of an ensemble `A=0.7 B=0.3`."""
+        return " ".join(f"{m.name}={m.weight:g}" for m in self.ensemble) or self.name
+
+    @property
+    def is_compatible(self) -> bool:
+        """Whether the server is not the provider's own."""
+        variable = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
+        return bool(self.base_url or os.environ.get(variable.get(self.name.partition("/")[0], ""), ""))
+
+    @property
+    def streams(self) -> bool:
+        """Whether replies are asked for in pieces."""
+        return self.max_output_tokens > 4096 if self.stream is None else self.stream
+
+    def of(self, choice: ModelChoice) -> ModelConfig:
+        """These settings for another model; what `choice` leaves open is as here.
+
+        The address and API that are given here hold for models of the same provider as the first one.
+        """
+        first = self.ensemble[0].name if self.ensemble else self.name
+        same = choice.name.partition("/")[0] == first.partition("/")[0]
+        base_url = choice.base_url or (self.base_url if same else None)
+        api = choice.api or (self.api if same else None)
+        return self.model_copy(update={"name": choice.name, "base_url": base_url, "api": api, "ensemble": []})
+
+    def members(self) -> list[ModelConfig]:
+        """The settings of each model that episodes are given to."""
+        return [self.of(member) for member in self.ensemble] or [self]
+
+
+class RolesConfig(_Section):
+    """Models of their own for work other than writing passes; None: the model of section `model`."""
+
+    hint_distiller: ModelChoice | None = None
+
+
+class ContextBudget(_Section):
+    """Estimated tokens that each part of the first message may take; what does not fit is cut, and said."""
+
+    task: int = Field(12_000, ge=200)
+    """The graphs' sources and shapes."""
+    parent: int = Field(8_000, ge=200)
+    """The parent's files; the whole of them is in the workspace."""
+    evaluation: int = Field(2_000, ge=200)
+    """The parent's evaluation."""
+    attempts: int = Field(1_000, ge=0)
+    """Earlier attempts; the newest are kept."""
+    hints: int = Field(1_500, ge=0)
+    """Hints; the best fitting are kept."""
+    knowledge: int = Field(1_500, ge=0)
+    """Passages of the knowledge documents; the best fitting are kept."""
 
 
 class AgentConfig(_Section):
     """One episode: one conversation from one parent node."""
+
+    tools: list[Literal["file_editor", "pass_evaluator", "search_knowledge"]] = Field(
+        ["file_editor", "pass_evaluator", "search_knowledge"], min_length=1
+    )
+    """Tools offered to the model."""
 
     max_steps: int = Field(20, ge=1)
     """Model calls in an episode, at most."""
@@ -76,6 +175,10 @@ class AgentConfig(_Section):
     """Hints shown to the model."""
     siblings: int = Field(8, ge=0)
     """Earlier attempts shown to the model, a line each."""
+    knowledge: int = Field(2, ge=0)
+    """Passages of the knowledge documents shown to the model."""
+    context_budget: ContextBudget = ContextBudget()
+    """Tokens for each part of the first message."""
 
 
 class SearchConfig(_Section):
@@ -104,7 +207,22 @@ class SearchConfig(_Section):
     target_as: float | None = None
     max_time_s: float | None = None
     max_tokens: int | None = None
+    max_cost: float | None = None
+    """USD."""
     max_evaluations: int | None = None
+
+
+class ValidatorConfig(_Section):
+    """A model's opinion on whether a right candidate cheats (Kernel Foundry 3.2.2)."""
+
+    model: str | None = None
+    """`openai/NAME`, `anthropic/NAME` or `replay:FILE`; None: nobody is asked."""
+    base_url: str | None = None
+    """Its address; None: that of the models of its provider."""
+    threshold: float = Field(0.5, ge=0, le=1)
+    """A likelihood over it flags the candidate."""
+    decisive: bool = False
+    """A flagged candidate is refused; else the flag is shown and changes nothing."""
 
 
 class Config(_Section):
@@ -112,8 +230,10 @@ class Config(_Section):
 
     evaluator: EvaluatorConfig = EvaluatorConfig()
     model: ModelConfig = ModelConfig()
+    roles: RolesConfig = RolesConfig()
     agent: AgentConfig = AgentConfig()
     search: SearchConfig = SearchConfig()
+    validator: ValidatorConfig = ValidatorConfig()
 
 
 def known_keys() -> list[str]:
@@ -175,6 +295,28 @@ def validate(data: dict[str, Any], where: str) -> Config:
             known = known_keys() if "." in key else list(Config.model_fields)
             raise UsageError(f"{where}: unknown key '{key}'{nearest(key, known)}") from error
         raise UsageError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from error
+
+
+def parse_models(words: list[str]) -> dict[str, Any]:
+    """The settings behind `--model NAME` or `--model A=0.7 --model B=0.3`. Raises UsageError."""
+    if len(words) == 1 and _weighted(words[0])[1] is None:
+        return {"model.name": words[0], "model.ensemble": []}
+    members = []
+    for word in words:
+        name, weight = _weighted(word)
+        if weight is not None and not weight > 0:
+            raise UsageError(f"--model {word}: the weight must be over 0")
+        members.append({"name": name, "weight": 1.0 if weight is None else weight})
+    return {"model.ensemble": members}
+
+
+def _weighted(word: str) -> tuple[str, float | None]:
+    """`A=0.7` as name and weight; the weight is None where there is none."""
+    name, separator, figure = word.rpartition("=")
+    try:
+        return (name, float(figure)) if separator and name else (word, None)
+    except ValueError:
+        return word, None
 
 
 def parse_set(pairs: list[str]) -> dict[str, Any]:

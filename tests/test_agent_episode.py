@@ -24,6 +24,13 @@ START: list[Message] = [{"role": "system", "content": "be exact"}, {"role": "use
 CREATE = ("file_editor", {"command": "create", "path": "A.py", "file_text": "x = 1\n"})
 LIST = ("file_editor", {"command": "create", "path": MANIFEST, "file_text": '["A"]'})
 EVALUATE = ("pass_evaluator", {})
+DONE = ["done", "done"]
+"""The first of it is answered by a nudge where nothing was evaluated."""
+
+
+def replies(messages: list[Message]) -> int:
+    """How many replies a conversation has, those that a note stands for included."""
+    return sum(message["role"] == "assistant" or message.get("replies", 0) for message in messages)
 
 
 class Episode:
@@ -101,7 +108,7 @@ def test_call_ids_are_made_unique(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_observations(tmp_path: Path, call: tuple[str, Any], said: str) -> None:
-    episode = Episode(tmp_path, ScriptedModel([calling(call), "done"]))
+    episode = Episode(tmp_path, ScriptedModel([calling(call), *DONE]))
     assert episode.run().reason == "done"
     (result,) = episode.results()
     assert result.startswith("error: ")
@@ -111,7 +118,7 @@ def test_mistakes_are_observations(tmp_path: Path, call: tuple[str, Any], said: 
 
 def test_lone_surrogates_in_arguments_reach_no_file(tmp_path: Path) -> None:
     call = ("file_editor", '{"command": "create", "path": "A.py", "file_text": "x = \'\\ud800\'\\n"}')
-    episode = Episode(tmp_path, ScriptedModel([calling(call), "done"]))
+    episode = Episode(tmp_path, ScriptedModel([calling(call), *DONE]))
     episode.run()
     assert episode.workspace.read("A.py") == "x = '\ufffd'\n"
 
@@ -119,11 +126,12 @@ def test_lone_surrogates_in_arguments_reach_no_file(tmp_path: Path) -> None:
 def test_empty_and_cut_off_replies_are_remarked(tmp_path: Path) -> None:
     cut_text = Reply(assistant("so I thi"), Usage(1, 1), LENGTH)
     cut_call = Reply(calling(CREATE, LIST), Usage(1, 1), LENGTH)
-    episode = Episode(tmp_path, ScriptedModel(["", cut_text, cut_call, "done"]))
-    assert episode.run() == EpisodeEnd("done", 4, "done")
+    episode = Episode(tmp_path, ScriptedModel(["", cut_text, cut_call, *DONE]))
+    assert episode.run() == EpisodeEnd("done", 5, "done")
     remarks = [m["content"] for m in episode.messages[2:] if m["role"] == "user"]
     assert "empty" in remarks[0]
     assert "cut off" in remarks[1]
+    assert "has not been evaluated" in remarks[2]
     first, second = episode.results()
     assert "written" in first
     assert second.startswith("error: ")
@@ -199,7 +207,7 @@ def test_context_overflow_folds_and_goes_on(tmp_path: Path) -> None:
         if size > 30_000:
             raise ContextOverflow("too long")
         steps = sum(message["role"] == "assistant" for message in messages)
-        return "done" if steps == 6 else calling(("file_editor", {"command": "view", "path": "A.py"}))
+        return "done" if steps >= 6 else calling(("file_editor", {"command": "view", "path": "A.py"}))
 
     files = {"A.py": "x = 1  # " + "long " * 1500 + "\n"}
     episode = Episode(tmp_path, ScriptedModel(small_window), files)
@@ -210,15 +218,130 @@ def test_context_overflow_folds_and_goes_on(tmp_path: Path) -> None:
     def no_window(messages: list[Message], tools: Any) -> Any:
         raise ContextOverflow("never fits")
 
-    assert Episode(tmp_path, ScriptedModel(no_window)).run() == EpisodeEnd("context", 0, "never fits")
+    assert Episode(tmp_path, ScriptedModel(no_window)).run() == EpisodeEnd("context", 0, "")
 
 
 def test_knowledge_is_searched_and_read(tmp_path: Path) -> None:
     calls = [("search_knowledge", {"query": "row softmax"}), ("search_knowledge", {"path": "index.md"})]
-    episode = Episode(tmp_path, ScriptedModel([calling(*calls), "done"]))
+    episode = Episode(tmp_path, ScriptedModel([calling(*calls), *DONE]))
     episode.tools[2] = search_knowledge(
         search=lambda query, limit: [Passage("guide/rows.md", "Rows", f"about {query}, {limit}")],
         read=lambda path: f"text of {path}",
     )
     episode.run()
     assert episode.results() == ["[guide/rows.md] Rows\nabout row softmax, 6", "text of index.md"]
+
+
+def scored(*verdicts: str) -> list[str]:
+    """What the evaluator says in turn: `ok 1.2`."""
+    return [
+        f"stage\n\nstatus: {verdict.split()[0]}\nAS: {float(verdict.split()[1]):.4f}" for verdict in verdicts
+    ]
+
+
+class Scored(Episode):
+    """An episode whose evaluations are as told."""
+
+    def __init__(self, path: Path, model: Any, verdicts: list[str], **limits: Any) -> None:
+        super().__init__(path, model, {"A.py": "x = 0\n", MANIFEST: '["A"]'}, **limits)
+        self.verdicts = scored(*verdicts)
+        self.tools[1] = pass_evaluator(self.workspace, self.submit, start_as=1.1)
+
+    async def submit(self, files: dict[str, str], call_id: str) -> str:
+        self.submitted.append((files, call_id))
+        return self.verdicts[len(self.submitted) - 1]
+
+
+def write(text: str) -> tuple[str, dict[str, Any]]:
+    return ("file_editor", {"command": "create", "path": "A.py", "file_text": text})
+
+
+def restore(version: int) -> tuple[str, dict[str, Any]]:
+    return ("file_editor", {"command": "restore", "path": ".", "version": version})
+
+
+RESTORING = [
+    calling(write("x = 1\n"), EVALUATE),
+    calling(write("x = 2\n"), EVALUATE),
+    calling(write("x = 3\n"), EVALUATE),
+    calling(restore(2)),
+    calling(("file_editor", {"command": "undo_edit", "path": "A.py"}), restore(0), restore(9), restore(2)),
+    "the second was best",
+]
+VERDICTS = ["mismatch 0.1", "ok 1.4", "ok 1.3"]
+
+
+def test_the_best_version_is_named_and_can_be_gone_back_to(tmp_path: Path) -> None:
+    episode = Scored(tmp_path, ScriptedModel(RESTORING), VERDICTS)
+    assert episode.run() == EpisodeEnd("done", 6, "the second was best")
+    told = [text.split("\n")[0] for text in episode.results() if "status:" in text]
+    assert told[0].startswith("version 1 of this episode; the best is version 0, what you began with (AS 1.1")
+    assert told[1] == "version 2 of this episode, its best so far"
+    assert told[2].startswith("version 3 of this episode; the best is version 2 (AS 1.4000)")
+    back, undone, start, unknown, again = episode.results()[-5:]
+    assert "as in version 2; changed: A.py" in back
+    assert "x = 3" in undone
+    assert "as in version 0" in start
+    assert unknown == "error: version 9: there are versions 0 to 3"
+    assert "as in version 2" in again
+    assert episode.workspace.read("A.py") == "x = 2\n"
+
+
+def test_versions_outlive_the_process(tmp_path: Path) -> None:
+    whole = Scored(tmp_path / "whole", ScriptedModel(RESTORING), VERDICTS)
+    whole.run()
+
+    def by_position(messages: list[Message], tools: Any) -> Any:
+        return RESTORING[replies(messages)]
+
+    for kept in range(2, len(whole.messages) + 1):
+        episode = Scored(tmp_path / str(kept), ScriptedModel(by_position), VERDICTS)
+        stored = json.loads(json.dumps(whole.messages[:kept]))
+        episode.submitted = whole.submitted[: evaluations(stored)]
+        episode.run(stored)
+        assert episode.messages == whole.messages
+        assert episode.workspace.read("A.py") == "x = 2\n"
+
+
+def test_texts_are_nudged_once_where_work_would_be_lost(tmp_path: Path) -> None:
+    at_once = Episode(tmp_path / "a", ScriptedModel(["I think so", "I am sure"]))
+    assert at_once.run() == EpisodeEnd("done", 2, "I am sure")
+    edited = [calling(CREATE, LIST), calling(EVALUATE), calling(CREATE), "ready", calling(EVALUATE), "ready"]
+    episode = Episode(tmp_path / "b", ScriptedModel(edited))
+    assert episode.run() == EpisodeEnd("done", 6, "ready")
+    assert len(episode.submitted) == 2
+    empty = Episode(tmp_path / "c", ScriptedModel(["", " ", "\n", "never asked for"]))
+    assert empty.run() == EpisodeEnd("empty", 3, "\n")
+
+
+def test_no_secret_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = 'planted-"value"-1'
+    monkeypatch.setenv("SOME_API_KEY", planted)
+    echo = ("file_editor", {"command": "create", "path": "A.py", "file_text": f"# {planted}\n"})
+    said = f"the key is {planted}; Authorization: Bearer abcdefgh12345678"
+    episode = Episode(tmp_path, ScriptedModel([calling(echo, LIST, EVALUATE, content=said), "done"]))
+    episode.run()
+    saved = json.dumps([message for message, _ in episode.saved])
+    assert "planted-" not in saved and "abcdefgh12345678" not in saved
+    assert "<SOME_API_KEY>" in saved
+    assert episode.submitted[0][0]["A.py"] == "# <SOME_API_KEY>\n"
+    assert [message for message, _ in episode.saved] == episode.messages[2:]
+
+
+def test_a_used_up_budget_leaves_an_episode_that_goes_on(tmp_path: Path) -> None:
+    class BudgetExceeded(Exception):
+        pass
+
+    def poor(messages: list[Message], tools: Any) -> Any:
+        if replies(messages) == 1:
+            raise BudgetExceeded
+        return calling(CREATE, LIST)
+
+    episode = Episode(tmp_path, ScriptedModel(poor))
+    with pytest.raises(BudgetExceeded):
+        episode.run()
+    episode.model = ScriptedModel([calling(EVALUATE), "done"])
+    stored = [*episode.messages]
+    assert episode.run(stored).reason == "done"
+    assert len(episode.model.calls) == 2
+    assert len(episode.submitted) == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from passagent.agent.fold import estimate_tokens, fold
+from passagent.agent.excerpt import excerpts
+from passagent.agent.fold import fold
 from passagent.agent.observe import observation, read_as, read_status
+from passagent.agent.tokens import message_tokens
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.models.types import Message, assistant
 
@@ -144,7 +146,7 @@ def long_conversation() -> list[Message]:
 
 def test_folding_spares_the_task_the_best_and_the_last_error() -> None:
     messages = long_conversation()
-    sent = fold(messages, 3500)
+    sent = fold(messages, 3500).messages
     results = [message["content"] for message in sent if message["role"] == "tool"]
     assert results[0].startswith("[folded: 1 lines of file_editor")
     assert results[1].endswith("AS: 1.9000")
@@ -153,7 +155,7 @@ def test_folding_spares_the_task_the_best_and_the_last_error() -> None:
     assert results[-2:] == ["v" * 2000] * 2
     assert sent[:2] == messages[:2]
     assert [m["role"] for m in sent] == [m["role"] for m in messages]
-    assert sum(map(estimate_tokens, sent)) <= 3500
+    assert sum(map(message_tokens, sent)) <= 3500
     assert messages == long_conversation()
 
 
@@ -161,11 +163,87 @@ def test_folding_changes_the_prefix_seldom() -> None:
     messages = long_conversation()
     for number in range(8, 40):
         messages += [assistant("looking"), result(number, "v" * 2000)]
-    sent = [fold(messages[:length], 10_000) for length in range(4, len(messages) + 1, 2)]
+    sent = [fold(messages[:length], 10_000).messages for length in range(4, len(messages) + 1, 2)]
     changes = sum(before != after[: len(before)] for before, after in pairwise(sent))
     assert 2 <= changes <= 5
 
 
 def test_nothing_is_folded_within_the_budget() -> None:
     messages = long_conversation()
-    assert fold(messages, 100_000) == messages
+    assert fold(messages, 100_000).messages == messages
+
+
+SOURCE = '''"""Fuses it."""
+
+from passagent.kernels import cpp_kernel
+
+kernel = cpp_kernel(
+    """
+void scale(float* out, const float* a, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = b[i];
+}""",
+    "scale",
+)
+
+
+def fused(a):
+    return kernel(a, missing)
+'''
+
+
+def test_errors_quote_the_lines_they_mean() -> None:
+    files = {"Fused.py": SOURCE, "lib/helper.py": "x = 1\ny = 2\n"}
+    build = "scale does not compile:\nscale.cpp:3:45: error: 'b' was not declared in this scope (Fused.py:5)"
+    text = observation(evaluation("compile_error", [graph("g", "compile_error", error=build)]), files=files)
+    assert "  >  8    for (int64_t i = 0; i < n; ++i) out[i] = b[i];" in text
+    assert "  >  5  kernel = cpp_kernel(" in text
+    error = "NameError: name 'missing' is not defined (Fused.py:15)"
+    text = observation(evaluation("runtime_error", [graph("g", "runtime_error", error=error)]), files=files)
+    assert "  Fused.py:\n    13  \n    14  def fused(a):\n  > 15      return kernel(a, missing)" in text
+    rule = Violation(rule="torch_op", file="lib/helper.py", line=2, message="computes; write a kernel")
+    text = observation(evaluation("refused", [], violations=[rule]), files=files)
+    assert "[torch_op] lib/helper.py:2: computes; write a kernel" in text
+    assert ">  2  y = 2" in text
+    for message in ("other.py:3: no such file", "Fused.py:999: beyond", "scale.cpp:999: beyond", "x" * 9000):
+        assert excerpts(message, files) == ""
+    assert excerpts("\n".join(f"Fused.py:{line}" for line in range(1, 17)), files).count(">") == 3
+
+
+def test_intervals_and_exactness_are_told() -> None:
+    row = fast("g", 1.5).model_copy(update={"speedup": Speedup(e2e=1.5, low=1.43, high=1.58)})
+    text = observation(
+        evaluation("ok", [row], as_score=1.5, as_low=1.43, as_high=1.58), diagnosis="memory-bound on 1 of 1"
+    )
+    assert "speedup over eager [95% interval], slowest first:" in text
+    assert "1.500x [1.430, 1.580]" in text
+    assert "AS 1.5000 [1.4300, 1.5800]" in text
+    assert "diagnosis: memory-bound on 1 of 1" in text
+    worst = Worst(output=0, index=[7], expected=1.0, got=1.1)
+    wrong = [
+        graph(
+            f"g{i}",
+            "wrong_result",
+            worst=worst,
+            passes_from_t=t,
+            float64_error=3e-3,
+            eager_float64_error=1e-7,
+        )
+        for i, t in enumerate([-2, None])
+    ]
+    text = observation(evaluation("wrong_result", wrong, as_score=0.2))
+    assert "g0 (float32): output 0 at [7]: expected 1, got 1.1; it passes from t = -2 on" in text
+    assert "g1 (float32): output 0 at [7]: expected 1, got 1.1; it passes at no t" in text
+    assert "relative error against float64 0.003, eager's own 1e-07" in text
+
+
+def test_many_kinds_of_failure_stay_short() -> None:
+    graphs = [graph(f"bad{i}", "runtime_error", error=f"error {i} " + "e" * 3000) for i in range(50)]
+    text = observation(evaluation("runtime_error", graphs, as_score=0.1))
+    assert len(text) < 15_000
+    assert "... 44 more kinds of failure ..." in text
+
+
+def test_lines_of_a_cuda_kernel_are_quoted() -> None:
+    source = SOURCE.replace("cpp_kernel", "cuda_kernel").replace("void scale", "__global__ void scale")
+    for message in ("scale.cu(3): error: identifier", "scale.cu:3:45: error"):
+        assert ">  8    for (int64_t i" in excerpts(message, {"Fused.py": source})

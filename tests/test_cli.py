@@ -113,7 +113,7 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
         ),
         (["run", "task", "--iters", "0"], "search.iters = 0: input should be greater than or equal to 1"),
         (["run", "task", "--iters", "many"], "--iters"),
-        (["run", "task", "--device", "gpu"], "--device gpu: write cpu, cuda or cuda:N"),
+        (["run", "task", "--device", "gpu"], "--device gpu: write cpu, cuda, cuda:N"),
         (["run", "task", "--dispatch", "quick"], "--dispatch"),
         (["run", "task", "--runs-dir", "file/runs"], "file/runs: cannot be written"),
         (["run"], "TASK"),
@@ -261,7 +261,7 @@ def test_a_closed_pipe_is_no_error(tmp_path, stored):
 def test_eval_tells_people_and_programs(call, tmp_path):
     task = tiny.write_task(tmp_path / "real")
     tiny.candidate().write(task / "pass_dir")
-    few = ["--set", "evaluator.warmups=2", "--set", "evaluator.trials=10", "--set", "evaluator.remeasure=0"]
+    few = ["--set", "evaluator.warmups=2", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]
     code, out, _ = call("eval", task, "--json", *few)
     assert code == 0
     data = json.loads(out)

@@ -1,10 +1,13 @@
-"""Comparison of outputs: metadata exactly, values by level."""
+"""Comparison of outputs: metadata exactly, values by level, and errors against float64."""
 
+import pytest
 import torch
-from hypothesis import given
+import torch.nn.functional as F
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from passagent.evaluator.compare import compare
+from passagent.evaluator.exactness import Expected, Fact, as_exact, exactness, extreme_problem
 from passagent.evaluator.rounding import to_bfloat16_bits
 from passagent.evaluator.score import tolerance
 
@@ -67,3 +70,234 @@ def test_the_interpreters_cast_to_bfloat16_rounds_as_torch_does():
     rounded = torch.from_numpy(to_bfloat16_bits(values.numpy()).view("int16")).view(torch.bfloat16)
     assert torch.equal(rounded.isnan(), values.isnan())
     assert torch.equal(rounded.nan_to_num(), values.bfloat16().nan_to_num())
+
+
+FACT = Fact(contiguous=True, device="cpu")
+
+
+def expected(exact, *eager) -> Expected:
+    return Expected(list(eager), [FACT] * len(eager), exact)
+
+
+def random(*shape, seed=0, dtype=torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def tf32(x: torch.Tensor) -> torch.Tensor:
+    """float32 rounded to TF32's ten bits, to nearest even."""
+    bits = x.contiguous().view(torch.int32)
+    return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+
+def through(narrow):
+    """Arithmetic on operands that are first rounded by `narrow`, as tensor cores have it."""
+    return lambda x, w: narrow(x) @ narrow(w)
+
+
+def gelu_norm(x, w):
+    return F.gelu(F.layer_norm(x @ w, (w.shape[1],)))
+
+
+def gated(x, w):
+    return F.silu(x @ w) * torch.sigmoid(x.sum(-1, keepdim=True))
+
+
+def softmax(x, w):
+    return torch.softmax(x @ w / 4, -1) @ w.T
+
+
+REDUCED = {
+    "tf32 operands": (torch.matmul, through(tf32)),
+    "half operands": (torch.matmul, through(lambda x: x.half().float())),
+    "bfloat16 operands": (torch.matmul, through(lambda x: x.bfloat16().float())),
+    "a tf32 product in a chain": (gelu_norm, lambda x, w: gelu_norm(tf32(x), tf32(w))),
+    "half throughout": (gelu_norm, lambda x, w: gelu_norm(x.half(), w.half()).float()),
+    "bfloat16 throughout": (gated, lambda x, w: gated(x.bfloat16(), w.bfloat16()).float()),
+    "tf32 before a softmax": (softmax, lambda x, w: softmax(tf32(x), tf32(w))),
+    "a result rounded to half": (gated, lambda x, w: gated(x, w).half().float()),
+    "a result rounded to tf32": (torch.matmul, lambda x, w: tf32(x @ w)),
+}
+shapes = st.sampled_from([(8, 32), (16, 64), (5, 130)])
+
+
+@given(st.sampled_from(sorted(REDUCED)), shapes, st.integers(0, 999), st.sampled_from([1e-3, 1.0, 50.0]))
+def test_float32_computed_in_less_is_reduced(name, shape, seed, scale):
+    """Whatever the size of the values: the tolerance at t = 1 lets much of it pass."""
+    function, narrow = REDUCED[name]
+    if name == "half throughout" or function is gated:
+        scale = 1.0  # half overflows; and rows that differ by powers of ten hide each other's errors
+    x, w = random(*shape, seed=seed) * scale, random(shape[1], 24, seed=seed + 1)
+    eager, exact = function(x, w), function(x.double(), w.double())
+    found = exactness(expected([exact], eager), [narrow(x, w)])
+    assume(found.candidate > 2**-15)  # softmax of nearly equal values may lie on float16's grid by chance
+    assert found.reduced
+    assert not as_exact(expected([exact], eager), [narrow(x, w)])
+    assert not found.far
+    assert found.candidate > found.eager
+
+
+def reordered(x, w):
+    """The same sum in blocks, from the end."""
+    order = torch.arange(x.shape[-1] - 1, -1, -1)
+    total = torch.zeros(x.shape[0], w.shape[1])
+    for block in order.split(7):
+        total = total + x[:, block] @ w[block]
+    return total
+
+
+def one_by_one(x, w):
+    total = torch.zeros(x.shape[0], w.shape[1])
+    for i in range(x.shape[1]):
+        total = total + x[:, i, None] * w[i]
+    return total
+
+
+HONEST = {
+    "in blocks": (torch.matmul, reordered),
+    "one by one": (torch.matmul, one_by_one),
+    "in float64": (torch.matmul, lambda x, w: (x.double() @ w.double()).float()),
+    "mean by one pass": (
+        lambda x, w: (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt(),
+        lambda x, w: (
+            (x - x.sum(-1, keepdim=True) / x.shape[-1])
+            * torch.rsqrt(x.square().mean(-1, keepdim=True) - x.mean(-1, keepdim=True).square() + 1e-5)
+        ),
+    ),
+    "exp2 for exp": (
+        softmax,
+        lambda x, w: (
+            torch.exp2(_log2(x @ w / 4)).div(torch.exp2(_log2(x @ w / 4)).sum(-1, keepdim=True)) @ w.T
+        ),
+    ),
+    "an approximate sigmoid": (gated, lambda x, w: gated(x, w) * (1 + 2**-20)),
+}
+
+
+def _log2(x):
+    return (x - x.amax(-1, keepdim=True)) * 1.4426950408889634
+
+
+@given(st.sampled_from(sorted(HONEST)), shapes, st.integers(0, 999), st.sampled_from([1e-3, 1.0, 50.0]))
+def test_float32_in_another_order_is_not_reduced(name, shape, seed, scale):
+    function, other = HONEST[name]
+    x, w = random(*shape, seed=seed) * scale, random(shape[1], 24, seed=seed + 1)
+    if name == "an approximate sigmoid":
+        x = x / scale
+    eager, exact = function(x, w), function(x.double(), w.double())
+    found = exactness(expected([exact], eager), [other(x, w)])
+    assert not found.reduced
+    assert not found.far
+
+
+@given(st.sampled_from([torch.bfloat16, torch.float16]), shapes, st.integers(0, 999))
+def test_half_outputs_as_exact_as_eagers_or_better_are_exact(dtype, shape, seed):
+    x, w = random(*shape, seed=seed, dtype=dtype), random(shape[1], 24, seed=seed + 1, dtype=dtype)
+    eager, exact = gelu_norm(x, w), gelu_norm(x.double(), w.double())
+    fused = gelu_norm(x.float(), w.float()).to(dtype)  # rounded once: it differs from eager's
+    for have in (eager.clone(), fused, exact.to(dtype)):
+        found = exactness(expected([exact], eager), [have])
+        assert as_exact(expected([exact], eager), [have])
+        assert (found.reduced, found.far) == (False, False)
+    coarse = (exact * 16).round() / 16
+    assert not as_exact(expected([exact], eager), [coarse.to(dtype)])
+
+
+def test_a_few_elements_on_the_other_side_of_a_jump_do_not_count():
+    x = random(64, 64)
+    exact = torch.floor(x.double() * 4) + x.double()
+    eager = exact.float()
+    have = eager.clone()
+    have.view(-1)[::40] += 1.0  # 2.5 in 100 rounded the other way
+    found = exactness(expected([exact], eager), [have])
+    assert not found.reduced
+    assert not found.far
+    assert found.candidate < 1e-6
+    have.view(-1)[::5] += 1.0
+    assert exactness(expected([exact], eager), [have]).candidate > 0.1
+
+
+GARBAGE = {
+    "zeros": torch.zeros_like,
+    "noise": lambda x: random(*x.shape, seed=7),
+    "its negative": lambda x: -x,
+    "twice": lambda x: 2 * x,
+    "another row": lambda x: x.roll(1, 0),
+    "a tenth off": lambda x: x * 1.1,
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e6])
+def test_garbage_is_far_and_not_reduced(name, scale):
+    x, w = random(16, 64), random(64, 24, seed=1)
+    exact = x.double() @ w.double() * scale
+    eager = (x @ w) * scale
+    found = exactness(expected([exact], eager), [GARBAGE[name](eager)])
+    assert (found.far, found.reduced) == (True, False)
+    assert not as_exact(expected([exact], eager), [GARBAGE[name](eager)])
+
+
+def test_tiny_values_hide_under_the_tolerance_but_not_here():
+    eager = random(8, 8) * 1e-7
+    zeros = torch.zeros(8, 8)
+    assert compare([eager], [zeros]).passes_from_t <= -5
+    assert exactness(expected([eager.double()], eager), [zeros]).far
+
+
+def test_the_worst_output_counts():
+    x, n = random(16, 16), torch.arange(4)
+    given_ = expected([x.double(), n, x.double()], x, n, x)
+    assert not exactness(given_, [x, n, x]).reduced
+    for position in (0, 2):
+        have = [x, n, x]
+        have[position] = tf32(x)
+        found = exactness(given_, have)
+        assert found.reduced
+        assert found.candidate > 2**-14
+        have[position] = torch.zeros_like(x)
+        assert exactness(given_, have).far
+
+
+def test_nothing_is_known_without_float64():
+    x = random(4)
+    assert exactness(expected(None, x), [x]) is None
+    assert exactness(expected([x.double()] * 2, x), [x]) is None
+
+
+def test_empty_constant_and_infinite_outputs():
+    empty, zero = torch.empty(0, 3), torch.zeros(3)
+    infinite = torch.tensor([1.0, float("inf"), float("nan")])
+    for x in (empty, zero, infinite):
+        found = exactness(expected([x.double()], x), [x.clone()])
+        assert (found.candidate, found.reduced, found.far) == (0.0, False, False)
+        assert as_exact(expected([x.double()], x), [x.clone()])
+
+
+def test_a_float64_of_another_shape_vouches_for_nothing():
+    x = random(8)
+    assert not as_exact(expected([random(32).double()], x), [random(8, seed=1)])
+
+
+def test_a_float64_that_eager_is_far_from_vouches_for_nothing():
+    eager, garbage = random(8, 8), random(8, 8, seed=1).double()
+    assert not as_exact(expected([garbage], eager), [random(8, 8, seed=2)])
+
+
+def test_large_inputs_want_finite_and_near_outputs():
+    inf = float("inf")
+    eager = random(16, 16) * 1e4
+    given_ = expected([eager.double()], eager)
+    assert extreme_problem(given_, [eager * (1 + 2**-12)]) is None
+    assert extreme_problem(expected(None, eager), [eager.clone()]) is None
+    overflown = eager.clone()
+    overflown[0, 0] = inf
+    assert "not finite" in extreme_problem(given_, [overflown])
+    assert extreme_problem(expected([eager.double()], overflown), [overflown]) is None
+    assert extreme_problem(expected([eager.double()], overflown), [eager]) is None  # better than eager
+    assert "far" in extreme_problem(given_, [eager * 1.2])
+    assert "output 1" in extreme_problem(expected([eager.double()] * 2, eager, eager), [eager, -eager])
+    naive = torch.full((4,), float("nan"))
+    assert extreme_problem(expected([naive.double()], naive), [torch.zeros(4)]) is None
+    numbers = torch.arange(3)
+    assert extreme_problem(expected([numbers], numbers), [numbers + 1]) is None

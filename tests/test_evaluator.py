@@ -1,27 +1,22 @@
 """The referee on a small real task: honest work is scored, and every failure gets its own status."""
 
-import asyncio
-import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import HONEST, KERNEL, candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import TaskError, UsageError
-from passagent.evaluator.pool import EvaluatorPool
-from passagent.evaluator.process import Answer
-from passagent.evaluator.referee import Referee, check_device
+from passagent.errors import TaskError
+from passagent.evaluator import baseline
+from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.timing import Samples, clocks_agree
 from passagent.tasks.reader import load_task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, remeasure=0, timeout_s=20, memory_gb=6)
+CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=20, memory_gb=6)
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +30,30 @@ def referee():
         yield one
 
 
+@pytest.fixture(scope="module")
+def other():
+    """A second referee, started where a key is set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "sk-planted-secret")
+        with Referee(CONFIG) as one:
+            yield one
+
+
 def test_an_honest_pass_is_scored(referee, task):
     result = referee.evaluate(task, candidate())
     assert result.status == "ok"
     assert result.violations == []
     assert set(result.es) == {str(t) for t in range(-10, 5)}
-    assert result.as_score > 0.1
+    assert 0.1 < result.as_low <= result.as_score <= result.as_high
+    assert set(result.device_state) == {"before", "after"}
+    assert (result.protocol["kind"], result.timing, result.dispatch) == ("paired", "wall", "direct")
     for graph in result.graphs:
         assert (graph.matches, graph.applied) == (1, ["Fused"])
         assert graph.passes_from_t <= -3
-        assert graph.speedup.e2e == pytest.approx(graph.eager_ms / graph.compiled_ms)
-        assert len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) == graph.trials == 20
+        assert len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) == graph.trials
+        assert 20 <= graph.trials == sum(graph.blocks) < 100
+        assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
+        assert graph.float64_error <= 2 * graph.eager_float64_error
         assert graph.nodes_after < graph.nodes_before
 
 
@@ -62,7 +70,7 @@ def broken(body, setup=KERNEL, imports=""):
 
 FAILURES = {
     "wrong values": ("wrong_result", broken("    out = torch.zeros_like(a)\n    return out")),
-    "uninitialised memory": ("wrong_result", broken("    return torch.empty_like(a)")),
+    "uninitialised memory": ("refused", broken("    return torch.empty_like(a)")),
     "its input": ("wrong_result", broken("    return a")),
     "a wrong shape": ("runtime_error", broken("    return torch.zeros(1, dtype=a.dtype)")),
     "a wrong dtype": ("runtime_error", broken("    return torch.zeros(a.shape, dtype=torch.float64)")),
@@ -100,10 +108,13 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_has_its_own_status(name, task, tmp_path):
+def test_a_failure_has_its_own_status(name, referee, task):
     status, bad = FAILURES[name]
-    config = CONFIG.model_copy(update={"timeout_s": 6.0}) if status == "timeout" else CONFIG
-    with Referee(config) as referee:
+    if status == "timeout":
+        with Referee(CONFIG.model_copy(update={"timeout_s": 4.0})) as hasty:
+            hasty._baseline.reference(task.subgraphs[0], "direct")
+            result = hasty.evaluate(task, bad)
+    else:
         result = referee.evaluate(task, bad)
     assert result.status == status, result.error
     assert result.error
@@ -120,14 +131,139 @@ def test_a_failure_has_its_own_status(name, task, tmp_path):
         assert "1.0" in mismatch.reason
 
 
-def test_results_kept_by_address_are_caught(referee, task):
-    setup = KERNEL + "\nkept = {}"
-    body = (
+KEPT = {
+    "a buffer": (
+        KERNEL + "\nkept = {}",
+        "    if a.shape not in kept:\n        kept[a.shape] = torch.empty_like(a)\n"
+        "    kernel(kept[a.shape], a, b, a.numel())\n    return kept[a.shape]",
+    ),
+    "results by address": (
+        KERNEL + "\nkept = {}",
         "    key = a.data_ptr()\n    if key not in kept:\n        out = torch.empty_like(a)\n"
-        "        kernel(out, a, b, a.numel())\n        kept[key] = out\n    return kept[key]"
-    )
+        "        kernel(out, a, b, a.numel())\n        kept[key] = out\n    return kept[key]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_between_calls_is_refused(name, referee, task):
+    setup, body = KEPT[name]
     result = referee.evaluate(task, broken(body, setup))
-    assert result.status in ("wrong_result", "refused"), result.error
+    assert result.status == "refused", result.error
+    assert result.violations[0].rule in ("kept_buffer", "kept_tensor", "reused_output")
+
+
+def test_uninitialised_memory_is_named(referee, task):
+    result = referee.evaluate(task, FAILURES["uninitialised memory"][1])
+    assert {(v.rule, v.file) for v in result.violations} == {("not_written", "Fused.py")}
+
+
+def test_a_refused_candidate_is_refused_on_every_subgraph(referee, task):
+    body = (
+        "    out = torch.empty_like(a)\n    if a.dtype == torch.float32:\n"
+        "        kernel(out, a, b, a.numel())\n    return out"
+    )
+    result = referee.evaluate(task, broken(body))
+    assert result.status == "refused"
+    assert [graph.status for graph in result.graphs] == ["refused"] * 3
+    assert [graph.speedup for graph in result.graphs] == [None] * 3
+    assert list(result.es.values()) == pytest.approx([0.1] * 15)
+
+
+def roughly(condition):
+    """Where `condition` holds, every sixteenth value is an eighth off: they agree, but not at a strict t."""
+    source = KERNEL.replace(
+        "T(round_to<T>(s * y) + 1.0f)", "T((round_to<T>(s * y) + 1.0f) * (i % 16 == 3 ? by : 1.0))"
+    )
+    source = source.replace("int64_t n)", "int64_t n, double by)")
+    return broken(
+        f"    out = torch.empty_like(a)\n    by = 1.12 if {condition} else 1.0\n"
+        "    kernel(out, a, b, a.numel(), by)\n    return out",
+        source,
+    )
+
+
+def test_wrong_subgraphs_are_timed_only_beside_a_right_one(referee, task):
+    none = referee.evaluate(task, roughly("True"))
+    assert none.status == "wrong_result"
+    assert [graph.status for graph in none.graphs] == ["wrong_result"] * 3
+    assert none.timing == "none"
+    assert all(graph.speedup is None for graph in none.graphs)
+    assert all(graph.not_timed and graph.passes_from_t > -3 for graph in none.graphs)
+    some = referee.evaluate(task, roughly("a.dtype == torch.bfloat16"))
+    assert (some.status, some.timing) == ("wrong_result", "wall")
+    assert [graph.status for graph in some.graphs] == ["ok", "ok", "wrong_result"]
+    assert all(graph.not_timed is None and graph.speedup for graph in some.graphs)
+
+
+def test_the_strict_protocol_of_passbench(task):
+    assert (EvaluatorConfig().warmups, EvaluatorConfig().trials) == (25, 100)
+    with Referee(EvaluatorConfig(protocol="passbench", timeout_s=30, memory_gb=6)) as referee:
+        result = referee.evaluate(task, candidate())
+        assert {one.dispatch for one in referee._baseline._kept.values()} == {"dynamo"}
+    assert (result.status, result.dispatch, result.protocol["kind"]) == ("ok", "dynamo", "passbench")
+    assert (result.protocol["warmups"], result.protocol["trials"]) == (25, 100)
+    for graph in result.graphs:
+        assert graph.blocks == [100]
+        assert len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) == 100
+        assert graph.speedup.e2e == pytest.approx(graph.eager_ms / graph.compiled_ms)
+        assert graph.speedup.low == graph.speedup.e2e == graph.speedup.high
+
+
+def test_eager_in_a_candidates_place(referee, task):
+    result = referee.evaluate(task, "eager")
+    assert (result.status, result.candidate, result.timing) == ("ok", "eager", "wall")
+    assert [graph.passes_from_t for graph in result.graphs] == [-10] * 3
+    assert [graph.matches for graph in result.graphs] == [0] * 3
+    assert result.as_low <= result.as_score <= result.as_high
+    assert result.violations == []
+
+
+@pytest.mark.slow
+def test_inductor_in_a_candidates_place(tmp_path):
+    task = load_task(write_subgraph(tmp_path / "one", [4, 64]))
+    with Referee(CONFIG.model_copy(update={"timeout_s": 300.0})) as referee:
+        result = referee.evaluate(task, "inductor")
+    assert (result.status, result.candidate, result.dispatch) == ("ok", "inductor", "dynamo")
+    assert result.graphs[0].speedup.e2e > 0
+
+
+def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
+    subgraph = task.subgraphs[0]
+    first = referee._baseline.reference(subgraph, "direct")
+    values = [one.eager[0].clone() for one in first.expected]
+    assert len(values) > baseline.SETS
+    again = first
+    for _ in range(2 * baseline.EPOCH):
+        again, before = referee._baseline.reference(subgraph, "direct"), again
+        if again is not before:
+            break
+        assert all(
+            torch.equal(one.eager[0], value) for one, value in zip(again.expected, values, strict=True)
+        )
+    assert again is not first
+    assert not any(
+        torch.equal(one.eager[0], value) for one, value in zip(again.expected, values, strict=True)
+    )
+    assert referee._baseline.reference(subgraph, "direct") is again
+    assert referee._baseline.reference(task.subgraphs[1], "direct") is not again
+    assert referee._baseline.reference(subgraph, "direct") is again  # another one's does not push it out
+    assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_inputs_differ_from_referee_to_referee(referee, other, task):
+    theirs = other._baseline.reference(task.subgraphs[0], "direct").expected
+    mine = referee._baseline.reference(task.subgraphs[0], "direct").expected
+    assert not any(torch.equal(a.eager[0], b.eager[0]) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_the_protections_in_force_are_in_the_result(referee, task):
+    result = referee.evaluate(task, candidate())
+    assert result.protections
+    assert all(state == "on" or state.startswith("off: ") for state in result.protections.values())
+    worker = referee._zygote.fork(6)
+    assert result.protections == worker.protections
+    worker.kill()
 
 
 def test_a_pass_that_writes_into_an_input_is_refused(referee, task):
@@ -136,13 +272,12 @@ def test_a_pass_that_writes_into_an_input_is_refused(referee, task):
     assert result.violations[0].rule == "input_mutation"
 
 
-def test_nothing_of_the_parents_environment_reaches_a_candidate(task, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-secret")
-    with Referee(CONFIG) as referee:
-        worker = referee._zygote.fork(None)
-        environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
-        zygote = Path(f"/proc/{referee._zygote._process.pid}/environ").read_bytes()
-        worker.kill()
+def test_nothing_of_the_parents_environment_reaches_a_candidate(other):
+    worker = other._zygote.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
+    environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
+    zygote = Path(f"/proc/{other._zygote._process.pid}/environ").read_bytes()
+    worker.kill()
+    assert environment
     assert b"sk-planted-secret" not in environment + zygote
 
 
@@ -211,27 +346,6 @@ def test_a_triton_pass_is_timed_on_a_gpu(task):
     assert wrong.status == "wrong_result"
 
 
-def test_devices_are_checked():
-    for device in ("tpu", "cpu:1", "cuda:x", "cuda:99"):
-        with pytest.raises(UsageError, match=device):
-            check_device(device)
-
-
-def test_the_pool_survives_a_killed_referee(task):
-    async def run():
-        pool = EvaluatorPool(CONFIG)
-        try:
-            first = await pool.evaluate(task.path, candidate())
-            threading.Timer(0.5, lambda: os.kill(pool._process.pid, signal.SIGKILL)).start()
-            second = await pool.evaluate(task.path, candidate())
-        finally:
-            await pool.close()
-        return first, second
-
-    first, second = asyncio.run(run())
-    assert first.status == second.status == "ok"
-
-
 def test_workers_end_when_the_referee_is_killed(task):
     code = (
         "import sys, time\nfrom passagent.evaluator.referee import Referee\n"
@@ -254,19 +368,3 @@ def _alive(pid):
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
     except FileNotFoundError:
         return False
-
-
-def answer(own_us, calls, clock_us):
-    return Answer({"samples": {"e2e": [round(own_us * 1e3)] * calls, "device": []}}, round(clock_us * 1e3))
-
-
-def test_the_clock_audit_sees_hidden_time_and_forgives_a_disturbed_block():
-    eager, slow, honest, cheat = Samples(), Samples(), Samples(), Samples()
-    for block in range(6):
-        eager.add(answer(20, 16, 20 * 16 + 60))
-        slow.add(answer(900, 16, 900 * 16 + 60))
-        honest.add(answer(20, 16, 20 * 16 + 60 + (9000 if block == 2 else 0)))
-        cheat.add(answer(2, 16, 20 * 16 + 60))
-    for baseline in (eager, slow):
-        assert clocks_agree(baseline, honest)
-        assert not clocks_agree(baseline, cheat)

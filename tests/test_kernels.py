@@ -1,12 +1,20 @@
-"""cpp_kernel: what arrives in C++, half types bit for bit, and what a source may not ask for."""
+"""cpp_kernel: what arrives in C++, half types bit for bit, and what a source may not ask for.
+
+What a built object may hold is tested by tests/adversarial/cpp_*.py and tests/honest/cpp_*.py, which
+go through the evaluator; here are the borders of the rules, and the lines that refusals name.
+"""
+
+import time
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.kernels import cpp_kernel
-from passagent.kernels.build import KernelBuildError, KernelRefused
+from passagent.errors import PassagentError
+from passagent.kernels import build as cpp_build
+from passagent.kernels import cpp_kernel, lexer, toolchain
+from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 
 SCALE = cpp_kernel(
     """
@@ -84,35 +92,102 @@ def test_arguments_of_another_kind_are_named():
         SCALE(torch.zeros(1), torch.zeros(1), "4", 1.0, False)
 
 
+BODY = "void f(float* x) { x[0] = 1; }"
+
+
 @pytest.mark.parametrize(
-    ("rule", "source"),
+    ("rule", "line", "source"),
     [
-        ("cpp_include", "#include <unistd.h>\nvoid f(float* x) {}"),
-        ("cpp_include", '#include "/etc/passwd"\nvoid f(float* x) {}'),
-        ("cpp_asm", 'void f(float* x) { asm volatile("syscall"); }'),
-        ("cpp_asm", 'void f(float* x) { __asm__ volatile("syscall"); }'),
-        ("cpp_preprocessor", "#define G(a, b) a##b\nvoid f(float* x) {}"),
-        ("cpp_state", "thread_local float kept;\nvoid f(float* x) { x[0] = kept; }"),
-        ("cpp_import", 'extern "C" int system(const char*);\nvoid f(float* x) { x[0] = system("true"); }'),
-        ("cpp_import", 'extern "C" long syscall(long, ...);\nvoid f(float* x) { x[0] = syscall(39); }'),
-        ("cpp_import", 'extern "C" void* dlopen(const char*, int);\nvoid f(float* x) { dlopen("x", 1); }'),
-        ("cpp_import", "void f(float* x) { std::abort(); }"),
+        ("cpp_include", 1, f"#include <unistd.h>\n{BODY}"),
+        ("cpp_include", 1, f'#include "/etc/passwd"\n{BODY}'),
+        ("cpp_include", 2, f"/* one */\n# /* two */ include /*\n*/ <unistd.h>\n{BODY}"),
+        ("cpp_include", 3, f"#define N 1'000 /*'*/\n\n%:include <vec\\\ntor.h>\n{BODY}"),
+        ("cpp_include", 1, f"#include_next <vector>\n{BODY}"),
+        ("cpp_include", 2, f"\n#if __has_include(<vector>)\n#endif\n{BODY}"),
+        ("cpp_string", 1, f'static const char* s = R"(x)";\n{BODY}'),
+        ("cpp_string", 2, f'\nstatic const char* s = "\\n";\n{BODY}'),
+        ("cpp_preprocessor", 1, f"#define TEXT(x) #x\n{BODY}"),
+        ("cpp_preprocessor", 1, f'#line 7 "else.cpp"\n{BODY}'),
+        ("cpp_preprocessor", 1, f"#pragma weak f = malloc\n{BODY}"),
+        ("cpp_preprocessor", 2, f'#define A "omp simd"\n#define P(x) _Pragma(x)\n{BODY}'),
+        ("cpp_preprocessor", 1, f"/* no end\n{BODY}"),
+        ("cpp_asm", 1, 'void f(float* x) { asm volatile("syscall"); }'),
+        ("cpp_asm", 2, 'void f(float* x) {\n  __asm__ volatile("syscall"); }'),
+        ("cpp_asm", 3, '#define G(a, b) a##b\nvoid f(float* x) {\n  G(as, m)("syscall"); }'),
+        ("cpp_state", 1, "thread_local float kept;\nvoid f(float* x) { x[0] = kept; }"),
+        ("cpp_state", 3, "void f(float* x) {\n\n  static int calls; x[0] = ++calls; }"),
+        ("cpp_import", 2, 'extern "C" int system(const char*);\nvoid f(float* x) { x[0] = system("true"); }'),
+        ("cpp_import", 2, 'extern "C" long syscall(long, ...);\nvoid f(float* x) { x[0] = syscall(39); }'),
+        ("cpp_import", 2, 'extern "C" void* dlopen(const char*, int);\nvoid f(float* x) { dlopen("x", 1); }'),
+        ("cpp_import", 1, "void f(float* x) { std::abort(); }"),
+        ("cpp_instruction", 2, "void f(float* x) {\n  x[0] = __builtin_ia32_rdtsc(); }"),
+        ("cpp_pointer_call", 2, "void f(float* x) {\n  auto g = (void (*)(int))(x); g(1); x[0] = 1; }"),
+        ("cpp_name", 2, "void f(float* x) {\n  x[0] = __builtin_return_address(0) != nullptr; }"),
     ],
 )
-def test_sources_that_ask_for_more_are_refused(rule, source):
+def test_sources_that_ask_for_more_are_refused(rule, line, source):
     with pytest.raises(KernelRefused) as caught:
         cpp_kernel(source, "f")(torch.zeros(1))
-    assert caught.value.rule == rule
+    assert (caught.value.rule, caught.value.line) == (rule, line)
 
 
-def test_equal_sources_are_compiled_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))
-    source = "void fill(float* x, int64_t n) { for (int64_t i = 0; i < n; ++i) x[i] = 7; }"
-    for _ in range(2):
-        x = torch.zeros(3)
-        cpp_kernel(source, "fill")(x, 3)
-        assert x.tolist() == [7, 7, 7]
-    assert len(list((tmp_path / "cpp").glob("*.so"))) == 1
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#define TWICE(x) \\\n  ((x) + (x))\nvoid f(float* x) { x[0] = TWICE(3.5f); }",
+        '// asm("nop") and #include <unistd.h>\n/* "\n#line 3 */ void f(float* x) { x[0] = 7; }',
+        "void f(float* x) { const char c = '\"', d = '\\\\'; x[0] = 7 + 0 * (c + d) + 1'000 * 0; }",
+        "#define MAKE(T) void make_##T(T* x) { *x = 7; }\nMAKE(float)\nvoid f(float* x) { make_float(x); }",
+        '#define EACH _Pragma("omp simd")\nvoid f(float* x) { EACH for (int i = 0; i < 1; ++i) x[i] = 7; }',
+        "static const float t[] = {3, 4};\nvoid f(float* x) { x[0] = t[0] + t[1 + int(x[0])]; }",
+        'static const char* const t[] = {"a", "b"};\nvoid f(float* x) { x[0] = t[int(x[0])][0] - 90; }',
+        "void f(float* x) {\n#pragma omp critical(one)\n  x[0] += 7; }",
+        "#include <cassert>\nvoid f(float* x) { assert(x[0] > 1); x[0] = 7; }",
+    ],
+)
+def test_sources_that_only_look_like_it_are_accepted(source):
+    x = torch.zeros(1)
+    cpp_kernel(source, "f")(x)
+    assert x.item() == 7
+
+
+@given(st.text(alphabet="ab/*\\\n\"'# R(", max_size=30))
+def test_no_text_makes_the_lexer_fail(text):
+    lines = []
+    try:
+        lines += [token.line for token in lexer.tokens(text, "cpp")]
+    except KernelRefused as refused:
+        lines.append(refused.line)
+    assert all(1 <= line <= 1 + text.count("\n") for line in lines)
+
+
+def test_equal_sources_are_compiled_once():
+    source = f"template <class T> void fill(T* x, int64_t n) {{ x[n] = {time.time_ns() % 100_000}; }}"
+    signature = Signature(("float*", "int64_t"))
+    first = cpp_build.build(source, "fill", signature)
+    made = first.stat().st_mtime_ns
+    assert cpp_build.build(source, "fill", signature) == first
+    assert first.stat().st_mtime_ns == made
+    assert cpp_build.build(source, "fill", Signature(("double*", "int64_t"))) != first
+
+
+def test_a_compiler_that_takes_too_long_is_killed_with_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(toolchain, "TIMEOUT_S", 1.0)
+    started = time.monotonic()
+    with pytest.raises(KernelBuildError, match="took more than 1 s"):
+        toolchain.run(["sh", "-c", "sleep 30 & wait"], "slow", tmp_path)
+    assert time.monotonic() - started < 20
+
+
+def test_a_machine_without_gcc_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    toolchain.compiler.cache_clear()
+    try:
+        with pytest.raises(PassagentError, match="install g\\+\\+"):
+            toolchain.compiler()
+    finally:
+        toolchain.compiler.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", HALF)

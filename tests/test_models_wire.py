@@ -171,7 +171,7 @@ def test_anthropic_thinking_goes_back_verbatim_and_the_prefix_is_cached(server: 
     usage = {"cache_read_input_tokens": 50, "cache_creation_input_tokens": 25}
     server.answers = [(200, {}, anthropic_body(content, "tool_use", **usage))]
     reply = ask(server, "anthropic", temperature=0.0)
-    assert reply.usage == Usage(175, 20, 50, 0)
+    assert reply.usage == Usage(175, 20, 50, 0, 25)
     assert reply.stop_reason == "tools"
     assert reply.message["content"] == "look"
     assert reply.message["tool_calls"][0] == {

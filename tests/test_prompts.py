@@ -14,10 +14,14 @@ from tiny import MODEL, write_subgraph, write_task
 from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
 from passagent.agent.hardware import figures
-from passagent.agent.prompt import MAX_FILES, compose, note_of, prompts_hash, roles, short_note, shown_files
+from passagent.agent.prompt import compose, note_of, prompts_hash, roles, short_note, shown_files
 from passagent.agent.taskview import view_task
+from passagent.agent.tokens import tokens
+from passagent.config import AgentConfig, load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.experience.knowledge import Passage
+from passagent.experience.machine import Machine
 from passagent.tasks import load_task
 
 
@@ -93,7 +97,7 @@ def test_graphs_are_grouped_by_source_and_shape(tmp_path: Path) -> None:
     ):
         write_subgraph(root / "graphs" / name, shape, dtype, model)
     (root / "graph_list.txt").write_text("".join(f"graphs/{name}\n" for name in "abcde"))
-    view = view_task(load_task(root))
+    view = view_task(load_task(root), 12_000)
     assert [(v.label, v.graphs, v.is_difference, v.file) for v in view.variants] == [
         ("A", 3, False, "task/graphs/a/model.py"),
         ("B", 1, True, "task/graphs/d/model.py"),
@@ -141,13 +145,14 @@ def test_the_cpu_example_computes_what_its_pattern_does() -> None:
 
 
 def test_shown_files_fit_and_keep_the_manifest() -> None:
-    files = {"B.py": "b" * 2 * MAX_FILES, "A.py": "a = 1", MANIFEST: '["A"]'}
-    shown = shown_files(files)
+    files = {"B.py": "b = 2\n" * 20_000, "A.py": "a = 1", MANIFEST: '["A"]'}
+    shown = shown_files(files, 6000)
     assert list(shown) == sorted(files)
     assert shown["A.py"] == "a = 1"
     assert shown[MANIFEST] == '["A"]'
     assert shown["B.py"].endswith("view the file for the rest")
-    assert sum(map(len, shown.values())) < MAX_FILES + 100
+    assert "\n... " in shown["B.py"]
+    assert sum(map(len, shown.values())) < 4 * 6000 + 200
 
 
 @pytest.mark.parametrize(
@@ -192,9 +197,15 @@ def test_a_users_prompt_overrides_and_changes_the_hash(
 
 
 def test_figures_of_targets() -> None:
-    assert "4800 GB/s" in figures("cuda", "NVIDIA H200")
-    assert "no figures" in figures("cuda", "NVIDIA GH200 480GB")
-    assert re.match(r"some CPU: \d+ cores", figures("cpu", "some CPU"))
+    text = "\n".join(figures("cuda", "NVIDIA H200"))
+    assert "4800 GB/s (nominal)" in text and "227 KB shared memory a block" in text and "132 SMs" in text
+    assert "unknown (not measured)" in text
+    assert "unknown (not in passagent's table)" in "\n".join(figures("cuda", "NVIDIA GH200 480GB"))
+    name, cores, *_ = figures("cpu", "some CPU")
+    assert name == "some CPU" and re.match(r"\d+ cores", cores)
+    measured = figures("cuda", "NVIDIA H200", Machine(9.3e-6, ((2**20, 1e12), (2**27, 4.1e12))))
+    assert "issuing one eager operator: 9.3 us (measured here)" in measured
+    assert any("1e+03 GB/s at 1 MiB, 4.1e+03 GB/s at 128 MiB" in line for line in measured)
 
 
 def test_the_examples_are_whole_pass_directories() -> None:
@@ -202,3 +213,58 @@ def test_the_examples_are_whole_pass_directories() -> None:
         path = resources.find(f"prompts/examples/{target}/FusedAddLayerNorm.py")
         files = {path.name: path.read_text(), MANIFEST: json.dumps([path.stem])}
         assert note_of(Candidate(files).files).startswith("Residual add and layer norm")
+
+
+def test_each_part_keeps_to_its_budget_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    for number in range(30):
+        long = MODEL.replace("1.0", f"{number}.5").replace(
+            "        return", "        tmp_3 = tmp_2 * 1.0\n" * number + "        return"
+        )
+        write_subgraph(root / "graphs" / f"g{number}", [4, number + 1], model=long)
+    (root / "graph_list.txt").write_text("".join(f"graphs/g{number}\n" for number in range(30)))
+    source = '"""Fuses it."""\n' + "x = 1\n" * 3000
+    parent = ParentView(7, 1.2, "ok", {"A.py": source, MANIFEST: '["A"]'}, "", "said\n" * 4000)
+    many = context(
+        root,
+        parent=parent,
+        attempts=[Attempt(number, "ok", 1.0, f"note {number} " + "w" * 100) for number in range(100)],
+        more_attempts=12,
+        hints=[HintView(f"hint-{number}", "advice " * 40) for number in range(40)],
+        knowledge=[Passage("a/b.md", f"Section {number}", "text " * 200) for number in range(9)],
+        limits=AgentConfig.model_validate(
+            {
+                "context_budget": {
+                    "task": 900,
+                    "parent": 500,
+                    "evaluation": 300,
+                    "attempts": 200,
+                    "hints": 200,
+                    "knowledge": 600,
+                }
+            }
+        ),
+    )
+    _, user = compose(many)
+    text = user["content"]
+    assert tokens(text) < 900 + 500 + 300 + 200 + 200 + 600 + 900
+    shown = re.findall(r"^- node (\d+): ", text, re.M)
+    assert shown == [str(number) for number in range(100 - len(shown), 100)] and 0 < len(shown) < 20
+    assert f"... {112 - len(shown)} earlier attempts not shown" in text
+    assert "hint-0" in text and "hint-39" not in text and "hints that fit less not shown" in text
+    assert "Section 0" in text and "Section 8" not in text and "passages not shown: search_knowledge" in text
+    assert re.search(r"\.\.\. \d+ lines not shown; view the file for the rest", text)
+    assert re.search(r"\.\.\. \d+ characters not shown \.\.\.", text)
+    assert re.search(r"and \d+ more sources", text)
+    assert text.splitlines()[-1] == "Episode seed: 77"
+
+
+def test_passnet_is_the_papers_agent(tmp_path: Path) -> None:
+    config = load_config("passnet")
+    assert (config.search.islands, config.search.iters, config.agent.max_steps) == (1, 1, 50)
+    assert config.agent.tools == ["file_editor", "pass_evaluator"]
+    assert config.model.temperature == 0
+    system, user = compose(context(write_task(tmp_path / "t"), limits=config.agent))
+    assert [tool["name"] for tool in system["tools"]] == ["file_editor", "pass_evaluator"]
+    assert "search_knowledge" not in system["content"] + user["content"]
+    assert "at most 50 replies and 50 evaluations" in user["content"]

@@ -15,7 +15,7 @@ import tiny
 from passagent.store import Store, nodes, runs
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
-FEW = ["warmups=2", "trials=10", "remeasure=0", "budget_s=0.2"]
+FEW = ["warmups=2", "trials=10", "max_trials=10", "budget_s=0.2"]
 
 
 def test_killed_resumed_exported(tmp_path: Path) -> None:

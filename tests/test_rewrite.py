@@ -230,7 +230,7 @@ def test_wrap_is_put_around_the_replacement(tmp_path):
 def test_wrong_number_of_outputs_is_explained(tmp_path, pattern, returned, text):
     graph = captured(lambda x, y: (x + y, x - y), X, Y)
     passes = load(tmp_path, source(pattern, "x, y", returned))
-    rewritten = apply_passes(graph.graph_module, passes, wrap=lambda function: function)
+    rewritten = apply_passes(graph.graph_module, passes, check=True)
     with pytest.raises(RuntimeError, match=text):
         rewritten.graph_module(X, Y)
 

@@ -1,185 +1,71 @@
-"""Honest designs pass static inspection; each attack is refused by its rule, at its line."""
+"""The static guard: what the suites of files cannot show. Each attack there is judged by test_adversarial."""
+
+from __future__ import annotations
 
 import ast
+import textwrap
 
 import pytest
-from honest import HEAD, HONEST, HOST, KERNEL, PASS, candidate, host
+from cases import HERE, read_case
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from passagent.evaluator.guards.static import inspect
 from passagent.evaluator.result import MANIFEST, Candidate
 
-ATTACKS = {
-    "torch.add": ("host_name", host("return torch.add(x, y)")),
-    "torch.nn.functional": ("host_name", host("return torch.nn.functional.relu(x)")),
-    "torch.ops": ("host_name", host("return torch.ops.aten.relu.default(x)")),
-    "torch._C": ("private_attribute", host("return torch._C._nn.gelu(x)")),
-    "torch.compile": ("host_name", host("return torch.compile(fused)(x, y)")),
-    "tensor method": ("host_method", host("return x.relu()")),
-    "in-place method": ("host_method", host("x.add_(y)\nreturn x")),
-    "add, a method of sets too": ("host_method", host("return x.add(y)")),
-    "max of a tensor": ("host_method", host("return x.max(dim=0)")),
-    "bound method as a value": ("host_method", host("f = x.mul\nreturn f(y)")),
-    "cast by to": ("host_cast", host("return x.to(torch.float32)")),
-    "cast by keyword": ("host_cast", host("return x.to(dtype=y.dtype)")),
-    "cast by method": ("host_cast", host("return x.float()")),
-    "matmul": ("host_operator", host("return x @ y")),
-    "store into a slice": ("tensor_store", host("out = torch.empty_like(x)\nout[:, 0:1] = x\nreturn out")),
-    "getattr": ("builtin", host('return getattr(torch, "add")(x, y)')),
-    "eval": ("builtin", host('return eval("torch.add(x, y)")')),
-    "open": ("builtin", host('open("/tmp/memo")\nreturn x')),
-    "type": ("builtin", host("return type(x)")),
-    "id": ("builtin", host("return id(x)")),
-    "__builtins__": ("builtin", host('return __builtins__["eval"]')),
-    "a builtin hidden behind a comprehension": (
-        "builtin",
-        host('z = [0 for open in (1,)]\nopen("f")\nreturn x'),
-    ),
-    "dunder": ("private_attribute", host("return x.__add__(y)")),
-    "version counter": ("private_attribute", host("return x._version")),
-    "globals of a function": ("private_attribute", host('return fused.__globals__["torch"]')),
-    "function attribute": ("attribute_store", host("fused.memo = x\nreturn x")),
-    "module attribute": ("attribute_store", host("torch.relu = fused\nreturn x")),
-    "global": ("statement", host("global memo\nmemo = x\nreturn x")),
-    "mutable default": ("mutable_default", host("def inner(a, memo={}):\n    return a\nreturn inner(x)")),
-    "nested class": ("statement", host("class T(torch.Tensor):\n    pass\nreturn x")),
-    "match on attributes": (
-        "statement",
-        host("match x:\n    case object(add=f):\n        return f(y)\nreturn x"),
-    ),
-    "cuda stream": ("context", host("with torch.cuda.stream(None):\n    return x")),
-    "module as a value": ("host_name", host("t = torch\nreturn t.add(x, y)")),
-    "partial": ("host_name", host("return functools.partial(torch.add, x)(y)")),
-    "dict of functions": ("host_name", candidate('\nTABLE = {"a": torch.add}\n', KERNEL, HOST)),
-    "operator module": (
-        "host_name",
-        candidate("\nimport operator\n", KERNEL, HOST.replace("return out", "return operator.add(x, y)")),
-    ),
-    "compute when imported": ("host_name", candidate("\n_C = torch.randn(4)\n", KERNEL, HOST)),
-    "call when imported": ("module_call", candidate("\nprint(1)\n", KERNEL, HOST)),
-    "math, rebound": ("rebound_import", candidate("\nmath = torch.empty(4)\n", KERNEL, HOST)),
-    "math, imported twice": (
-        "rebound_import",
-        candidate(
-            "\nimport torch.nn.functional as m\n\n\ndef never():\n    import math as m\n", KERNEL, HOST
-        ),
-    ),
-    "os": ("import", candidate("\nimport os\n", KERNEL, HOST)),
-    "sys inside a function": ("import", host("import sys\nreturn x")),
-    "ctypes": ("host_extension", candidate("\nimport ctypes\n", KERNEL, HOST)),
-    "load_inline": (
-        "host_extension",
-        candidate("\nfrom torch.utils.cpp_extension import load_inline\n", KERNEL, HOST),
-    ),
-    "star import": ("star_import", candidate("\nfrom torch import *\n", KERNEL, HOST)),
-    "private import": ("private_attribute", candidate("\nfrom torch import _C\n", KERNEL, HOST)),
-    "imported by name": (
-        "host_name",
-        candidate("\nfrom torch import add\n", KERNEL, HOST.replace("return out", "return add(x, y)")),
-    ),
-    "kernels of the evaluator": ("import", candidate("\nfrom passagent.kernels import cpp\n", KERNEL, HOST)),
-    "the evaluator": ("import", candidate("\nfrom passagent.evaluator import score\n", KERNEL, HOST)),
-    "pattern called": ("pattern_reference", host("return pattern(x, y)")),
-    "pattern aliased": (
-        "pattern_reference",
-        candidate(KERNEL, HOST, "\n\ndef f():\n    return replacement_args\n"),
-    ),
-    "entry cached": ("cached_entry", host("return x", decorator="@functools.lru_cache")),
-    "cached tensor": (
-        "cached_tensor",
-        candidate("\n\n@functools.cache\ndef memo(x):\n    return torch.empty(x.shape)\n", KERNEL, HOST),
-    ),
-    "decorator": ("decorator", host("return x", decorator="@fused_by")),
-    "torch in a kernel": (
-        "kernel_name",
-        candidate(KERNEL.replace("    mask = offsets < n\n", "    mask = torch.add(offsets, n)\n"), HOST),
-    ),
-    "a library's module through triton": (
-        "kernel_name",
-        candidate(
-            KERNEL.replace("    mask = offsets < n\n", '    tl.core.os.system("true")\n    mask = 1\n'), HOST
-        ),
-    ),
-    "host function in a kernel": (
-        "kernel_name",
-        candidate(KERNEL.replace("    mask = offsets < n\n", "    mask = fused(offsets, n)\n"), HOST),
-    ),
-    "insides of the interpreter": (
-        "kernel_attribute",
-        candidate(KERNEL.replace("    mask = offsets < n\n", "    mask = offsets.handle.data\n"), HOST),
-    ),
-    "inline assembly": (
-        "inline_assembly",
-        candidate(
-            KERNEL.replace("    mask = offsets < n\n", '    mask = tl.inline_asm_elementwise("")\n'), HOST
-        ),
-    ),
-    "import in a kernel": (
-        "kernel_statement",
-        candidate(KERNEL.replace("    mask = offsets < n\n", "    import os\n    mask = 1\n"), HOST),
-    ),
-    "a file named torch": ("module_name", candidate(KERNEL, HOST, torch="def add(x, y):\n    return x\n")),
-    "helper re-exports torch": (
-        "host_name",
-        candidate(
-            "\nimport helper\n",
-            KERNEL,
-            HOST.replace("return out", "return helper.t.add(x, y)"),
-            helper="import torch as t\n",
-        ),
-    ),
-    "helper that no pass imports": ("import", candidate(KERNEL, HOST, helper="import os\n")),
-    "helper's pattern": (
-        "pattern_reference",
-        candidate(
-            "\nfrom helper import pattern as p\n", KERNEL, HOST, helper="def pattern(x):\n    return x + 1\n"
-        ),
-    ),
-    "method of torch.Tensor": ("host_name", host("return torch.Tensor.add(x, y)")),
-    "method of a helper's tensor": (
-        "host_method",
-        candidate(
-            "\nimport helper\n",
-            KERNEL,
-            HOST.replace("return out", "helper.BUFFER.copy_(x)\n    return helper.BUFFER.sum()"),
-            helper="import torch\n\nBUFFER = torch.empty(4)\n",
-        ),
-    ),
-    "cast of a helper's tensor": (
-        "host_cast",
-        candidate(
-            "\nfrom helper import BUFFER\n",
-            KERNEL,
-            HOST.replace("return out", "return BUFFER.to(torch.float16)"),
-            helper="import torch\n\nBUFFER = torch.empty(4)\n",
-        ),
-    ),
-    "math, rebound for a while": (
-        "rebound_import",
-        candidate("\nmath = torch.empty(4)\nmath = None\n", KERNEL, HOST),
-    ),
-    "math, rebound by match": (
-        "statement",
-        candidate("\nmatch 1:\n    case math:\n        pass\n", KERNEL, HOST),
-    ),
-    "module hook": ("private_attribute", candidate("\n__getattr__ = max\n", KERNEL, HOST)),
-    "launch in a cached function": (
-        "cached_tensor",
-        candidate(
-            KERNEL,
-            "\n\n@functools.cache\ndef memo(x, y):\n    add_relu[(1,)](x, y, x, 4, BLOCK=4)\n    return x\n",
-            HOST,
-        ),
-    ),
-    "pattern assigned": ("role_assigned", candidate(KERNEL, HOST, "\n\nreplacement_args = fused\n")),
-    "deep nesting": ("nesting", Candidate({"P.py": "x = " + "-" * 20000 + "1\n", MANIFEST: '["P"]'})),
-}
+HEAD = """import functools
+import math
+import typing
+
+import torch
+import triton
+import triton.language as tl
+
+LIMITS = {2: (64, 4), 4: (32, 8)}
+"""
+PASS = """
+
+@triton.jit
+def kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)
+
+
+def pattern(in_0, in_1):
+    tmp_0 = in_0 + in_1
+    return torch.nn.functional.relu(tmp_0)
+
+
+def replacement_args(in_0, in_1):
+    return (in_0, in_1)
+
+
+def replacement_func():
+    return fused
+"""
+
+
+def source(body: str, module: str = "") -> str:
+    """A pass whose `fused(x, y)` has this body, and whose module has these statements before it."""
+    return f"{HEAD}{module}\n\ndef fused(x, y):\n{textwrap.indent(body, '    ')}\n{PASS}"
+
+
+def found(text: str, **others: str) -> list:
+    files = {"P.py": text, MANIFEST: '["P"]'} | {f"{name}.py": other for name, other in others.items()}
+    return inspect(Candidate(files))
+
+
+def rules(text: str, **others: str) -> set[str]:
+    return {violation.rule for violation in found(text, **others)}
+
+
 PATTERNS = {
-    "import": ("pattern_body", "    import os\n    return in_0 + in_1"),
-    "own function": ("pattern_body", "    return fused(in_0, in_1)"),
-    "comprehension": ("pattern_body", "    return [a for a in (in_0, in_1)][0] + 1"),
-    "loop": ("pattern_body", "    for a in (in_0, in_1):\n        in_0 = a + 1\n    return in_0"),
-    "open": ("pattern_body", '    open("f")\n    return in_0 + in_1'),
-    "attribute": ("pattern_body", "    torch.relu = in_0\n    return in_0 + in_1"),
+    "import": "    import os\n    return in_0 + in_1",
+    "own function": "    return fused(in_0, in_1)",
+    "comprehension": "    return [a for a in (in_0, in_1)][0] + 1",
+    "loop": "    for a in (in_0, in_1):\n        in_0 = a + 1\n    return in_0",
+    "open": '    open("f")\n    return in_0 + in_1',
+    "attribute": "    torch.relu = in_0\n    return in_0 + in_1",
 }
 ARGUMENTS = {
     "torch": "return (torch.add(in_0, in_1),)",
@@ -191,50 +77,44 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_honest_design_passes(name):
-    for file, text in HONEST[name].files.items():
-        if file.endswith(".py"):
-            ast.parse(text)
-    assert inspect(HONEST[name]) == []
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_attack_is_refused(name):
-    rule, files = ATTACKS[name]
-    if rule != "nesting":
-        for file, text in files.files.items():
-            if file.endswith(".py"):
-                ast.parse(text)
-    found = inspect(files)
-    assert rule in {violation.rule for violation in found}
-    assert all(
-        violation.message and violation.line > 0 and violation.file in files.files for violation in found
-    )
-
-
 @pytest.mark.parametrize("name", PATTERNS)
 def test_pattern_holds_operators_only(name):
-    rule, body = PATTERNS[name]
-    body_of = "    tmp_0 = in_0 + in_1\n    return torch.nn.functional.relu(tmp_0)"
-    files = {"P.py": HEAD + KERNEL + HOST + PASS.replace(body_of, body), MANIFEST: '["P"]'}
-    assert {violation.rule for violation in inspect(Candidate(files))} >= {rule}
+    body = "    tmp_0 = in_0 + in_1\n    return torch.nn.functional.relu(tmp_0)"
+    assert "pattern_body" in rules(source("return x").replace(body, PATTERNS[name]))
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_replacement_args_arrange_only(name):
-    text = PASS.replace("return (in_0, in_1)", ARGUMENTS[name])
-    found = inspect(Candidate({"P.py": HEAD + KERNEL + HOST + text, MANIFEST: '["P"]'}))
-    assert {violation.rule for violation in found} == {"replacement_args_body"}
+    assert rules(source("return x").replace("return (in_0, in_1)", ARGUMENTS[name])) == {
+        "replacement_args_body"
+    }
 
 
-@pytest.mark.parametrize(
-    "returned", ["torch.relu", "lambda x, y: x", "add_relu", "pattern", "functools.partial(fused)"]
-)
+@pytest.mark.parametrize("returned", ["torch.relu", "lambda x, y: x", "kernel", "pattern", "partial(fused)"])
 def test_replacement_func_returns_a_function_of_the_candidate(returned):
-    text = PASS.replace("    return fused\n", f"    return {returned}\n")
-    found = inspect(Candidate({"P.py": HEAD + KERNEL + HOST + text, MANIFEST: '["P"]'}))
-    assert "replacement_func_body" in {violation.rule for violation in found}
+    assert "replacement_func_body" in rules(
+        source("return x").replace("return fused\n", f"return {returned}\n")
+    )
+
+
+def test_pattern_may_hold_factories_and_index_arithmetic():
+    pattern = """def pattern(in_0, size):
+    tmp_0 = torch.arange(0, size, device=torch.device(type="cuda", index=0))
+    tmp_1 = in_0[(slice(None, None, None), None, slice(0, size, None))]
+    tmp_2 = 1.0 - tmp_1.to(torch.float32)
+    tmp_3 = tmp_2.masked_fill(tmp_2.to(torch.bool), LOW)
+    a, b = torch.nn.functional.softmax(tmp_3, -1).chunk(2, dim=-1)
+    return (tmp_0, a, b)
+
+
+def replacement_args(in_0, size):
+    return (in_0, size, -1, 2 * 3, "route", torch.float32, None, (1, 2), float("-inf"))
+
+
+def replacement_func"""
+    before, _, after = PASS.partition("def pattern")
+    text = HEAD + "\nLOW = -3.4e38\n\n\ndef fused(*args):\n    return args\n"
+    assert found(text + before + pattern + after.partition("def replacement_func")[2]) == []
 
 
 def test_violation_names_file_line_and_what_to_do():
@@ -252,5 +132,306 @@ def test_kernel_source_is_checked_at_its_own_line():
     assert (violation.rule, violation.line) == ("cpp_include", 6)
 
 
+def test_host_extensions_only_where_they_are_allowed():
+    text = "import ctypes\nfrom torch.utils.cpp_extension import load_inline\n"
+    assert {violation.rule for violation in inspect(Candidate({"P.py": text}))} == {"host_extension"}
+    assert inspect(Candidate({"P.py": text}), host_extensions=True) == []
+    assert inspect(Candidate({"P.py": text + "import os\n"}), host_extensions=True) != []
+
+
+def test_host_extensions_may_be_used_where_they_are_allowed():
+    text = (
+        "import torch\nfrom torch.utils.cpp_extension import load_inline\n\n"
+        'module = load_inline(name="m", cpp_sources=["..."], functions=["add_relu"])\n\n\n'
+        "def fused(x, y):\n    return module.add_relu(x, y)\n"
+    )
+    assert inspect(Candidate({"P.py": text}), host_extensions=True) == []
+    assert {violation.rule for violation in inspect(Candidate({"P.py": text}))} >= {"host_extension"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../P.py", "/P.py", "a/../P.py", "a//P.py", "a\\P.py", "tоrch.py", "P.so", "P.py\n", "k.ptx", ".py"],
+)
+def test_file_names_stay_inside(name):
+    (violation,) = inspect(Candidate({name: "", "P.py": ""}))
+    assert violation.rule == "file_name"
+
+
+def test_size_and_number_of_files_are_bounded():
+    assert {v.rule for v in inspect(Candidate({"P.py": "#" * (2 << 20)}))} == {"size"}
+    assert {v.rule for v in inspect(Candidate({f"p{i}.py": "" for i in range(300)}))} == {"size"}
+
+
 def test_file_that_does_not_parse_is_no_violation():
-    assert inspect(Candidate({"P.py": "def pattern(:\n"})) == []
+    for text in ("def pattern(:\n", "x = 'a\0b'\n", "\ufeff\ufeffx = 1\n", "return\n\tx\n  y"):
+        assert inspect(Candidate({"P.py": text})) == []
+
+
+def test_deep_nesting_is_refused_and_not_followed():
+    for text in (
+        "x = " + "-" * 20000 + "1\n",
+        "x = " + "(" * 150 + "1" + ")" * 150 + "\n",
+        "x" + ".y" * 5000,
+    ):
+        assert {violation.rule for violation in inspect(Candidate({"P.py": text}))} <= {
+            "nesting",
+            "host_method",
+        }
+
+
+def test_calls_in_circles_end():
+    text = "".join(
+        f"def f{i}(x):\n    z = f{(i + 1) % 40}(x) + f{(i + 7) % 40}(x)\n    KEPT[{i}] = z\n    return z\n"
+        for i in range(40)
+    )
+    assert inspect(Candidate({"P.py": "KEPT = {}\n" + text})) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "ascii", "us-ascii"])
+def test_encodings_that_change_nothing(encoding):
+    assert found(f"# -*- coding: {encoding} -*-\n" + source("return x")) == []
+
+
+@pytest.mark.parametrize(
+    "decorators",
+    [
+        '@triton.heuristics({"N": lambda a: """\ndef kernel(x_ptr, y_ptr, out_ptr, n):\n    pass\n"""})\n',
+        '@triton.heuristics({"N": lambda a: """\n@triton.jit\ndef other(x):\n    pass\n"""})\n',
+        '@triton.autotune(configs=[], key="""\ndef f (\n""")\n',
+    ],
+)
+def test_triton_reads_the_kernel_that_was_inspected(decorators):
+    text = source("return x").replace("@triton.jit\n", decorators + "@triton.jit\n")
+    ast.parse(text)
+    assert "kernel_text" in rules(text)
+
+
+def test_a_kernel_with_comments_strings_and_long_decorators_reads_as_it_stands():
+    text = source("return x").replace(
+        "@triton.jit\ndef kernel(x_ptr,",
+        '@triton.autotune(\n    configs=[\n        triton.Config({"BLOCK": 64}),  # def x(\n    ],\n'
+        '    key=["n"],\n)\n'
+        '# a comment\n@triton.jit(\n    do_not_specialize=["n"],\n)\n'
+        "def kernel(\n    # the input\n    x_ptr,",
+    )
+    assert (
+        found(
+            text.replace(
+                "    offsets =", '    """Says def kernel( too.\n\n    def f(\n    """\n    offsets ='
+            )
+        )
+        == []
+    )
+
+
+# Whatever is wrapped around it, a forbidden capability is found.
+
+FORBIDDEN = [
+    "torch.add(x, y)",
+    "torch.ops.aten.add",
+    "torch._C",
+    "torch",
+    "x.relu()",
+    "x._version",
+    "x.__class__",
+    "x.float()",
+    "(x @ y)",
+    "open(0)",
+    "eval",
+    "globals()",
+    "__import__",
+    "getattr(x, x)",
+    "type(x)(y)",
+    "pattern(x, y)",
+    "fused.__globals__",
+    "(i for i in ()).gi_frame",
+    "tl.constexpr(x)",
+    "typing.get_type_hints(fused)",
+    "functools.lru_cache",
+    "math.__loader__",
+]
+WRAPPERS = [
+    "({})",
+    "[{}]",
+    "({},)",
+    "{{0: {}}}",
+    "{{{}: 0}}",
+    "({} if n else None)",
+    "(0 if {} else 1)",
+    "(lambda: {})()",
+    "(lambda a={}: a)()",
+    "[{} for _ in (0,)]",
+    "[0 for _ in (0,) if {}]",
+    "tuple(_ for _ in [{}])",
+    'f"{{ {} }}"',
+    "max({}, 0)",
+    "(not {})",
+    "(z := {})",
+    "list(*[{}])",
+    "dict(**{{0: {}}})",
+    "({} and 1)",
+    "({} == 1)",
+    "(-{})",
+    "print(0, end={})",
+    "(x, {})[1]",
+    "(x, y)[{}]",
+    "x[{}:]",
+    "functools.partial(list, {})",
+    "kernel[(1,)]({})",
+    "kernel[{}](x)",
+    "kernel[lambda meta: {}](x)",
+    "x.view({})",
+    "torch.empty({})",
+    "str({})",
+    '"{{}}".format({})',
+    'getattr({}, "shape")',
+]
+STATEMENTS = [
+    "return {}",
+    "z = {}",
+    "z, *_ = {}, 1",
+    "z: int = {}",
+    "n = 0\nn += {}",
+    "if {}:\n    pass",
+    "while {}:\n    break",
+    "for _ in [{}]:\n    pass",
+    "for _ in ():\n    pass\nelse:\n    {}",
+    "assert {}, 0",
+    "assert 1, {}",
+    "raise ValueError({})",
+    "with torch.no_grad():\n    {}",
+    "try:\n    {}\nexcept ValueError:\n    pass",
+    "try:\n    pass\nexcept ValueError:\n    {}",
+    "try:\n    pass\nfinally:\n    {}",
+    "def inner(a):\n    return {}",
+    "def inner(a={}):\n    return a",
+    "def inner(a: ({})):\n    return a",
+    "def inner(*a: ({})):\n    return a",
+    "def inner(a) -> ({}):\n    return a",
+    "@functools.lru_cache({})\ndef inner(a):\n    return a",
+    "z = [0]\nz[{}] = 1",
+    "del z[{}]",
+]
+forbidden = st.recursive(
+    st.sampled_from(FORBIDDEN),
+    lambda inner: st.builds(str.format, st.sampled_from(WRAPPERS), inner),
+    max_leaves=4,
+)
+
+
+def parses(text: str) -> bool:
+    """Python 3.11 takes no nested quotes in an f-string."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+@settings(max_examples=300)
+@given(forbidden, st.sampled_from(STATEMENTS), st.booleans())
+def test_a_forbidden_capability_is_found_wherever_it_stands(expression, statement, at_module_level):
+    text = statement.format(expression)
+    assume(not (at_module_level and text == "z = tl.constexpr(x)"))  # there it holds a constant
+    if at_module_level and not text.startswith("return"):
+        whole = source(
+            "return x",
+            module=text if text.startswith(("def", "@")) else f"if 1:\n{textwrap.indent(text, '    ')}",
+        )
+    else:
+        whole = source(text)
+    if parses(whole):
+        assert found(whole)
+
+
+# Ordinary host code is never refused.
+
+NUMBERS = st.recursive(
+    st.sampled_from(
+        ["n", "64", "x.numel()", "x.shape[0]", "x.shape[-1]", "x.dim()", "y.stride(0)", "x.size(-1)",
+         "len(x.shape)", "x.element_size()", "x.dtype.itemsize", "math.ceil(1.5)", "int(math.log2(64))",
+         "LIMITS.get(4, (1, 1))[0]",
+         "torch.finfo(torch.float32).bits", "x.storage_offset()", "x.data_ptr() % 16", "n.bit_length()"]
+    ),
+    lambda inner: st.one_of(
+        st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*", "//", "%", "<<"]), inner),
+        st.builds("{}({}, {})".format, st.sampled_from(["min", "max", "triton.cdiv", "pow"]), inner, inner),
+        st.builds("triton.next_power_of_2({})".format, inner),
+        st.builds("({} if {} > {} else {})".format, inner, inner, inner, inner),
+        st.builds("sum({} for i in range(2))".format, inner),
+        st.builds("abs({})".format, inner),
+    ),
+    max_leaves=5,
+)  # fmt: skip
+TENSORS = st.recursive(
+    st.sampled_from(
+        ["x", "y", "torch.empty_like(x)", "torch.empty(x.shape, dtype=x.dtype, device=x.device)"]
+    ),
+    lambda inner: st.builds(
+        "{}{}".format,
+        inner,
+        st.sampled_from(
+            [".contiguous()", ".view(-1)", ".reshape(-1, 1)", "[0]", "[..., :1]", ".transpose(0, -1)", ".t()",
+             ".unsqueeze(0)", ".expand_as(y)", ".flatten()", ".permute(1, 0)", ".to(y.device)", ".detach()",
+             ".T"]
+        ),
+    ),
+    max_leaves=4,
+)  # fmt: skip
+BENIGN = st.one_of(
+    st.builds("z = {}".format, NUMBERS),
+    st.builds("n: int = {}".format, NUMBERS),
+    st.builds("n += {}".format, NUMBERS),
+    st.builds("grid = ({}, {})".format, NUMBERS, NUMBERS),
+    st.builds("grid = lambda meta: (triton.cdiv({}, meta['BLOCK']),)".format, NUMBERS),
+    st.builds("sizes = [i * {} for i in range(n) if i]".format, NUMBERS),
+    st.builds("sizes = {{'a': {}, **{{}}}}".format, NUMBERS),
+    st.builds("kernel[({},)](x, y, out, {}, BLOCK=64, num_warps=4)".format, NUMBERS, NUMBERS),
+    st.builds("if {} == {}:\n    return out".format, NUMBERS, NUMBERS),
+    st.builds("assert {} >= 0, f'{{n}} elements'".format, NUMBERS),
+    st.builds("while n > {}:\n    n //= 2".format, NUMBERS),
+    st.builds("for start in range(0, n, {}):\n    pass".format, NUMBERS),
+    st.builds("if n < 0:\n    raise ValueError(f'n is {{n}}, {{x.shape}}')\nz = {}".format, NUMBERS),
+    st.builds("out = {}".format, TENSORS),
+    st.builds("x = {} if not x.is_contiguous() else x".format, TENSORS),
+    st.builds("pair = [{}, {}]".format, TENSORS, TENSORS),
+    st.builds("with torch.no_grad():\n    out = {}".format, TENSORS),
+    st.builds(
+        "try:\n    out = {}\nexcept RuntimeError as e:\n    raise ValueError(str(e)) from e".format,
+        TENSORS,
+    ),
+    st.builds("def shape_of(a: torch.Tensor, k: int = 0):\n    return a.shape[k], {}".format, NUMBERS),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(BENIGN, min_size=1, max_size=6))
+def test_ordinary_host_code_is_never_refused(statements):
+    assert (
+        found(source("\n".join(["n = x.numel()", "out = torch.empty_like(x)", *statements, "return out"])))
+        == []
+    )
+
+
+# Whatever the text, inspection answers.
+
+HONEST = [read_case(path).candidate for path in sorted((HERE / "honest").glob("*.py"))]
+
+
+@given(st.text())
+def test_any_text_is_answered(text):
+    assert all(violation.line > 0 and violation.message for violation in found(text, helper=text))
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(HONEST), st.data())
+def test_a_torn_candidate_is_answered(candidate, data):
+    """An honest candidate with a piece cut out, or doubled."""
+    name = data.draw(st.sampled_from(sorted(candidate.files)))
+    text = candidate.files[name]
+    start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+    torn = data.draw(st.sampled_from([text[:start] + text[end:], text[:end] + text[start:]]))
+    for violation in inspect(Candidate(candidate.files | {name: torn})):
+        assert violation.file in candidate.files
+        assert violation.line > 0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from passagent.agent.tools import check_arguments, file_editor
-from passagent.agent.workspace import MAX_BYTES, ToolError, Workspace
+from passagent.agent.workspace import MAX_BYTES, MAX_FILES, ToolError, Workspace
 from passagent.evaluator.result import MANIFEST
 
 
@@ -164,3 +167,200 @@ def test_wrong_arguments_are_explained(workspace: Workspace, arguments: dict[str
     with pytest.raises(ToolError, match=said):
         edit(workspace, **arguments)
     assert edit(workspace, command="view", path="A.py", view_range=None) == "    1\tx = 1"
+
+
+WORDS = [
+    *("..", ".", "", "/", "~", "-", "a", "a b", "A.py", "B.py", "a.PY", "task", "Task", "TASK", "pass_dir"),
+    *(
+        "PASS_DIR",
+        "link",
+        "link.py",
+        "pipe.py",
+        "hard.py",
+        "graphs",
+        "g",
+        "model.py",
+        "secret.py",
+        "Answer.py",
+    ),
+    *("__pycache__", "C:\\x.py", "..\\secret.py", "%2e%2e", "CON.py", "ä.py", "\u202e.py", "\0", "x" * 300),
+    MANIFEST,
+]
+NAMES = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("/".join)
+
+
+def outside(path: Path) -> dict[str, bytes]:
+    """Every file beside the workspace, by content."""
+    root, own = path.parent, path.name
+    return {
+        str(file): file.read_bytes()
+        for file in sorted(root.rglob("*"))
+        if file.is_file() and not file.is_symlink() and file.relative_to(root).parts[0] != own
+    }
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=NAMES, command=st.sampled_from(["view", "create", "str_replace", "insert", "undo_edit"]))
+def test_no_path_leads_out(workspace: Workspace, path: str, command: str) -> None:
+    workspace.reset({"A.py": "x = 1\n", "a/B.py": "y = 1\n"})
+    root = workspace.path.parent
+    (workspace.path / "link").symlink_to(root)
+    (workspace.path / "link.py").symlink_to(root / "secret.py")
+    os.mkfifo(workspace.path / "pipe.py")
+    os.link(root / "secret.py", workspace.path / "hard.py")
+    before = outside(workspace.path)
+    arguments = {"file_text": "new\n", "old_str": "x", "new_str": "z", "insert_line": 0}
+    try:
+        said = edit(workspace, command=command, path=path, **arguments)
+    except ToolError as error:
+        said = str(error)
+    assert "secret = 1" not in said and "secret answer" not in said
+    assert outside(workspace.path) == before
+    assert len(said) < 2000
+
+
+def test_a_link_made_between_check_and_use_is_not_followed(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every system call that opens something, the directory is swapped for a link to the outside."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "B.py").write_text("secret = 1\n")
+    real = os.open
+    for swap_at in range(12):
+        workspace.reset({"a/B.py": "y = 1\n", "A.py": "x = 1\n"})
+        opened = 0
+
+        def swapping(*words: Any, swap_at: int = swap_at, **named: Any) -> int:
+            nonlocal opened
+            opened += 1
+            if opened == swap_at + 1:
+                shutil.rmtree(workspace.path / "a")
+                (workspace.path / "a").symlink_to(elsewhere)
+            return real(*words, **named)
+
+        monkeypatch.setattr(os, "open", swapping)
+        said = []
+        for arguments in (
+            {"command": "view", "path": "a/B.py"},
+            {"command": "create", "path": "a/B.py", "file_text": "mine\n"},
+            {"command": "create", "path": "a/C.py", "file_text": "mine\n"},
+        ):
+            try:
+                said.append(edit(workspace, **arguments))
+            except (ToolError, FileNotFoundError) as error:
+                said.append(str(error))
+        monkeypatch.setattr(os, "open", real)
+        assert "secret" not in "".join(said)
+        assert {file.name: file.read_text() for file in elsewhere.iterdir()} == {"B.py": "secret = 1\n"}
+
+
+def test_writing_goes_through_no_hard_link(workspace: Workspace, tmp_path: Path) -> None:
+    os.link(tmp_path / "secret.py", workspace.path / "A.py")
+    with pytest.raises(ToolError, match="hard link"):
+        edit(workspace, command="view", path="A.py")
+    workspace._replace(("A.py",), b"x = 1\n")
+    assert (tmp_path / "secret.py").read_text() == "secret = 1"
+    assert workspace.read("A.py") == "x = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("Task/A.py", "lower case"),
+        ("a.py", "only by upper and lower case"),
+        ("b/" * 19 + "A.py", "few"),
+        ("b/" * 30 + "A.py", "too long"),
+        ("x" * 300 + ".py", "too long"),
+        ("__pycache__/A.py", "__pycache__"),
+        (f"sub/{MANIFEST}", "only Python modules"),
+        ("ä.py", "only Python modules"),
+        ("A.py\n", "only Python modules"),
+    ],
+)
+def test_names_that_would_confuse_are_refused(workspace: Workspace, path: str, said: str) -> None:
+    workspace.reset({"A.py": "x = 1\n"})
+    with pytest.raises(ToolError, match=said):
+        edit(workspace, command="create", path=path, file_text="y = 1\n")
+    assert workspace.files() == {"A.py": "x = 1\n"}
+
+
+def test_a_directory_holds_so_many_files(workspace: Workspace) -> None:
+    for number in range(MAX_FILES):
+        edit(workspace, command="create", path=f"m{number}.py", file_text="x = 1\n")
+    with pytest.raises(ToolError, match="more are not allowed"):
+        edit(workspace, command="create", path="one_more.py", file_text="x = 1\n")
+    edit(workspace, command="create", path="m0.py", file_text="x = 2\n")
+
+
+def test_what_was_meant_by_old_str_is_shown(workspace: Workspace) -> None:
+    workspace.reset(
+        {"A.py": "def f(x):\n        y = x + 1\n        return y\n\n\ndef g(x):\n    return x * 2\n"}
+    )
+    with pytest.raises(ToolError, match=r"with other whitespace it does at line 2:\n +2\t {8}y = x \+ 1"):
+        edit(workspace, command="str_replace", path="A.py", old_str="y = x + 1\nreturn y", new_str="")
+    with pytest.raises(ToolError, match=r"the nearest is at line 7:\n.*\n.*\n +7\t    return x \* 2"):
+        edit(workspace, command="str_replace", path="A.py", old_str="    return x * 3", new_str="")
+    with pytest.raises(ToolError, match="nothing in it is like that"):
+        edit(workspace, command="str_replace", path="A.py", old_str="@triton.jit", new_str="")
+
+
+texts = st.text(alphabet="ab \n\tä\r\x0c", max_size=60)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=texts, old=st.text(alphabet="ab \n", min_size=1, max_size=4), new=texts)
+def test_str_replace_replaces_what_is_there_once(workspace: Workspace, text: str, old: str, new: str) -> None:
+    workspace.reset({"A.py": text})
+    found = sum(text.startswith(old, at) for at in range(len(text)))
+    if found == 1:
+        edit(workspace, command="str_replace", path="A.py", old_str=old, new_str=new)
+        assert workspace.read("A.py") == text.replace(old, new)
+        edit(workspace, command="undo_edit", path="A.py")
+    else:
+        with pytest.raises(ToolError, match=f"occurs {found} times" if found else "does not occur"):
+            edit(workspace, command="str_replace", path="A.py", old_str=old, new_str=new)
+    assert workspace.read("A.py") == text
+
+
+edits = st.one_of(
+    st.tuples(st.just("create"), st.sampled_from(["A.py", "B.py", "lib/C.py"]), texts),
+    st.tuples(st.just("insert"), st.sampled_from(["A.py", "B.py"]), texts),
+    st.tuples(st.just("restore"), st.just("."), st.integers(0, 3)),
+    st.tuples(st.just("keep"), st.just(""), st.just("")),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(edits, max_size=12))
+def test_every_edit_can_be_undone(workspace: Workspace, script: list[tuple[str, str, Any]]) -> None:
+    """Undone one by one in reverse order, edits and restores lead back through every state."""
+    workspace.reset({"A.py": "x = 1\n"})
+    states, changed = [workspace.files()], []
+    for command, path, value in script:
+        before = workspace.files()
+        try:
+            if command == "keep":
+                workspace.keep()
+            elif command == "insert":
+                edit(workspace, command="insert", path=path, insert_line=0, new_str=value)
+            elif command == "restore":
+                edit(workspace, command="restore", path=path, version=value)
+                assert workspace.files() == workspace.versions[value]
+            else:
+                edit(workspace, command="create", path=path, file_text=value)
+        except ToolError:
+            assert workspace.files() == before
+            continue
+        if command in ("insert", "create"):
+            names = [path]
+        else:
+            after = workspace.files()
+            names = [name for name in before | after if before.get(name) != after.get(name)]
+        if names:
+            states.append(workspace.files())
+            changed.append(names)
+    for names, before in zip(reversed(changed), reversed(states[:-1]), strict=True):
+        for name in names:
+            edit(workspace, command="undo_edit", path=name)
+        assert workspace.files() == before

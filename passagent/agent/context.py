@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from passagent.config import AgentConfig
+from passagent.experience.knowledge import Passage
+from passagent.experience.machine import Machine
 from passagent.tasks import Task
 
 
@@ -59,7 +61,13 @@ class EpisodeContext:
     """Of the whole run so far."""
     attempts: list[Attempt] = field(default_factory=list)
     """Siblings and ancestors, the newest last."""
+    more_attempts: int = 0
+    """Earlier ones of the island that are not among them."""
     hints: list[HintView] = field(default_factory=list)
+    knowledge: list[Passage] = field(default_factory=list)
+    """Sections of the knowledge documents, the best fitting first."""
+    machine: Machine | None = None
+    """What was measured of this machine."""
     migrated: bool = False
     """The parent comes from another island."""
     limits: AgentConfig = field(default_factory=AgentConfig)

@@ -1,24 +1,29 @@
 """One episode: query the model, save, run its tool calls, save each result, until done or a limit ends it.
 
-The state is the message list. Whatever the model gets wrong (unknown tools, broken JSON, wrong types, empty
-or cut-off replies) is answered by an observation; what the machine gets wrong is raised.
+The state is the message list. What the model gets wrong (unknown tools, broken JSON, wrong types, empty or
+cut-off replies) becomes a message to it. What the machine gets wrong is raised, and so is a used-up budget:
+all that came before is saved, so the conversation can be gone on with.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import takewhile
 
-from passagent.agent.fold import fold
+from passagent.agent.editor import RESTORED, WRITTEN
+from passagent.agent.fold import Sent, fold
 from passagent.agent.observe import read_status
-from passagent.agent.tools import EVALUATOR, Tool, check_arguments
+from passagent.agent.tokens import tokens
+from passagent.agent.tools import EDITOR, EVALUATOR, Tool, check_arguments
 from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow
 from passagent.models.types import LENGTH, REFUSAL, Message, Model, Reply, Usage
 from passagent.models.wire import clean
+from passagent.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]
 """Stores a message of the conversation, with the call's usage if it is a model's; returns when it is safe."""
@@ -28,15 +33,32 @@ CUT_TEXT = "Your reply was cut off at the limit of output tokens. Call a tool no
 CUT_CALL = (
     "your reply was cut off at the limit of output tokens inside this call, so it was not run; write less"
 )
+UNTRIED = (
+    "Your reply calls no tool, and what is in your directory has not been evaluated: it counts for "
+    "nothing. Go on with a tool call; or end the episode by a text without one."
+)
+MAX_REMARKS = 3
+"""Replies without a tool call in a row; then the episode ends."""
 MIN_CONTEXT = 2000
 """Tokens under which folding further is pointless."""
+SHRINK = 0.75
+"""Of the estimate of what was too long for the model: the budget of the next try."""
+
+
+class Remark(Exception):
+    """The reply cannot be worked with; the text is what the model is told."""
+
+
+class Over(Exception):
+    """The episode ends here; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class EpisodeEnd:
-    """Why an episode ended: `done`, `refusal`, `max_steps`, `max_evaluations` or `context`."""
+    """Why an episode ended."""
 
     reason: str
+    """`done`, `refusal`, `empty`, `max_steps`, `max_evaluations` or `context`."""
     steps: int
     """Model calls, those before a resume included."""
     text: str
@@ -48,38 +70,114 @@ async def run_episode(
 ) -> EpisodeEnd:
     """Run the conversation `messages` (system and task message, and on resume all that was saved) to its end.
 
-    New messages are saved, then appended to `messages`. On resume no model call is repeated: edits of the
-    workspace (which must hold what the episode began with) are replayed and missing tool calls are run.
-    Raises what the model and `submit` raise: UsageError, InfrastructureError, PassagentError.
+    New messages are saved, then appended to `messages`. On resume no model call is repeated: what answered
+    calls did to the workspace (which must hold what the episode began with) is done again, and missing tool
+    calls are run. Raises what the model and `submit` raise, such as InfrastructureError or a used-up budget.
     """
-    by_name = {tool.spec.name: tool for tool in tools}
-    specs = [tool.spec for tool in tools]
+    by_name, specs = {tool.spec.name: tool for tool in tools}, [tool.spec for tool in tools]
+    overhead = tokens(json.dumps([asdict(spec) for spec in specs]))
     budget = limits.context_tokens
 
     def add(message: Message, usage: Usage | None = None) -> None:
+        message = redacted(message)
         save(message, usage)
         messages.append(message)
 
-    await _replay_edits(messages, by_name)
+    def end(reason: str) -> EpisodeEnd:
+        last = next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), "")
+        return EpisodeEnd(reason, steps(messages), last)
+
+    replay(messages, by_name)
     while True:
-        for call, is_cut in unanswered(messages):
-            spent = evaluations(messages) >= limits.max_evaluations and call["name"] == EVALUATOR
-            text = "error: no evaluation is left" if spent else await _answer(call, by_name, is_cut)
-            add({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text})
-        end = _end(messages, limits)
-        if end:
-            return end
-        remark = _remark(messages[-1])
-        if remark:
-            add({"role": "user", "content": remark})
         try:
-            reply = await model.complete(fold(messages, budget), specs)
-        except ContextOverflow as error:
-            budget //= 2
+            for call, is_cut in unanswered(messages):
+                text = await answer(call, by_name, is_cut, evaluations(messages) < limits.max_evaluations)
+                add({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text})
+            check(messages, limits)
+            sent = fold(messages, budget, overhead)
+            reply = await model.complete(sent.messages, specs)
+            add(to_save(reply, messages), reply.usage)
+        except Remark as remark:
+            add({"role": "user", "content": str(remark)})
+        except ContextOverflow:
+            budget = next_budget(messages, sent, budget, overhead)
             if budget < MIN_CONTEXT:
-                return EpisodeEnd("context", steps(messages), str(error))
-            continue
-        add(_to_save(reply, messages), reply.usage)
+                return end("context")
+        except Over as over:
+            return end(str(over))
+
+
+def next_budget(messages: list[Message], sent: Sent, budget: int, overhead: int) -> int:
+    """The largest budget, in steps, under which less is sent than `sent`, which was too long."""
+    budget = int(min(budget, sent.tokens) * SHRINK)
+    while budget >= MIN_CONTEXT and fold(messages, budget, overhead).messages == sent.messages:
+        budget = int(budget * SHRINK)
+    return budget
+
+
+def check(messages: list[Message], limits: AgentConfig) -> None:
+    """Raise Over if the episode has come to its end, Remark if the last reply needs one."""
+    last, row = messages[-1], replies_without_calls(messages)
+    if last["role"] == "assistant" and last.get("stop_reason") == REFUSAL:
+        raise Over("refusal")
+    if last["role"] == "assistant" and not last["tool_calls"]:
+        if (
+            last.get("stop_reason") != LENGTH
+            and last["content"].strip()
+            and (row > 1 or not untried(messages))
+        ):
+            raise Over("done")
+        if row >= MAX_REMARKS:
+            raise Over("empty")
+    if evaluations(messages) >= limits.max_evaluations:
+        raise Over("max_evaluations")
+    if steps(messages) >= limits.max_steps:
+        raise Over("max_steps")
+    if last["role"] == "assistant" and not last["tool_calls"]:
+        is_cut = last.get("stop_reason") == LENGTH
+        raise Remark(CUT_TEXT if is_cut else UNTRIED if last["content"].strip() else EMPTY)
+
+
+async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool) -> str:
+    """The observation that a tool call leads to; every mistake in the call is one too."""
+    try:
+        tool, arguments = understand(call, tools, is_cut)
+        if tool.spec.name == EVALUATOR and not may_evaluate:
+            raise ToolError("no evaluation is left")
+        return await tool.run(arguments, call["id"])
+    except ToolError as error:
+        return f"error: {error}"
+
+
+def understand(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> tuple[Tool, dict[str, object]]:
+    """The tool that a call means and its arguments. Raises ToolError."""
+    tool = tools.get(call["name"])
+    if tool is None:
+        raise ToolError(f"there is no tool '{call['name'][:80]}'{nearest(call['name'][:80], list(tools))}")
+    if is_cut:
+        raise ToolError(CUT_CALL)
+    try:
+        arguments = json.loads(call["arguments"].strip() or "{}")
+    except (ValueError, RecursionError) as error:
+        message = f"the arguments of {call['name']} are not valid JSON ({error}); send the call again"
+        raise ToolError(message) from error
+    return tool, check_arguments(tool.spec, clean(arguments))
+
+
+def replay(messages: list[Message], tools: dict[str, Tool]) -> None:
+    """Bring the workspace to where an interrupted episode left it: do again what answered calls did to it."""
+    results = {
+        message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"
+    }
+    for message in messages:
+        for call in message["tool_calls"] if message["role"] == "assistant" else ():
+            is_cut = message.get("stop_reason") == LENGTH and call == message["tool_calls"][-1]
+            try:
+                tool, arguments = understand(call, tools, is_cut)
+                if tool.replay and call["id"] in results:
+                    tool.replay(arguments, results[call["id"]])
+            except ToolError:
+                pass  # it was one then, too, and did nothing
 
 
 def steps(messages: list[Message]) -> int:
@@ -87,14 +185,31 @@ def steps(messages: list[Message]) -> int:
     return sum(message["role"] == "assistant" for message in messages)
 
 
+def is_evaluation(message: Message) -> bool:
+    """Whether a message is the evaluator's result for a candidate: one that carries a status."""
+    is_result = message["role"] == "tool" and message["name"] == EVALUATOR
+    return is_result and read_status(message["content"]) is not None
+
+
 def evaluations(messages: list[Message]) -> int:
-    """Candidates evaluated so far: results of the evaluator that carry a status."""
-    return sum(
-        message["role"] == "tool"
-        and message["name"] == EVALUATOR
-        and read_status(message["content"]) is not None
-        for message in messages
-    )
+    """Candidates evaluated so far."""
+    return sum(map(is_evaluation, messages))
+
+
+def untried(messages: list[Message]) -> bool:
+    """Whether nothing was evaluated yet, or something was written since."""
+    since = list(takewhile(lambda message: not is_evaluation(message), reversed(messages)))
+    results = [
+        message["content"] for message in since if message["role"] == "tool" and message["name"] == EDITOR
+    ]
+    written = takewhile(lambda text: not text.startswith(RESTORED), results)
+    return len(since) == len(messages) or any(WRITTEN in text for text in written)
+
+
+def replies_without_calls(messages: list[Message]) -> int:
+    """How many replies at the end have no tool call."""
+    replies = [message for message in reversed(messages) if message["role"] == "assistant"]
+    return len(list(takewhile(lambda reply: not reply["tool_calls"], replies)))
 
 
 def unanswered(messages: list[Message]) -> list[tuple[dict[str, str], bool]]:
@@ -107,66 +222,14 @@ def unanswered(messages: list[Message]) -> list[tuple[dict[str, str], bool]]:
     return [(call, call in cut) for call in reply["tool_calls"] if call["id"] not in answered]
 
 
-async def _answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool) -> str:
-    """The observation that a tool call leads to; every mistake in the call is one too."""
-    tool = tools.get(call["name"])
-    if tool is None:
-        return f"error: there is no tool '{call['name']}'{nearest(call['name'], list(tools))}"
-    if is_cut:
-        return f"error: {CUT_CALL}"
-    try:
-        arguments = json.loads(call["arguments"].strip() or "{}")
-    except (ValueError, RecursionError) as error:
-        return f"error: the arguments of {call['name']} are not valid JSON ({error}); send the call again"
-    try:
-        return await tool.run(check_arguments(tool.spec, clean(arguments)), call["id"])
-    except ToolError as error:
-        return f"error: {error}"
-
-
-def _end(messages: list[Message], limits: AgentConfig) -> EpisodeEnd | None:
-    """The end of the episode, if it has come."""
-    last, text = (
-        messages[-1],
-        next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), ""),
-    )
-    if last["role"] == "assistant" and last.get("stop_reason") == REFUSAL:
-        return EpisodeEnd("refusal", steps(messages), text)
-    if last["role"] == "assistant" and not _remark(last):
-        return EpisodeEnd("done", steps(messages), text)
-    if evaluations(messages) >= limits.max_evaluations:
-        return EpisodeEnd("max_evaluations", steps(messages), text)
-    if steps(messages) >= limits.max_steps:
-        return EpisodeEnd("max_steps", steps(messages), text)
-    return None
-
-
-def _remark(message: Message) -> str | None:
-    """What to say to a reply without tool calls that is no proper end."""
-    if message["role"] != "assistant" or message["tool_calls"]:
-        return None
-    if message.get("stop_reason") == LENGTH:
-        return CUT_TEXT
-    return None if message["content"].strip() else EMPTY
-
-
-def _to_save(reply: Reply, messages: list[Message]) -> Message:
-    """The reply's message as stored: with its stop reason, and tool call ids unique in the episode."""
+def to_save(reply: Reply, messages: list[Message]) -> Message:
+    """The reply's message as stored: with its stop reason, the server's count, and call ids of its own."""
     used = {call["id"] for m in messages if m["role"] == "assistant" for call in m["tool_calls"]}
     calls = []
     for position, call in enumerate(reply.message["tool_calls"]):
         name = call["id"] if call["id"] and call["id"] not in used else f"call_{len(messages)}_{position}"
         used.add(name)
         calls.append({**call, "id": name})
-    return {**reply.message, "tool_calls": calls, "stop_reason": reply.stop_reason}
-
-
-async def _replay_edits(messages: list[Message], tools: dict[str, Tool]) -> None:
-    """Bring the workspace to where an interrupted episode left it: run its answered edits again."""
-    answered = {message["tool_call_id"] for message in messages if message["role"] == "tool"}
-    for message in messages:
-        for call in message.get("tool_calls", ()) if message["role"] == "assistant" else ():
-            tool = tools.get(call["name"])
-            is_cut = message.get("stop_reason") == LENGTH and call == message["tool_calls"][-1]
-            if tool is not None and tool.local and call["id"] in answered:
-                await _answer(call, tools, is_cut)
+    tokens_in = None if reply.usage.is_estimate else reply.usage.input_tokens
+    counted = {"stop_reason": reply.stop_reason, "input_tokens": tokens_in}
+    return {**reply.message, "tool_calls": calls} | counted

@@ -1,10 +1,12 @@
-"""Figures of the target to plan a kernel with: vendors' nominal values, or what this CPU says of itself."""
+"""Figures of the target to plan a kernel with: measured here, or a vendor's nominal value; else unknown."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
+
+from passagent.experience.machine import Machine
 
 _GPUS = {
     "B200": (148, 8000, 126, 227, 75, 2250),
@@ -15,7 +17,11 @@ _GPUS = {
     "L40S": (142, 864, 96, 99, 91.6, 362),
     "RTX 4090": (128, 1008, 72, 99, 82.6, 165),
 }
-"""SMs, memory GB/s, L2 MB, shared memory a block KB, fp32 TFLOP/s, dense bf16 TFLOP/s; largest variant."""
+"""SMs, memory GB/s, L2 MB, shared memory a block KB, fp32 TFLOP/s, dense bf16 TFLOP/s; largest variant.
+
+NVIDIA's data sheets and architecture white papers; shared memory: CUDA C++ Programming Guide, "Compute
+Capabilities" (maximum per thread block: 227 KB for 9.0 and 10.0, 163 KB for 8.0, 99 KB for 8.9).
+"""
 
 _VECTORS = {
     "avx512f": "AVX-512",
@@ -26,24 +32,47 @@ _VECTORS = {
 }
 
 
-def figures(target: str, device_name: str) -> str:
-    """One line on the target; a GPU that is not in the table is named without figures."""
-    if target == "cuda":
-        name = next((name for name in _GPUS if re.search(rf"\b{name}\b", device_name)), None)
-        if name is None:
-            return f"{device_name} (no figures at hand; see search_knowledge)"
-        sms, bandwidth, l2, shared, fp32, bf16 = _GPUS[name]
-        return (
-            f"{device_name}: {sms} SMs, {bandwidth} GB/s, {l2} MB L2, {shared} KB shared memory a block, "
-            f"{fp32} TFLOP/s fp32, {bf16} TFLOP/s bf16 (nominal)"
-        )
+def figures(target: str, device_name: str, machine: Machine | None = None) -> list[str]:
+    """The device's name, then a line for each figure: measured (of `machine`), nominal, or unknown."""
+    return [device_name, *(_gpu(device_name) if target == "cuda" else _cpu()), *_measured(machine)]
+
+
+def _gpu(device_name: str) -> list[str]:
+    name = next((name for name in _GPUS if re.search(rf"\b{name}\b", device_name)), None)
+    if name is None:
+        return ["SMs, peak bandwidth, FLOP/s, L2 and shared memory: unknown (not in passagent's table)"]
+    sms, bandwidth, l2, shared, fp32, bf16 = _GPUS[name]
+    return [
+        f"{sms} SMs; {shared} KB shared memory a block; {l2} MB L2 (nominal)",
+        f"peak memory bandwidth: {bandwidth} GB/s (nominal)",
+        f"peak arithmetic: {fp32} TFLOP/s fp32, {bf16} TFLOP/s bf16 on tensor cores (nominal)",
+    ]
+
+
+def _cpu() -> list[str]:
     cores = len(os.sched_getaffinity(0))
-    parts = [f"{device_name}: {cores} cores for OpenMP (shared by eager and your kernel)"]
     flags = set(_cpu_flags())
     vectors = [name for flag, name in _VECTORS.items() if flag in flags]
-    parts += [f"vectors: {', '.join(vectors)}"] if vectors else []
-    parts += [f"caches of a core: {caches}"] if (caches := _caches()) else []
-    return "; ".join(parts)
+    return [
+        f"{cores} cores for OpenMP (shared by eager and your kernel)",
+        f"vectors: {', '.join(vectors) or 'unknown'}",
+        f"caches of a core: {_caches() or 'unknown'}",
+        "peak FLOP/s: unknown",
+    ]
+
+
+def _measured(machine: Machine | None) -> list[str]:
+    if machine is None:
+        return ["bandwidth and cost of a launch on this machine: unknown (not measured)"]
+    rates = ", ".join(f"{rate / 1e9:.3g} GB/s at {_bytes(size)}" for size, rate in machine.bandwidths)
+    return [
+        f"bandwidth of a copy, read and written bytes together: {rates} (measured here)",
+        f"issuing one eager operator: {machine.issue_s * 1e6:.2g} us (measured here)",
+    ]
+
+
+def _bytes(size: int) -> str:
+    return f"{size // 2**20} MiB" if size >= 2**20 else f"{size // 2**10} KiB"
 
 
 def _cpu_flags() -> list[str]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from passagent.agent.excerpt import excerpts
+from passagent.agent.validator import opinion_line
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status
 
 MAX_ERROR = 1800
 MAX_ROWS = 14
-"""Rows of the speedup table; the slowest and the fastest are shown of more."""
+"""Rows of the speedup table (the slowest and the fastest are shown of more) and of wrong results."""
+MAX_FAILURES, MAX_VIOLATIONS = 6, 10
 
 STAGES: dict[Status, str] = {
     "refused": "integrity rules: refused, nothing was run",
@@ -30,20 +33,33 @@ STAGES: dict[Status, str] = {
 }
 
 
-def observation(evaluation: Evaluation, parent_as: float | None = None, best_as: float | None = None) -> str:
-    """The evaluation in words; `parent_as` and `best_as` (of the run) are compared with where known."""
-    graphs = evaluation.graphs
+def observation(
+    evaluation: Evaluation,
+    parent_as: float | None = None,
+    best_as: float | None = None,
+    files: Mapping[str, str] | None = None,
+    diagnosis: str = "",
+) -> str:
+    """The evaluation in words.
+
+    `parent_as` and `best_as` (of the run) are compared with where known; of `files`, the candidate's, the
+    lines that an error means are quoted; `diagnosis` says what limits a correct candidate.
+    """
+    graphs, sources = evaluation.graphs, files or {}
     stage = STAGES[evaluation.status]
     if evaluation.status == "ok" and evaluation.timing != "wall":
         stage = "correctness (Triton's interpreter: matching, results and integrity are judged, time is not)"
     parts = [f"stage reached: {stage}", _counts(graphs)]
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
-        parts.append(_cut(evaluation.error))
-    parts += [_violation_lines(evaluation)] if evaluation.violations else []
-    parts += _failures(graphs)
+        parts.append(_quoted(evaluation.error, sources))
+    parts += [_violation_lines(evaluation, sources)] if evaluation.violations else []
+    parts += _failures(graphs, sources)
     parts += _idle_passes(graphs)
     parts += _loose(graphs)
     parts += _speedups(graphs)
+    parts.append(f"diagnosis: {diagnosis}" if diagnosis and evaluation.status == "ok" else "")
+    if evaluation.validator and evaluation.status == "ok":
+        parts.append(opinion_line(evaluation.validator))
     parts.append(_score(evaluation, parent_as, best_as))
     score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
     return "\n".join(part for part in parts if part) + f"\n\nstatus: {evaluation.status}\nAS: {score}"
@@ -79,9 +95,13 @@ def _span(pairs: list[tuple[int, int]]) -> str:
     return shown + (", ..." if len(distinct) > 4 else "")
 
 
-def _violation_lines(evaluation: Evaluation) -> str:
+def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
     lines = [f"[{v.rule}] {v.file}:{v.line}: {v.message}" for v in evaluation.violations]
-    return "integrity violations (each scores as a failure at every t):\n" + _times(lines)
+    quoted = excerpts("\n".join(lines), sources)
+    said = "integrity violations (each scores as a failure at every t):\n" + _times(lines[:MAX_VIOLATIONS])
+    more = len(lines) - MAX_VIOLATIONS
+    said += f"\n  ... {more} more" if more > 0 else ""
+    return said + (f"\n{_indent(quoted)}" if quoted else "")
 
 
 def _times(lines: Iterable[str]) -> str:
@@ -94,25 +114,42 @@ def _times(lines: Iterable[str]) -> str:
     )
 
 
-def _failures(graphs: list[GraphResult]) -> list[str]:
+def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str]:
     """One paragraph for each distinct failure, with the graphs it befell."""
     groups: dict[tuple[str, str], list[GraphResult]] = defaultdict(list)
     for graph in graphs:
         if graph.status != "ok":
-            groups[(graph.status, _what(graph))].append(graph)
-    return [
-        f"{status} {_where(members)}\n{_indent(what or _worst(members[0]))}"
+            groups[(graph.status, _what(graph, sources))].append(graph)
+    shown = [
+        f"{status} {_where(members)}\n{_indent(what or _worst_of(members))}"
         for (status, what), members in groups.items()
     ]
+    more = len(shown) - MAX_FAILURES
+    return shown[:MAX_FAILURES] + ([f"... {more} more kinds of failure ..."] if more > 0 else [])
 
 
-def _what(graph: GraphResult) -> str:
+def _worst_of(members: list[GraphResult]) -> str:
+    """Wrong results, a line for each graph."""
+    if len(members) == 1:
+        return _worst(members[0])
+    rows = [f"{graph.name} ({graph.dtype}): {_worst(graph)}" for graph in members[:MAX_ROWS]]
+    more = len(members) - len(rows)
+    return "\n".join(rows) + (f"\n... {more} more graphs" if more else "")
+
+
+def _what(graph: GraphResult, sources: Mapping[str, str]) -> str:
     """What failed, in words that are equal for equal failures; empty for wrong results, which all differ."""
     if graph.status == "mismatch" and graph.mismatches:
         return "\n".join(_mismatch(mismatch) for mismatch in graph.mismatches)
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:
         return ""
-    return _cut(graph.error or "(no message)")
+    return _quoted(graph.error or "(no message)", sources)
+
+
+def _quoted(error: str, sources: Mapping[str, str]) -> str:
+    """An error's message and the lines of the candidate that it means."""
+    quoted = excerpts(error, sources)
+    return _cut(error) + (f"\n{quoted}" if quoted else "")
 
 
 def _where(members: list[GraphResult]) -> str:
@@ -143,7 +180,14 @@ def _worst(graph: GraphResult) -> str:
         return difference + passes
     worst = graph.worst
     element = f"output {worst.output} at {worst.index}: expected {worst.expected:.6g}, got {worst.got:.6g}; "
-    return element + difference + passes
+    return element + difference + passes + _against_float64(graph)
+
+
+def _against_float64(graph: GraphResult) -> str:
+    own, eager = graph.float64_error, graph.eager_float64_error
+    if own is None or eager is None:
+        return ""
+    return f"; relative error against float64 {own:.2g}, eager's own {eager:.2g}"
 
 
 def _idle_passes(graphs: list[GraphResult]) -> list[str]:
@@ -178,7 +222,9 @@ def _speedups(graphs: list[GraphResult]) -> list[str]:
     rows = [_row(speedup, g) for speedup, g in head]
     if tail:
         rows.append(f"  ... {len(timed) - len(head) - len(tail)} more ...")
-    return ["speedup over eager, slowest first:", *rows, *[_row(speedup, g) for speedup, g in tail]]
+    has_interval = any(g.speedup is not None and g.speedup.low is not None for _, g in timed)
+    title = f"speedup over eager{' [95% interval]' if has_interval else ''}, slowest first:"
+    return [title, *rows, *[_row(speedup, g) for speedup, g in tail]]
 
 
 def _row(speedup: float, graph: GraphResult) -> str:
@@ -186,7 +232,9 @@ def _row(speedup: float, graph: GraphResult) -> str:
     device = graph.speedup.device if graph.speedup else None
     on_device = "" if device is None else f", kernels alone {device:.2f}x"
     noisy = ", unstable timing" if graph.unstable else ""
-    return f"  {speedup:.3f}x  {times}{on_device}{noisy}  {graph.name} ({graph.dtype})"
+    low, high = (graph.speedup.low, graph.speedup.high) if graph.speedup else (None, None)
+    interval = f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
+    return f"  {speedup:.3f}x{interval}  {times}{on_device}{noisy}  {graph.name} ({graph.dtype})"
 
 
 def _us(milliseconds: float | None) -> str:
@@ -198,6 +246,8 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
     if score is None:
         return ""
     said = f"AS {score:.4f}"
+    if evaluation.as_low is not None and evaluation.as_high is not None:
+        said += f" [{evaluation.as_low:.4f}, {evaluation.as_high:.4f}]"
     if evaluation.gmean_speedup is not None:
         said += f"; geometric mean speedup of the correct graphs {evaluation.gmean_speedup:.3f}x"
     if evaluation.fast_1 is not None:

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -14,20 +15,19 @@ from passagent import resources
 from passagent.agent.context import EpisodeContext
 from passagent.agent.hardware import figures
 from passagent.agent.taskview import view_task
+from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
+from passagent.agent.tools import SPECS
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.models.types import Message
 
-MAX_FILES = 24_000
-"""Characters of the parent's files shown; the rest is in the workspace."""
-MAX_OBSERVATION = 6_000
-
 
 def compose(context: EpisodeContext) -> list[Message]:
-    """`[system message, user message]` of an episode.
+    """`[system message, user message]` of an episode; the system message names the `tools` offered.
 
     The user message ends with three lines that any model may read: `Task directory: `, `Target: ` and
-    `Episode seed: `. Raises UsageError for a role without a prompt.
+    `Episode seed: `. Each part keeps to its budget (`agent.context_budget`) and says what it leaves out.
+    Raises UsageError for a role without a prompt.
     """
     if context.role not in roles():
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
@@ -37,19 +37,32 @@ def compose(context: EpisodeContext) -> list[Message]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    budget, parent = context.limits.context_budget, context.parent
+    newest = fit(context.attempts[::-1], lambda attempt: short_note(attempt.note) + " " * 40, budget.attempts)
+    hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, budget.hints)]
+    passages = context.knowledge[: fit(context.knowledge, lambda passage: passage.text, budget.knowledge)]
     values = {
         "context": context,
         "task": context.task,
         "target": context.target,
-        "view": view_task(context.task),
-        "hardware": figures(context.target, context.device_name),
-        "parent_files": shown_files(context.parent.files) if context.parent else {},
-        "parent_observation": _cut(context.parent.observation) if context.parent else "",
+        "tools": context.limits.tools,
+        "view": view_task(context.task, budget.task),
+        "hardware": figures(context.target, context.device_name, context.machine),
+        "parent_files": shown_files(parent.files, budget.parent) if parent else {},
+        "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",
+        "attempts": context.attempts[len(context.attempts) - newest :],
+        "more_attempts": context.more_attempts + len(context.attempts) - newest,
+        "hints": hints,
+        "more_hints": len(context.hints) - len(hints),
+        "passages": passages,
+        "more_passages": len(context.knowledge) - len(passages),
         "manifest": MANIFEST,
         "short_note": short_note,
     }
+    system = environment.get_template("system.j2").render(values).strip()
+    tools = [asdict(SPECS[name]) for name in context.limits.tools]
     return [
-        {"role": "system", "content": environment.get_template("system.j2").render(values).strip()},
+        {"role": "system", "content": system, "tools": tools},
         {"role": "user", "content": environment.get_template("task.j2").render(values).strip()},
     ]
 
@@ -81,22 +94,14 @@ def short_note(note: str, limit: int = 140) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def shown_files(files: dict[str, str]) -> dict[str, str]:
-    """The files that fit into MAX_FILES characters, the manifest and short ones first, the others cut."""
-    shown, left = {}, MAX_FILES
+def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
+    """What of the files fits into `budget` tokens, the manifest and short ones first, the others cut."""
+    shown = {}
     for name in sorted(files, key=lambda name: (name != MANIFEST, len(files[name]), name)):
-        text = files[name]
-        if len(text) > left:
-            text = text[: max(0, left)] + "\n... cut; view the file for the rest"
-        left -= len(text)
-        shown[name] = text
+        shown[name] = cut_end(files[name], max(0, budget), "; view the file for the rest")
+        budget -= tokens(shown[name])
     return dict(sorted(shown.items()))
 
 
 def _template(name: str) -> str:
     return resources.find(f"prompts/{name}").read_text(encoding="utf-8")
-
-
-def _cut(text: str) -> str:
-    half = MAX_OBSERVATION // 2
-    return text if len(text) <= MAX_OBSERVATION else f"{text[:half]}\n... cut ...\n{text[-half:]}"

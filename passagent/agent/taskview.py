@@ -8,6 +8,7 @@ import textwrap
 from collections import defaultdict
 from dataclasses import dataclass
 
+from passagent.agent.tokens import cut_end, fit, tokens
 from passagent.tasks import Subgraph, Task
 
 MAX_VARIANTS = 12
@@ -51,8 +52,8 @@ class TaskView:
     more_rows: int
 
 
-def view_task(task: Task) -> TaskView:
-    """The graphs of a task, grouped."""
+def view_task(task: Task, budget: int) -> TaskView:
+    """The graphs of a task, grouped; at most `budget` tokens of them, two thirds of these for the sources."""
     by_source: dict[str, list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         by_source[forward_source(graph.source)].append(graph)
@@ -64,14 +65,13 @@ def view_task(task: Task) -> TaskView:
         text = source if changed is None else changed
         where = graphs[0].path.relative_to(task.path).as_posix()
         file = "task/model.py" if where == "." else f"task/{where}/model.py"
+        text = text if index else cut_end(text, budget * 2 // 3, f"; view {file}")
         variants.append(Variant(_label(index), text, changed is not None, len(graphs), file))
+    shown = max(1, fit(variants[:MAX_VARIANTS], lambda variant: variant.text, budget * 2 // 3))
+    left = budget - sum(tokens(variant.text) for variant in variants[:shown])
     rows = _rows(task, labels)
-    return TaskView(
-        variants[:MAX_VARIANTS],
-        max(0, len(variants) - MAX_VARIANTS),
-        rows[:MAX_ROWS],
-        max(0, len(rows) - MAX_ROWS),
-    )
+    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes, left)
+    return TaskView(variants[:shown], len(variants) - shown, rows[:shown_rows], len(rows) - shown_rows)
 
 
 def forward_source(source: str) -> str:

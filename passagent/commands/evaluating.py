@@ -2,32 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from passagent.config import load_config
+from passagent.agent import validator
+from passagent.config import Config, load_config
 from passagent.errors import PassagentError
+from passagent.evaluator import known
 from passagent.evaluator.result import Candidate
+from passagent.models.types import Model
+from passagent.store import Store
+from passagent.tasks import Task, load_task
 
 
 def evaluate(
     task_path: str,
     pass_dir: str | None,
     preset: str | None,
-    settings: dict[str, object],
+    settings: dict[str, Any],
+    runs_dir: str,
+    fresh: bool,
     as_json: bool,
 ) -> None:
-    """Judge a pass_dir (default: the task's own) and print the evaluation. Raises PassagentError."""
-    from passagent.evaluator import evaluate as judge
+    """Judge a pass_dir (default: the task's own), or answer from the store, and print the evaluation.
+
+    Raises PassagentError.
+    """
     from passagent.report.evaluation import evaluation_text
-    from passagent.tasks import load_task
 
     task = load_task(task_path)
     config = load_config(preset, settings)
     candidate = Candidate.from_dir(pass_dir or Path(task_path) / "pass_dir")
-    evaluation = judge(task, candidate, config.evaluator)
-    print(evaluation.model_dump_json() if as_json else evaluation_text(evaluation))
+    model = validator.open_validator(config)
+    with Store.open(runs_dir) as store:
+        found = asyncio.run(_evaluate(store, task, candidate, config, model, fresh))
+    evaluation = found.evaluation
+    if as_json:
+        # model_dump_json: it knows how to write nan and inf
+        shown = json.loads(evaluation.model_dump_json())
+        print(json.dumps(shown | {"measured_at": found.measured_at, "from_store": found.from_store}))
+        return
+    print(evaluation_text(evaluation))
+    if evaluation.validator is not None:
+        print(validator.opinion_line(evaluation.validator))
+    if found.from_store:
+        print(f"measured {found.measured_at}, from the store; --fresh measures again")
+
+
+async def _evaluate(
+    store: Store, task: Task, candidate: Candidate, config: Config, model: Model | None, fresh: bool
+) -> known.Known:
+    """The evaluation, with a validator's opinion where one is asked for and the candidate is right."""
+    from passagent.evaluator.pool import EvaluatorPool
+
+    environment = known.environment_key(config.evaluator)
+    pool = EvaluatorPool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
+    fits = partial(validator.settings_fit, config=config.validator)
+    try:
+        found = None if fresh else known.recall(store, task, candidate, environment, fits)
+        found = found or await known.evaluate(pool.evaluate, store, task, candidate, environment, fresh)
+        if model is None or validator.is_settled(found.evaluation, config.validator):
+            return found
+        opinion = await validator.ask(model, task, candidate, config.validator)
+        judged = validator.with_opinion(found.evaluation, opinion, config.evaluator)
+        return replace(found, id=known.keep(store, task, candidate, environment, judged), evaluation=judged)
+    finally:
+        await pool.close()
+        if model is not None:
+            await model.close()
 
 
 def check_tasks(path: str, device: str, as_json: bool) -> None:

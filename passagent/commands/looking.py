@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rich.console import Console
+
 from passagent.commands.searching import write_files
 from passagent.errors import UsageError
 from passagent.report.summary import run_data, run_text, shown_state
 from passagent.report.text import clock, number, table
+from passagent.report.trajectory import print_trajectory
 from passagent.report.tree import tree_text
 from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.faults import os_fault
+from passagent.store.trajectories import find_episode, trajectory
 
 
 def list_runs(runs_dir: str, as_json: bool) -> None:
@@ -86,6 +90,17 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
         print(tree_text(found, best.id if best else None))
         print()
         print(run_text(store, run, config))
+
+
+def show_episode(name: str, number: int, runs_dir: str, as_json: bool) -> None:
+    """Print an episode of a run: readably, or as one line of `passagent.trajectory/1`."""
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        found = trajectory(store, run, find_episode(store, run, number))
+        if as_json:
+            print(found.model_dump_json())
+        else:
+            print_trajectory(found, Console(highlight=False, soft_wrap=True))
 
 
 def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from passagent.search.runlog import run_log
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import (
     Diagnose,
+    check_money,
     new_run,
     open_session,
     same_run,
@@ -72,6 +73,7 @@ def run(
     if parts.evaluator is None:
         _check_device(config)
     model = parts.model or open_model(config.model)
+    check_money(config, model)
     with Store.open(runs_dir) as store:
         found = None if new else same_run(store, task, config)
         if found:
@@ -96,14 +98,15 @@ def resume(
         if parts.evaluator is None:
             _check_device(config)
         model = parts.model or open_model(config.model)
+        check_money(config, model)
         _search(store, found, task, config, model, as_json, parts)
 
 
 def _check_device(config: Config) -> None:
     """Raise UsageError for a device that is not here, before anything is stored."""
-    from passagent.evaluator.referee import check_device
+    from passagent.evaluator.devices import find_devices
 
-    check_device(config.evaluator.device)
+    find_devices(config.evaluator.device)
 
 
 def _search(
@@ -117,7 +120,7 @@ def _search(
         evaluator = parts.evaluator or EvaluatorPool(config.evaluator)
         stream = sys.stderr if as_json else sys.stdout
         print(
-            f"run {run.id}: {task.name} ({len(task.subgraphs)} graphs), {config.model.name}, "
+            f"run {run.id}: {task.name} ({len(task.subgraphs)} graphs), {config.model.label}, "
             f"{config.evaluator.device}, {run.islands} islands, {config.search.iters} episodes, "
             f"seed {run.seed}; log: {log_path}",
             file=stream,
@@ -174,6 +177,8 @@ async def _run_session(session: Session, progress: Progress, go_on: str) -> None
         await search(session)
     finally:
         await session.model.close()
+        if session.validator is not None:
+            await session.validator.close()
         await session.evaluator.close()
 
 

@@ -16,9 +16,11 @@ __all__ = ["Candidate", "Evaluation", "evaluate"]
 def evaluate(task: Task, candidate: Candidate, config: EvaluatorConfig | None = None) -> Evaluation:
     """Judge one candidate, for notebooks and scripts: the same referee, the same result.
 
-    Raises TaskError if eager itself fails, UsageError for a device that is not here.
+    Waits while another process measures on the device. Raises TaskError if eager itself fails, UsageError for
+    a device that is not here.
     """
+    from passagent.evaluator.devices import find_device, measuring_on
     from passagent.evaluator.referee import Referee
 
-    with Referee(config) as referee:
+    with Referee(config) as referee, measuring_on(find_device(referee.config.device)):
         return referee.evaluate(task, candidate)

@@ -1,9 +1,16 @@
-"""Eager: inputs from a fresh seed, its outputs on them, and a worker to time beside a candidate's."""
+"""Eager: inputs from a fresh seed, its outputs on them, and a worker to time beside a candidate's.
+
+A reference (inputs, eager's outputs, eager in float64) is kept for several candidates and then drawn anew: no
+candidate sees its seed or its values but through what one evaluation tells its author.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from dataclasses import asdict, dataclass
+import time
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -11,13 +18,29 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator.channel import Arena
+from passagent.evaluator.exactness import Expected, Fact
+from passagent.evaluator.fresh import Rotation, Windows
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
-from passagent.evaluator.timing import run_request
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.reader import Subgraph
 
 SETS = 3
 """Input sets that outputs are compared on: the recorded statistics and own draws."""
+EXTREME = SETS
+"""The set after them: values of large magnitude, on which outputs must be finite where eager's are."""
+_VARIANTS = (0, 1, 2, 4, 3)
+"""Of make_inputs, for each set; the last serves for capturing only."""
+EPOCH = 32
+"""Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
+KEPT_BYTES = 2 << 30
+"""Inputs that are kept for later candidates, at most."""
+FLOAT64_ELEMENTS = 1 << 26
+"""Subgraphs with more input elements than this are not computed in float64."""
+MAX_AGE_S = 3600.0
+"""The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
+_REFRESH_SHARE = 4.0
+_REFRESH_FLOOR_NS = 200_000
+"""Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
 _SPARSE = 16 << 30
 """Room for eager's outputs, bytes: address space only, memory is taken as it is written."""
 
@@ -26,16 +49,81 @@ _SPARSE = 16 << 30
 class Reference:
     """Inputs of one subgraph, in shared memory, and eager's outputs on them."""
 
+    name: str
+    subgraph: Subgraph
+    dispatch: str
     arena: Arena
     described: list[list[dict[str, Any]]]
-    """SETS sets that outputs are compared on and one more, for capturing only."""
-    outputs: list[list[torch.Tensor]]
-    mutated: list[int]
+    """SETS sets that outputs are compared on, the extreme one, and one for capturing only."""
+    rotation: Rotation
+    nodes: list[dict[str, Any]]
+    """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
+    order: list[int]
+    expected: list[Expected] = field(default_factory=list)
+    """Of the SETS sets and the extreme one."""
+    mutated: list[int] = field(default_factory=list)
     """Inputs that eager writes into."""
+    often: list[int] = field(default_factory=list)
+    """Inputs that get fresh values before every call; the others, too large for that, once a block."""
+    operators: int = 0
+    uses: int = 0
+
+    def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:
+        """The worker's `graph` request; the arenas' descriptors go beside it."""
+        return {
+            "op": "graph",
+            "id": self.name,
+            "subgraph": asdict(self.subgraph) | {"path": str(self.subgraph.path)},
+            "dispatch": self.dispatch,
+            "sets": self.described,
+            "nodes": self.nodes if nodes else None,
+            "order": self.order,
+            "input_bytes": self.arena.size,
+            "output_bytes": outputs.size,
+        }
+
+    def room(self) -> int:
+        """Bytes for the outputs of an audit: every set's at once."""
+        return sum(Arena.room(one.eager) for one in self.expected)
 
     def close(self) -> None:
         """Free the shared memory."""
         self.arena.close()
+
+
+class Twin:
+    """Eager's side of the timing: a worker as young as the candidate's, with the same past.
+
+    The baseline's own worker has run Dynamo and grown old: calls take a per cent or two longer in it.
+    """
+
+    def __init__(self, worker: Worker, config: EvaluatorConfig) -> None:
+        self.worker, self._timeout_s = worker, config.timeout_s
+        self.ask(load_request(None, config), self._timeout_s)
+
+    def take(self, reference: Reference) -> None:
+        """Have the worker load the subgraph."""
+        outputs = Arena.create(reference.room())
+        try:
+            self.ask(reference.request(outputs), self._timeout_s, (reference.arena.fd, outputs.fd))
+        finally:
+            outputs.close()
+
+    def release(self, reference: Reference) -> None:
+        """Forget the subgraph."""
+        self.ask({"op": "release", "ids": [reference.name]}, self._timeout_s)
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before."""
+        try:
+            answer = self.worker.ask(message, timeout_s, fds)
+        except (WorkerDied, WorkerTimeout) as error:
+            raise InfrastructureError(f"eager's worker was lost: {error}") from error
+        if "error" in answer.message:
+            raise InfrastructureError(
+                f"eager fails where it ran before: {answer.message['error']['message']}"
+            )
+        return answer
 
 
 class Baseline:
@@ -44,55 +132,140 @@ class Baseline:
     def __init__(self, zygote: Zygote, config: EvaluatorConfig) -> None:
         self._zygote, self._config = zygote, config
         self._worker: Worker | None = None
+        self._outputs: Arena | None = None
+        self._kept: OrderedDict[str, Reference] = OrderedDict()
+        self._born = 0.0
 
-    def reference(self, subgraph: Subgraph) -> Reference:
-        """Draw inputs, run eager on each set, and leave the worker ready to be timed on this subgraph.
+    def reference(self, subgraph: Subgraph, dispatch: str) -> Reference:
+        """The subgraph's reference, kept or drawn; the worker holds the subgraph, ready to be timed.
 
         Raises TaskError if eager fails, takes longer than the time-out or is not one graph for Dynamo.
         """
-        seed = secrets.randbits(62)
-        sets = [make_inputs(subgraph, "cpu", seed, variant) for variant in range(SETS + 1)]
-        tensors = [value for one in sets for value in one if isinstance(value, torch.Tensor)]
-        arena = Arena.create(Arena.room(tensors))
-        host = [subgraph.home == "cuda" and meta.device.startswith("cpu") for meta in subgraph.inputs]
-        described = [[_describe(*item, arena) for item in zip(one, host, strict=True)] for one in sets]
-        outputs = Arena.create(_SPARSE)
+        if self._worker is not None and time.monotonic() - self._born > MAX_AGE_S:
+            self._worker.kill()
+            self._lose()
+        key = f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
+        if self._worker is not None and not self._worker.is_alive():
+            self._lose()
+        found = self._kept.get(key)
+        if found is not None and found.uses < EPOCH and self._alive():
+            found.uses += 1
+            self._kept.move_to_end(key)
+            return found
+        self._forget([key] if found is not None else [])
+        made = self._kept[key] = self._draw(key, subgraph, dispatch)
+        while len(self._kept) > 1 and sum(one.arena.size for one in self._kept.values()) > KEPT_BYTES:
+            self._forget([next(iter(self._kept))])
+        return made
+
+    def close(self) -> None:
+        """Free the references; the worker ends with its zygote."""
+        self._lose()
+
+    def outputs(self, kept: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors that a reply of this worker describes."""
+        assert self._outputs is not None
+        return [self._outputs.read(item) for item in kept["outputs"]]
+
+    def again(self, reference: Reference, chosen: int, windows: Windows) -> list[torch.Tensor]:
+        """Eager's outputs on windows of set `chosen`."""
+        request = run_request(reference, chosen, [windows], keep=0)
+        return self.outputs(self.ask(request, self._config.timeout_s).message["kept"])
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
+        assert self._worker is not None
         try:
-            request = graph_request(subgraph, described, arena, outputs)
-            self._run(request, subgraph, (arena.fd, outputs.fd))
-            results: list[list[torch.Tensor]] = []
-            mutated: set[int] = set()
-            for chosen in range(SETS):
-                reply = self._run(run_request(chosen, 1, [], outputs=True, inputs_after=True), subgraph)
-                results.append([outputs.read(item) for item in reply["outputs"]])
-                mutated |= set(reply["mutated"])
+            answer = self._worker.ask(message, timeout_s, fds)
+        except (WorkerDied, WorkerTimeout) as error:
+            self._lose()
+            raise InfrastructureError(f"the baseline's worker was lost: {error}") from error
+        if "error" in answer.message:
+            raise InfrastructureError(
+                f"eager fails where it ran before: {answer.message['error']['message']}"
+            )
+        return answer
+
+    def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
+        rotation = Rotation.of(subgraph)
+        seed = secrets.randbits(62)
+        sets = [
+            [
+                rotation.reservoir(i, value) if isinstance(value, torch.Tensor) else value
+                for i, value in enumerate(make_inputs(subgraph, "cpu", seed, variant))
+            ]
+            for variant in _VARIANTS
+        ]
+        arena = Arena.create(Arena.room([v for one in sets for v in one if isinstance(v, torch.Tensor)]))
+        try:
+            described = [_describe(one, subgraph, arena) for one in sets]
+            del sets
+            arena.seal()
+            made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [])
+            self._prepare(made)
         except BaseException:
             arena.close()
             raise
-        finally:
-            outputs.close()
-        return Reference(arena, described, results, sorted(mutated))
+        return made
 
-    def ask(self, message: dict[str, Any], timeout_s: float) -> Answer:
-        """A request about the subgraph at hand. Raises InfrastructureError: eager did answer before."""
-        assert self._worker is not None
-        try:
-            return self._worker.ask(message, timeout_s)
-        except (WorkerDied, WorkerTimeout) as error:
-            self._worker = None
-            raise InfrastructureError(f"the baseline's worker was lost: {error}") from error
+    def _prepare(self, made: Reference) -> None:
+        """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
+        subgraph = made.subgraph
+        if not self._alive():
+            self._worker = self._start()
+            self._outputs = Arena.create(_SPARSE)
+        assert self._outputs is not None
+        request = made.request(self._outputs, nodes=False)
+        reply = self._run(request, subgraph, (made.arena.fd, self._outputs.fd))
+        made.nodes, made.order, made.operators = reply["nodes"], reply["order"], reply["operators"]
+        mutated: set[int] = set()
+        small = sum(meta.numel for meta in subgraph.inputs) <= FLOAT64_ELEMENTS
+        for chosen in range(SETS + 1):
+            kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=0), subgraph)["kept"]
+            eager = self.outputs(kept)
+            facts = [Fact(bool(item["contiguous"]), str(item["device"])) for item in kept["outputs"]]
+            mutated |= set(kept["mutated"])
+            exact = self._float64(made, chosen) if small else None
+            made.expected.append(Expected(eager, facts, exact))
+        made.mutated = sorted(mutated)
+        made.often = self._affordable(made)
+
+    def _float64(self, made: Reference, chosen: int) -> list[torch.Tensor] | None:
+        request = {"op": "float64", "id": made.name, "set": chosen, "order": made.order}
+        reply = self._run(request, made.subgraph)
+        return None if reply["outputs"] is None else self.outputs(reply)
+
+    def _affordable(self, made: Reference) -> list[int]:
+        """Inputs that can be changed before every call: the largest are left out if it takes too long."""
+        windows = [made.rotation.first()] * 3
+        often = sorted(
+            (i for i, meta in enumerate(made.subgraph.inputs) if not meta.is_python_scalar),
+            key=lambda i: made.subgraph.inputs[i].numel,
+        )
+        while True:
+            made.often = often
+            excess = []
+            for _ in range(3):  # the best counts: a machine disturbs some
+                answer = self.ask(run_request(made, 0, windows, settle=True), self._config.timeout_s)
+                own = sum(answer.message["samples"])
+                spent = (answer.clock_ns or 0) - own
+                excess.append(spent - max(_REFRESH_SHARE * own, _REFRESH_FLOOR_NS * len(windows)))
+            needed = [i for i in often if i in made.mutated]
+            if min(excess) <= 0 or len(often) <= max(1, len(needed)):
+                return sorted(often)
+            droppable = [i for i in often if i not in needed]
+            often = [i for i in often if i != droppable[-1]]
 
     def _run(self, request: dict[str, Any], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> dict[str, Any]:
-        if self._worker is None:
-            self._worker = self._start()
+        assert self._worker is not None
         try:
             reply = self._worker.ask(request, self._config.timeout_s, fds).message
         except WorkerTimeout as error:
-            self._worker = None
+            self._lose()
             message = f"{subgraph.path}: eager takes more than {self._config.timeout_s:.0f} s"
             raise TaskError(message) from error
         except WorkerDied as death:
-            self._worker = None
+            self._lose()
             if death.killed_from_outside:
                 raise InfrastructureError(f"the baseline's worker {death.describe()}") from death
             raise TaskError(f"{subgraph.path}: eager {death.describe()}{last_line(death.log)}") from death
@@ -100,36 +273,77 @@ class Baseline:
             raise TaskError(f"{subgraph.path}: eager fails: {reply['error']['message']}")
         return reply
 
+    def _alive(self) -> bool:
+        return self._worker is not None
+
     def _start(self) -> Worker:
+        # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
         worker = self._zygote.fork(None)
-        request = {
-            "op": "load",
-            "files": None,
-            "device": self._config.device,
-            "dispatch": self._config.dispatch,
-        }
+        self._born = time.monotonic()
         try:
-            worker.ask(request, self._config.timeout_s)
+            worker.ask(load_request(None, self._config), self._config.timeout_s)
         except (WorkerDied, WorkerTimeout) as error:
             raise InfrastructureError(f"the baseline's worker did not start: {error}") from error
         return worker
 
+    def _forget(self, keys: list[str]) -> None:
+        """Drop references here and in the worker."""
+        for key in keys:
+            self._kept.pop(key).close()
+        if keys and self._worker is not None:
+            self.ask({"op": "release", "ids": keys}, self._config.timeout_s)
 
-def graph_request(
-    subgraph: Subgraph, described: list[list[dict[str, Any]]], arena: Arena, outputs: Arena
+    def _lose(self) -> None:
+        """The worker is gone, and with it what it held."""
+        self._worker = None
+        if self._outputs is not None:
+            self._outputs.close()
+            self._outputs = None
+        for reference in self._kept.values():
+            reference.close()
+        self._kept.clear()
+
+
+def load_request(
+    files: dict[str, str] | None, config: EvaluatorConfig, compiler: str | None = None
 ) -> dict[str, Any]:
-    """The worker's `graph` request; the arenas' descriptors go beside it."""
+    """The worker's `load` request: a candidate's files, or none for eager and compilers."""
     return {
-        "op": "graph",
-        "subgraph": asdict(subgraph) | {"path": str(subgraph.path)},
-        "sets": described,
-        "input_bytes": arena.size,
-        "output_bytes": outputs.size,
+        "op": "load",
+        "files": files,
+        "compiler": compiler,
+        "device": config.device,
+        "single_replacement_func": config.single_replacement_func,
     }
 
 
-def _describe(value: Any, host: bool, arena: Arena) -> dict[str, Any]:
-    """An input for the worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
-    if isinstance(value, torch.Tensor):
-        return {"tensor": arena.write(value), "host": host}
-    return {"value": value}
+def run_request(
+    reference: Reference,
+    chosen: int,
+    windows: list[Windows],
+    *,
+    keep: int | None = None,
+    settle: bool = False,
+) -> dict[str, Any]:
+    """The worker's `run` request: a call on each of `windows` of input set `chosen`."""
+    return {
+        "op": "run",
+        "id": reference.name,
+        "set": chosen,
+        "windows": windows,
+        "often": reference.often,
+        "keep": keep,
+        "settle": settle,
+    }
+
+
+def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[dict[str, Any]]:
+    """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
+    described = []
+    for meta, value in zip(subgraph.inputs, values, strict=True):
+        if isinstance(value, torch.Tensor):
+            host = subgraph.home == "cuda" and meta.device.startswith("cpu")
+            described.append({"tensor": arena.write(value), "shape": list(meta.shape), "host": host})
+        else:
+            described.append({"value": value})
+    return described

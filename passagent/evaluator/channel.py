@@ -5,13 +5,16 @@ The channel carries plain data only: no pickle, so nothing that a worker sends c
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import mmap
 import os
 import select
 import socket
 import struct
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -91,15 +94,15 @@ class Channel:
 class Arena:
     """Anonymous shared memory that holds tensors one after the other, each described by a plain dict."""
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, writable: bool = True) -> None:
         self.fd, self.size = fd, size
-        self._map = mmap.mmap(fd, size) if size else None
+        self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
         self._used = 0
 
     @classmethod
     def create(cls, size: int) -> Arena:
         """A new arena of `size` bytes; hand `arena.fd` to the other side. Raises OSError."""
-        fd = os.memfd_create("passagent-arena", os.MFD_CLOEXEC)
+        fd = os.memfd_create("passagent-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, max(size, mmap.PAGESIZE))
         return cls(fd, max(size, mmap.PAGESIZE))
 
@@ -107,6 +110,12 @@ class Arena:
     def room(tensors: list[torch.Tensor]) -> int:
         """Bytes that `tensors` need."""
         return sum(-(-t.numel() * t.element_size() // _ALIGN) * _ALIGN + _ALIGN for t in tensors)
+
+    def seal(self) -> None:
+        """Nobody writes into it any more, this side included: what one worker reads no other can change."""
+        self._map.close()
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
 
     def reset(self) -> None:
         """Forget what was written."""
@@ -140,21 +149,20 @@ class Arena:
         )
         if not isinstance(dtype, torch.dtype) or not plain:
             raise ValueError("a tensor description that makes no sense")
-        count = 1
-        for n in shape:
-            count *= n
+        count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
         if offset < 0 or offset + count * dtype.itemsize > self.size:
             raise ValueError("a tensor outside its arena")
-        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset).reshape(shape).clone()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # read-only memory: it is copied at once
+            view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
+        return view.reshape(shape).clone()
 
     def close(self) -> None:
         """Unmap and close. Tensors that were read are copies and stay valid."""
-        if self._map is not None:
-            try:
-                self._map.close()
-            except BufferError:
-                pass  # a frombuffer view is still alive; the mapping goes with it
-            self._map = None
+        try:
+            self._map.close()
+        except BufferError:
+            pass  # a frombuffer view is still alive; the mapping goes with it
         os.close(self.fd)

@@ -51,6 +51,7 @@ def worker_environment(scratch: Path, threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "TRITON_DISABLE_LINE_INFO": "1",  # paths in it would make each worker's PTX another one
     }
     return kept | {name: str(path) for name, path in private.items()} | fixed
 

@@ -1,94 +1,216 @@
-"""Evaluations for an asyncio program: one referee process per device, a queue before it, faults retried.
+"""Evaluations for an asyncio program: one owner per device, a queue before them, faults retried elsewhere.
 
-What crosses the process border is plain data, and nothing here says where a device is, so that another pool
-(a cluster's) can take this one's place.
+A device measures one thing at a time, on the whole machine: its lock is held around each evaluation. After a
+fault of the machine the device must pass a health check; one that fails it is quarantined, and its work goes
+to another. What crosses to an owner is plain data, and nothing here tells a caller where a device is, so that
+another pool (a cluster's) can take this one's place.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
-from passagent.evaluator.environment import import_path
-from passagent.evaluator.result import Candidate, Evaluation
+from passagent.errors import InfrastructureError, TaskError
+from passagent.evaluator import health
+from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
+from passagent.evaluator.owner import Lost, Owner
+from passagent.evaluator.result import Candidate, Compiler, Evaluation
 
-_ATTEMPTS = 3
-_LINE_LIMIT = 256 << 20
-_KINDS: dict[str, type[PassagentError]] = {"task": TaskError, "usage": UsageError, "failed": PassagentError}
+log = logging.getLogger("passagent.evaluator")
+
+ATTEMPTS = 3
+"""Times that an evaluation is begun on a healthy device before it is given up."""
+STARTS = 2
+"""Times that an owner may fail to start on a healthy device before that is quarantined."""
+PAUSES_S = (5.0, 20.0, 80.0, 320.0, 600.0)
+"""Time in quarantine after the first, second, ... failed health check in a row, s."""
+
+
+@dataclass
+class Quarantine:
+    """Why a device is not used, and until when."""
+
+    reason: str
+    since: str
+    """Time of day."""
+    until: float
+    """time.monotonic() when it is tried again."""
+    times: int
+    """Failed health checks in a row."""
+
+
+class Seat:
+    """A device, its owner, and whether it can take work."""
+
+    def __init__(self, device: Device, config: EvaluatorConfig) -> None:
+        self.device, self.owner, self.lock = device, Owner(device, config), DeviceLock(device)
+        self.is_busy = False
+        self.failed_starts = 0
+        self.quarantine: Quarantine | None = None
+
+    def is_open(self) -> bool:
+        """Not in quarantine, or its time there is over."""
+        return self.quarantine is None or self.quarantine.until <= time.monotonic()
+
+
+class SubjectLost(InfrastructureError):
+    """A subject was lost `ATTEMPTS` times on healthy devices: it may itself be what ends the evaluator."""
 
 
 class EvaluatorPool:
-    """Evaluates one candidate at a time on `config.device`; callers queue."""
+    """Judges subjects on the devices of `config.device`, one on each at a time; callers queue."""
 
-    def __init__(self, config: EvaluatorConfig) -> None:
-        self.config = config
-        self._process: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
+    def __init__(
+        self,
+        config: EvaluatorConfig,
+        devices: Sequence[Device] | None = None,
+        tell: Callable[[str], None] = log.warning,
+    ) -> None:
+        """`tell` gets a line for people about waiting, faults and quarantine.
 
-    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
-        """Judge `candidate` on the task at `task_path`.
-
-        Raises TaskError or UsageError as the referee does; InfrastructureError after three lost attempts.
+        Raises UsageError if `config.device` is not here.
         """
-        request = json.dumps({"task": str(task_path), "files": candidate.files}) + "\n"
-        last = "the evaluator's process ended"
-        async with self._lock:
-            for _ in range(_ATTEMPTS):
-                process = await self._start()
+        self.tell = tell
+        self._seats = [Seat(device, config) for device in devices or find_devices(config.device)]
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    async def evaluate(self, task_path: Path, subject: Candidate | Compiler) -> Evaluation:
+        """Judge a candidate, or a compiler in its place, on the task at `task_path`.
+
+        Raises TaskError or UsageError as the referee does; InfrastructureError if no device is fit,
+        SubjectLost after three lost attempts on healthy ones.
+        """
+        request: dict[str, Any] = {"task": str(task_path)}
+        if isinstance(subject, Candidate):
+            request["files"], name = subject.files, f"candidate {subject.key[:12]}"
+        else:
+            request["compiler"], name = subject, f"compiler {subject}"
+        losses: list[str] = []
+        while len(losses) < ATTEMPTS:
+            async with self._next_seat() as seat:
                 try:
-                    reply = await self._ask(process, request)
-                except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
-                    last = f"the evaluator's process ended ({error or type(error).__name__})"
-                    await self._stop()
-                    continue
+                    return await self._measure(seat, request)
+                except Lost as lost:
+                    await seat.owner.stop()
+                    if await self._is_fit(seat, lost):
+                        losses.append(str(lost))
                 except asyncio.CancelledError:
-                    await self._stop()  # its answer would be read as the next caller's
+                    await seat.owner.stop()  # its answer would be read as the next caller's
                     raise
-                if "evaluation" in reply:
-                    return Evaluation.model_validate(reply["evaluation"])
-                if reply["error"] in _KINDS:
-                    raise _KINDS[reply["error"]](reply["message"])
-                last = reply["message"]
-                await self._stop()
-        raise InfrastructureError(f"{last}; tried {_ATTEMPTS} times")
+                if len(losses) == 2:
+                    self.tell(f"{name} was lost twice though {seat.device.name} is healthy: {losses[-1]}")
+        raise SubjectLost(
+            f"{losses[-1]}; tried {ATTEMPTS} times on healthy devices: {name} may be what ends the evaluator"
+        )
 
-    async def _ask(self, process: asyncio.subprocess.Process, request: str) -> dict:  # type: ignore[type-arg]
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(request.encode())
-        await process.stdin.drain()
-        line = await process.stdout.readline()
-        if not line:
-            raise ConnectionError(f"exit code {await process.wait()}")
-        return json.loads(line)
+    async def _measure(self, seat: Seat, request: dict[str, Any]) -> Evaluation:
+        """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""
+        try:
+            evaluation = Evaluation.model_validate(await seat.owner.ask(request))
+        except TaskError:
+            await self._clear(seat, quick=False)
+            raise
+        if evaluation.status == "infrastructure":
+            raise Lost(evaluation.error or "the machine failed an evaluation")
+        others = [other for other in self._seats if other is not seat and other.is_open()]
+        if evaluation.status == "timeout":
+            await self._clear(seat, quick=False)
+        elif evaluation.status in ("runtime_error", "out_of_memory") or (
+            others and health.is_throttled(evaluation.device_state)
+        ):
+            await self._clear(seat, quick=True)
+        if seat.quarantine is not None:
+            self.tell(f"{seat.device.name} is fit again")
+        seat.failed_starts, seat.quarantine = 0, None
+        return evaluation
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "passagent.evaluator.serve",
-                self.config.model_dump_json(),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=_LINE_LIMIT,
-                start_new_session=True,  # Ctrl-C is for the search, which then closes the pool
-                env=os.environ | import_path(),
-            )
-        return self._process
+    async def _clear(self, seat: Seat, quick: bool) -> None:
+        """Raise Lost if the device is sick."""
+        problem = await health.check(seat.device, quick)
+        if problem is not None:
+            raise Lost(problem)
 
-    async def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    async def _is_fit(self, seat: Seat, lost: Lost) -> bool:
+        """After a loss: whether the device is healthy and the loss must be the subject's or chance's."""
+        self.tell(f"{seat.device.name}: {lost}")
+        problem = await health.check(seat.device)
+        if problem is None and lost.starting:
+            seat.failed_starts += 1
+            if seat.failed_starts >= STARTS:
+                problem = f"its evaluator does not start: {lost}"
+        if problem is not None:
+            self._quarantine(seat, problem)
+        return problem is None and not lost.starting
+
+    def _quarantine(self, seat: Seat, reason: str) -> None:
+        times = seat.quarantine.times + 1 if seat.quarantine else 1
+        pause = PAUSES_S[min(times, len(PAUSES_S)) - 1]
+        seat.quarantine = Quarantine(reason, time.strftime("%H:%M:%S"), time.monotonic() + pause, times)
+        self.tell(f"{seat.device.name} is quarantined for {pause:.0f} s: {reason}")
+
+    @asynccontextmanager
+    async def _next_seat(self) -> AsyncIterator[Seat]:
+        """The next free device in good health, its lock held meanwhile. Raises InfrastructureError."""
+        while True:
+            seat = await self._take()
+            try:
+                if seat.quarantine is not None:
+                    problem = await health.check(seat.device)
+                    if problem is not None:
+                        self._quarantine(seat, problem)
+                        continue
+                    seat.failed_starts = 0
+                yield seat
+                return
+            finally:
+                seat.lock.release()
+                seat.is_busy = False
+                self._changed.set()
+
+    async def _take(self) -> Seat:
+        """Wait, first come first served, for a device that is free here and on the machine, and lock it."""
+        is_told = False
+        async with self._turn:
+            try:
+                while True:
+                    seats = [seat for seat in self._seats if seat.is_open()]
+                    if not seats:
+                        raise InfrastructureError(f"no device is fit: {self._reasons()}")
+                    free = [seat for seat in seats if not seat.is_busy]
+                    for seat in sorted(free, key=lambda seat: seat.quarantine is not None):
+                        if seat.lock.try_acquire():
+                            seat.is_busy = True
+                            return seat
+                    if free and not is_told:
+                        is_told = True
+                        used = [f"{seat.device.name} is in use by {seat.lock.holder()}" for seat in free]
+                        self.tell(f"waiting: {'; '.join(used)}")
+                    self._changed.clear()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._changed.wait(), POLL_S if free else PAUSES_S[0])
+            finally:
+                for seat in self._seats:
+                    if not seat.is_busy:
+                        seat.lock.release()
+
+    def _reasons(self) -> str:
+        """Of each quarantined device: since when, why, and when it is tried again."""
+        return "; ".join(
+            f"{seat.device.name} is quarantined since {q.since} ({q.reason}), "
+            f"tried again in {max(0.0, q.until - time.monotonic()):.0f} s"
+            for seat in self._seats
+            if (q := seat.quarantine) is not None
+        )
 
     async def close(self) -> None:
-        """End the referee's process and its workers."""
-        await self._stop()
+        """End the owners' processes and their workers."""
+        await asyncio.gather(*(seat.owner.stop() for seat in self._seats))

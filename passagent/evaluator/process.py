@@ -9,40 +9,69 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from passagent.errors import InfrastructureError
+from passagent.errors import InfrastructureError, PassagentError
+from passagent.evaluator.builds import answer
 from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.evaluator.environment import import_path, worker_environment
-from passagent.kernels import build
+from passagent.evaluator.result import Status
+from passagent.evaluator.sandbox import Limits
 
+LIMITS = Limits()
+"""Of every worker; its address space is limited beside."""
 START_TIMEOUT_S = 120.0
-FILE_BYTES = 1 << 30
-"""Largest file a worker may write."""
 
 
 class WorkerDied(Exception):
-    """A worker ended by itself, or broke the protocol (code 1). `code` is negative for a signal."""
+    """A worker ended by itself, or broke the protocol (`code` is None). `code` is negative for a signal.
 
-    def __init__(self, code: int, log: str) -> None:
+    `status` says whose fault it was, as far as that can be told. A sandboxed worker cannot send SIGKILL or
+    SIGTERM to itself, so one of these came from the kernel or from outside. It came from the kernel if the
+    worker had used up its processor time (SIGXCPU comes first, and a worker may ignore it), or if the count
+    of processes killed for want of memory rose while it lived: this control group's count, or where there is
+    none the machine's, which another process may have raised. Without seccomp a candidate can end
+    itself as if it were killed from outside, and is then not charged. `lost`: its zygote ended before it.
+    """
+
+    def __init__(
+        self, code: int | None, log: str, *, no_memory: bool = False, cpu_s: float = 0.0, lost: bool = False
+    ) -> None:
         super().__init__(f"exit {code}")
         self.code, self.log = code, log
+        used_up = code == -signal.SIGKILL and cpu_s >= LIMITS.cpu_s
+        self.status: Status = "runtime_error"
+        if code == -signal.SIGXCPU or used_up:
+            self.status = "timeout"
+        elif code == -signal.SIGKILL and no_memory:
+            self.status = "out_of_memory"
+        elif lost or code in (-signal.SIGKILL, -signal.SIGTERM):
+            self.status = "infrastructure"
 
     @property
     def killed_from_outside(self) -> bool:
-        """SIGKILL and SIGTERM come from the machine or a person, not from a candidate's own fault."""
-        return self.code in (-signal.SIGKILL, -signal.SIGTERM)
+        """By the machine or a person, not by a candidate's own fault."""
+        return self.status == "infrastructure"
 
     def describe(self) -> str:
         """In words, such as `died with SIGSEGV` or `exited with code 3`."""
-        return (
-            f"died with {signal.Signals(-self.code).name}"
-            if self.code < 0
-            else f"exited with code {self.code}"
-        )
+        if self.code is None and self.status == "infrastructure":
+            return "was lost with the process that it was forked from"
+        if self.code is None:
+            return "broke off, or sent what is no answer"
+        if self.status == "timeout":
+            return f"used more than {LIMITS.cpu_s} s of processor time"
+        if self.status == "out_of_memory":
+            return "was killed by the kernel: no memory left"
+        if self.code == -signal.SIGXFSZ:
+            return f"wrote more than {LIMITS.file >> 20} MB to its log or to a file"
+        if self.code < 0:
+            return f"died with {signal.Signals(-self.code).name}"
+        return f"exited with code {self.code}"
 
 
 class WorkerTimeout(Exception):
@@ -57,72 +86,107 @@ class Answer:
     clock_ns: int | None
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended: its exit code (negative: the signal), and the processor time it had taken, s."""
+
+    code: int
+    cpu_s: float
+
+
 class Zygote:
-    """A warm process that workers are forked from.
+    """A warm process that workers are forked from; started again when it is lost.
 
     `interpreter`: its workers run Triton kernels in Triton's interpreter. That is settled when triton is
     first imported, so it takes a process of its own.
     """
 
     def __init__(self, device: str, threads: int, interpreter: bool = False) -> None:
-        self._threads = threads
+        self._device, self._threads = device, threads
+        self._lock = threading.Lock()
         self._extra = {"TRITON_INTERPRET": "1"} if interpreter else {}
-        self._scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self._scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
+        except OSError as error:
+            raise InfrastructureError(f"the evaluator's worker did not start: {error}") from error
         ours, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "passagent.evaluator.zygote", str(theirs.fileno()), device],
-            pass_fds=[theirs.fileno()],
-            env=worker_environment(self._scratch, threads) | self._extra | import_path(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=open(self._scratch / "zygote.log", "wb"),  # noqa: SIM115
-            start_new_session=True,
-        )
+        with open(self._scratch / "zygote.log", "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "passagent.evaluator.zygote", str(theirs.fileno()), self._device],
+                pass_fds=[theirs.fileno()],
+                env=worker_environment(self._scratch, self._threads) | self._extra | import_path(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
         theirs.close()
         self._channel = Channel(ours)
         try:
             self._channel.receive(START_TIMEOUT_S)
         except (ChannelClosed, ChannelTimeout) as error:
-            log = (self._scratch / "zygote.log").read_text(errors="replace").strip().splitlines()
+            log_text = (self._scratch / "zygote.log").read_text(errors="replace").strip().splitlines()
             self.close()
-            raise InfrastructureError(
-                f"the evaluator's worker did not start: {log[-1] if log else error}"
-            ) from error
+            message = f"the evaluator's worker did not start: {log_text[-1] if log_text else error}"
+            raise InfrastructureError(message) from error
 
-    def fork(self, memory_gb: float | None) -> Worker:
-        """A fresh worker in a process group of its own.
+    def fork(self, memory_gb: float | None, sandboxed: bool = True) -> Worker:
+        """A fresh worker in a process group of its own, shut in unless it is trusted (`sandboxed=False`).
 
-        `memory_gb` limits its address space; None where CUDA maps far more than it uses.
+        `memory_gb` limits its address space; None where CUDA maps far more than it uses. Raises
+        InfrastructureError.
         """
+        with self._lock:
+            if self._process.poll() is not None:
+                self.close()
+                self._start()
+        try:
+            return self._fork(memory_gb, sandboxed)
+        except OSError as error:
+            raise InfrastructureError(f"a worker cannot be forked: {error}") from error
+
+    def _fork(self, memory_gb: float | None, sandboxed: bool) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
-        env = worker_environment(scratch, self._threads) | self._extra
+        limits = replace(LIMITS, memory=int(memory_gb * 2**30) if memory_gb else 0)
         request = {
             "op": "fork",
-            "env": env,
-            "file_bytes": FILE_BYTES,
-            "memory_bytes": int(memory_gb * 2**30) if memory_gb else 0,
+            "env": worker_environment(scratch, self._threads) | self._extra,
+            "limits": asdict(limits),
+            "sandboxed": sandboxed,
         }
         with open(scratch / "log", "wb") as log:
             reply = self._ask(request, (theirs.fileno(), log.fileno()))
         theirs.close()
-        return Worker(self, int(reply["pid"]), Channel(ours), scratch)
+        if "error" in reply:
+            ours.close()
+            raise InfrastructureError(str(reply["error"]) + last_line(_tail(scratch / "log")))
+        return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
 
-    def exit_code(self, pid: int) -> int | None:
-        """How a worker ended; None if it does not end within a second."""
-        for _ in range(100):
-            status = self._ask({"op": "reap", "pid": pid})["status"]
-            if status is not None:
-                return int(status)
-            time.sleep(0.01)
+    def ending(self, pid: int) -> Ending | None:
+        """How a worker ended; None if it does not end within a second, or the zygote is lost."""
+        try:
+            for _ in range(100):
+                reply = self._ask({"op": "reap", "pid": pid})
+                if reply["status"] is not None:
+                    return Ending(int(reply["status"]), float(reply["cpu_s"]))
+                time.sleep(0.01)
+        except InfrastructureError:
+            pass
         return None
 
     def _ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
         try:
-            self._channel.send(message, fds)
-            return self._channel.receive(START_TIMEOUT_S)[0]
+            with self._lock:  # the next worker is forked while this one works
+                self._channel.send(message, fds)
+                return self._channel.receive(START_TIMEOUT_S)[0]
         except (ChannelClosed, ChannelTimeout) as error:
+            self._process.kill()  # what does not answer is not asked again
+            self._process.wait()
             raise InfrastructureError("the evaluator's warm process is gone") from error
 
     def close(self) -> None:
@@ -137,16 +201,22 @@ class Zygote:
 
 
 class Worker:
-    """One forked process and the channel to it."""
+    """One forked process, the channel to it, and its sandbox's layers (`protections`: "on" or "off: WHY")."""
 
-    def __init__(self, zygote: Zygote, pid: int, channel: Channel, scratch: Path) -> None:
-        self.pid, self.scratch = pid, scratch
+    def __init__(
+        self, zygote: Zygote, pid: int, channel: Channel, scratch: Path, protections: dict[str, str]
+    ) -> None:
+        self.pid, self.scratch, self.protections = pid, scratch, protections
         self._zygote, self._channel = zygote, channel
+        self._parent = zygote._process
+        self._memory_kills = _memory_kills()
+        self._is_reaped = self._is_closed = False
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """Send a request and wait for its reply, building the kernels that the worker asks for meanwhile.
 
-        Raises WorkerTimeout (the group is killed) and WorkerDied.
+        Raises WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then
+        killed.
         """
         deadline = time.monotonic() + timeout_s
         started = ended = None
@@ -158,39 +228,57 @@ class Worker:
                 if "mark" in reply:
                     started, ended = (now, None) if reply["mark"] == "start" else (started, now)
                 elif "build" in reply:
-                    self._channel.send(_build(reply["build"]))
+                    self._channel.send(answer(reply["build"]))
                 else:
                     clock = ended - started if started is not None and ended is not None else None
                     return Answer(reply, clock)
+        except PassagentError:  # a build that this machine cannot make
+            self.kill()
+            raise
         except ChannelTimeout as error:
             self.kill()
             raise WorkerTimeout from error
-        except (ChannelClosed, ValueError, KeyError, TypeError) as error:
-            code = self._zygote.exit_code(self.pid) if isinstance(error, ChannelClosed) else 1
-            self._kill_group()
-            raise WorkerDied(1 if code is None else code, self.log()) from error
+        except (ChannelClosed, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._died(isinstance(error, ChannelClosed)) from error
+
+    def _died(self, closed: bool) -> WorkerDied:
+        """What ended the worker, which is killed if it was not dead."""
+        ending = self._ending() if closed else None
+        killed = _memory_kills() > self._memory_kills
+        log, self._is_reaped = self.log(), ending is not None
+        self.kill()
+        if ending is None:
+            return WorkerDied(None, log, lost=self._parent.poll() is not None)
+        return WorkerDied(ending.code, log, no_memory=killed, cpu_s=ending.cpu_s)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs, as far as a look at its process tells."""
+        if self._is_closed or self._parent.poll() is not None:
+            return False
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    def _ending(self) -> Ending | None:
+        return None if self._parent.poll() is not None else self._zygote.ending(self.pid)
 
     def log(self, limit: int = 2000) -> str:
         """The end of what the worker printed, at most `limit` characters."""
-        try:
-            with open(self.scratch / "log", "rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - limit))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return _tail(self.scratch / "log", limit)
 
-    def _kill_group(self) -> None:
+    def kill(self) -> None:
+        """Kill the worker and everything it started, and remove its scratch directory."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-
-    def kill(self) -> None:
-        """Kill the worker and everything it started, and remove its scratch directory."""
-        self._kill_group()
         self._channel.close()
-        self._zygote.exit_code(self.pid)
+        if not self._is_reaped:
+            self._ending()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
@@ -200,11 +288,22 @@ def last_line(log: str) -> str:
     return f": {lines[-1][:300]}" if lines else ""
 
 
-def _build(request: dict[str, Any]) -> dict[str, Any]:
-    signature = build.Signature(tuple(str(t) for t in request["types"]))
+def _tail(path: Path, limit: int = 2000) -> str:
     try:
-        return {"path": str(build.build(str(request["source"]), str(request["name"]), signature))}
-    except build.KernelRefused as error:
-        return {"refused": {"rule": error.rule, "line": error.line, "message": str(error)}}
-    except build.KernelBuildError as error:
-        return {"failed": str(error)}
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - limit))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _memory_kills() -> int:
+    """Processes killed so far because memory ran out: of this control group, else of the machine."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].strip().lstrip("/")
+        text = (Path("/sys/fs/cgroup") / group / "memory.events").read_text()
+    except OSError:
+        text = Path("/proc/vmstat").read_text()
+    counts = dict(line.split()[:2] for line in text.splitlines())
+    return int(counts.get("oom_kill", 0))

@@ -43,6 +43,10 @@ GRAVITY: list[Status] = [
 """From the lightest to the gravest: the status of the whole is the gravest of its subgraphs."""
 
 
+Compiler = Literal["eager", "inductor"]
+"""What may be judged in a candidate's place: eager itself (A/A) and torch.compile's default."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A `pass_dir/`: relative file name to text, the manifest among them."""
@@ -107,6 +111,9 @@ class Speedup(BaseModel):
 
     e2e: float
     device: float | None = None
+    low: float | None = None
+    """Lower end of the 95% bootstrap interval of `e2e`, over paired blocks."""
+    high: float | None = None
 
 
 class Worst(BaseModel):
@@ -135,14 +142,23 @@ class GraphResult(BaseModel):
     """Smallest t in -10..1 at which every output passes; None: at none."""
     max_abs_diff: float | None = None
     worst: Worst | None = None
+    float64_error: float | None = None
+    """Of the outputs against eager computed in float64, relative to their size: see compare.exactness.
+    None where eager does not run in float64."""
+    eager_float64_error: float | None = None
+    """The same of eager's own outputs."""
     speedup: Speedup | None = None
     eager_ms: float | None = None
     compiled_ms: float | None = None
     eager_samples_ms: list[float] = Field(default_factory=list)
     compiled_samples_ms: list[float] = Field(default_factory=list)
+    not_timed: str | None = None
+    """Why a subgraph whose values agree was not timed."""
     trials: int = 0
+    blocks: list[int] = Field(default_factory=list)
+    """Calls of each block: the two sides' samples are paired block by block."""
     unstable: bool = False
-    """The interquartile range stayed over `unstable_iqr` after every re-measurement."""
+    """The interval of the speedup stayed wider than asked for after every re-measurement."""
     nodes_before: int = 0
     nodes_after: int = 0
     """Operators of the captured graph, and of the rewritten one."""
@@ -153,7 +169,7 @@ class Evaluation(BaseModel):
 
     task: str
     candidate: str
-    """Candidate.key"""
+    """Candidate.key, or the Compiler's name."""
     device: str
     dispatch: str
     timing: Literal["wall", "interpreter", "none"]
@@ -169,6 +185,15 @@ class Evaluation(BaseModel):
     """Share of subgraphs that are correct and at least as fast as eager."""
     gmean_speedup: float | None = None
     """Over the correct subgraphs."""
+    as_low: float | None = None
+    """AS with every speedup at the lower end of its interval, and at the upper: `as_high`."""
+    as_high: float | None = None
+    validator: dict[str, Any] | None = None
+    """A model's opinion on whether the candidate cheats (optional): likelihood, reasons, model, flagged."""
+    protections: dict[str, str] = Field(default_factory=dict)
+    """Layers of the worker's sandbox: name to `on` or `off: reason`."""
+    device_state: dict[str, Any] = Field(default_factory=dict)
+    """Clocks, temperature, throttling (NVML) before and after the measurement, where they can be read."""
     protocol: dict[str, Any] = Field(default_factory=dict)
     """warm-ups, trials, b, p: what the numbers depend on."""
     environment: dict[str, Any] = Field(default_factory=dict)

@@ -38,20 +38,23 @@ class _Token:
 
 
 def apply_passes(
-    graph_module: fx.GraphModule, passes: list[LoadedPass], wrap: Wrap | None = None
+    graph_module: fx.GraphModule,
+    passes: list[LoadedPass],
+    wrap: Wrap | None = None,
+    check: bool = False,
 ) -> Rewritten:
     """Replace, pass by pass, every match that does not overlap an earlier one; changes `graph_module`.
 
-    `wrap` is put around each replacement function (the dispatch guard); the number of its outputs is then
-    checked too. Raises PassLoadError if a pass's replacement_args fails or returns something else than a
-    tuple of its parameters and constants.
+    `wrap` is put around each replacement function (the gate, the audit); with `check` the number of its
+    outputs is checked at each call. Raises PassLoadError if a pass's replacement_args fails or returns what
+    is no tuple of its parameters and constants.
     """
     graph = graph_module.graph
     result = Rewritten(graph_module)
     for loaded in passes:
         count = 0
         while (found := first_match(loaded.pattern_graph, graph)) is not None:
-            _replace(graph, loaded, found, wrap)
+            _replace(graph, loaded, found, wrap, check)
             count += 1
         result.applied += [loaded.name] * count
         if not count:
@@ -61,7 +64,17 @@ def apply_passes(
     return result
 
 
-def _replace(graph: fx.Graph, loaded: LoadedPass, found: Match, wrap: Wrap | None) -> None:
+def only_replacements(graph_module: fx.GraphModule) -> bool:
+    """Nothing of the graph runs torch but inside of replacement functions."""
+    return all(
+        node.op in ("placeholder", "output")
+        or "replacement" in node.meta
+        or (node.target in (operator.getitem, _only) and "replacement" in node.args[0].meta)
+        for node in graph_module.graph.nodes
+    )
+
+
+def _replace(graph: fx.Graph, loaded: LoadedPass, found: Match, wrap: Wrap | None, check: bool) -> None:
     returned = next(node for node in reversed(loaded.pattern_graph.nodes) if node.op == "output").args[0]
     many = isinstance(returned, (tuple, list))
     pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -72,9 +85,12 @@ def _replace(graph: fx.Graph, loaded: LoadedPass, found: Match, wrap: Wrap | Non
     written = memory.writes(inside)
     function = loaded.replacement_func
     if wrap is not None:
-        function = wrap(_checked(function, loaded.name, len(found.outputs), many))
+        function = wrap(function)
+    if check:
+        function = _checked(function, loaded.name, len(found.outputs), many)
     with graph.inserting_after(last):
         call = graph.call_function(function, args)
+    call.meta["replacement"] = loaded.name
     _note_writes(call, memory, written)
     new = [call]
     values = _results(graph, call, len(found.outputs), many, new)

@@ -1,4 +1,7 @@
-"""A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent."""
+"""A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
+
+The first answer says that it is ready, before any request.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ import queue
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
 from passagent.evaluator.result import Candidate
+
+_KINDS = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastructure"}
 
 
 def main() -> None:
@@ -22,24 +28,42 @@ def main() -> None:
     requests: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
 
+    def answer(work: Callable[[], dict[str, Any]]) -> None:
+        answers.write(json.dumps(_outcome(work)) + "\n")
+        answers.flush()
+
+    import torch
+
     from passagent.evaluator.referee import Referee
     from passagent.tasks.reader import load_task
 
-    referee: Referee | None = None
-    while True:
+    torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
+
+    referees: list[Referee] = []
+
+    def start() -> dict[str, Any]:
+        referees.append(Referee(EvaluatorConfig.model_validate_json(sys.argv[1])))
+        return {"ready": True}
+
+    def evaluate() -> dict[str, Any]:
         request = json.loads(requests.get())
-        try:
-            referee = referee or Referee(EvaluatorConfig.model_validate_json(sys.argv[1]))
-            evaluation = referee.evaluate(load_task(request["task"]), Candidate(request["files"]))
-            answer: dict[str, Any] = {"evaluation": evaluation.model_dump()}
-        except PassagentError as error:
-            kinds = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastructure"}
-            answer = {"error": kinds.get(type(error), "failed"), "message": str(error)}
-        except Exception as error:
-            traceback.print_exc()
-            answer = {"error": "infrastructure", "message": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        subject = Candidate(request["files"]) if "files" in request else request["compiler"]
+        return {"evaluation": referees[0].evaluate(load_task(request["task"]), subject).model_dump()}
+
+    answer(start)
+    while referees:
+        answer(evaluate)
+
+
+def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the work gives, or its error as plain data."""
+    try:
+        return work()
+    except PassagentError as error:
+        return {"error": _KINDS.get(type(error), "failed"), "message": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": "infrastructure", "message": f"{type(error).__name__}: {error}"}
 
 
 def _read(requests: queue.Queue[str]) -> None:

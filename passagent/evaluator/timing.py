@@ -1,190 +1,114 @@
-"""Time a candidate against eager: blocks of both sides in turn, medians, and the clock audit.
+"""Time a candidate against eager: pairs of calls of both sides, until the interval of the ratio is narrow.
 
-PassBench's protocol (25 warm-ups, 100 trials, medians, the compiled side first, an interquartile range over
-20% of the median measured again), with the trials of the two sides taken in alternating blocks so that a
-drift of the machine meets both. The input values change between blocks behind the same addresses, blocks
-have secret lengths, and after some of them the last call's outputs are verified or a further call is made
-under the dispatch guard: a candidate cannot tell a timed call from a checked one.
+Every call gets fresh values (fresh.py), the same for both sides of a pair, and of randomly chosen calls the
+outputs are compared with eager's on the very same values. So a candidate cannot tell a timed call from a
+checked one, and what it kept from another call is wrong. On a GPU the two workers call in strict alternation,
+both on one core and on another one every few pairs (calls.lockstep); on the CPU, where a call takes all
+cores, they take turns in short blocks. The speedup is that of the two sides' medians (PassNet 3.5), block by
+block; its interval is a bootstrap over the blocks.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator.baseline import SETS, Reference, run_request
+from passagent.evaluator.fresh import Draw, Windows
+from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.process import Answer
 
-MIN_TRIALS = 10
-_BLOCKS = 6
+MIN_PAIRS = 6
+"""Pairs of blocks of a measurement, at least."""
+BLOCK = 10
+"""Calls of a block, on average; slow calls come in shorter blocks."""
+GROUP = 12
+"""Pairs of calls that are made on one core before the workers move to another: an even number."""
+SKIPPED = 2
+"""Pairs on a new core that are not measured: an even number."""
+SERIES = 8
+"""Groups that are asked for at once, at most."""
+_BLOCK_S = 0.05
 _PROBE_CALLS = 3
-_CLOCK_TOLERANCE = 1.3
-_CLOCK_SLACK_NS = 150_000
+_VERIFIED = 0.3
+"""Share of the candidate's blocks of which one call's outputs are compared."""
+_AUDITED = 0.1
+"""Share of the blocks after which the candidate is audited."""
+_CLOCK_SHARE = 0.1
+_CLOCK_NS_PER_CALL = 5_000
+_CLOCK_FLOOR_NS = 20_000
+"""What the clocks may differ by: a share of the time, ns a call, and ns a block for its two messages."""
 _CLOCK_ROUNDS = 3
-"""Measurements in a row that must disagree before a candidate is refused for it."""
-_WARMUP_SHARE = 0.25
-"""Share of the time budget that warm-ups may take when calls are slow."""
+"""Measurements in a row in which the clocks must disagree before a candidate is refused for it."""
+_RESAMPLES = 400
+_DEVICE_CALLS = 20
+CONFIDENCE = 0.95
+BETWEEN_WORKERS = 0.006
+"""Standard deviation of the log ratio of eager to itself in two workers, on an H200 (docs/results.md)."""
+
+
+class Side(Protocol):
+    """A worker that holds the subgraph."""
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """Send a request, and descriptors beside, and wait for its reply."""
+        ...
+
+
+Verify = Callable[[int, Windows, dict[str, Any]], None]
+"""Judge a timed call: (input set, windows, what the worker kept of it)."""
+Surprise = Callable[[], None]
+"""Audit the candidate, between timed calls."""
 
 
 @dataclass
 class Samples:
     """Raw times of one side, ns."""
 
-    e2e: list[int] = field(default_factory=list)
+    blocks: list[list[int]] = field(default_factory=list)
+    """End to end, block by block."""
+    hidden: list[int] = field(default_factory=list)
+    """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
     device: list[int] = field(default_factory=list)
-    blocks: list[tuple[int, int]] = field(default_factory=list)
-    """For each block the referee's clock, and what the side's own times account for, ns."""
+
+    @property
+    def e2e(self) -> list[int]:
+        """All end-to-end times in order."""
+        return [n for block in self.blocks for n in block]
 
     def add(self, answer: Answer) -> None:
-        times = answer.message["samples"]
-        own = [int(n) for n in times["e2e"]]
-        self.e2e += own
-        self.device += [int(n) for n in times["device"]]
-        runs = 2 if times["device"] else 1  # with device times every trial runs twice, once for each clock
-        self.blocks.append((answer.clock_ns or 0, runs * sum(own)))
+        """Take a block."""
+        times = [int(n) for n in answer.message["samples"]]
+        self.blocks.append(times)
+        self.hidden.append((answer.clock_ns or 0) - sum(times))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Timing:
     """Both sides of one subgraph."""
 
-    eager: Samples
-    compiled: Samples
-    unstable: bool
-    clock_disagrees: bool
-    """The candidate's times do not account for what the referee's clock saw, in any measurement made."""
+    eager: Samples = field(default_factory=Samples)
+    compiled: Samples = field(default_factory=Samples)
+    low: float = math.nan
+    """Interval of the speedup (CONFIDENCE), and `high`."""
+    high: float = math.nan
+    unstable: bool = False
+    clock_disagrees: bool = False
 
-
-class Side(Protocol):
-    """A worker that holds the subgraph."""
-
-    def ask(self, message: dict[str, Any], timeout_s: float) -> Answer:
-        """Send a `run` request and wait for its reply."""
-        ...
-
-
-Verify = Callable[[int, dict[str, Any]], None]
-"""Judge the outputs of a timed or audited call: (input set, worker's reply)."""
-
-
-def relative_iqr(samples: Sequence[int]) -> float:
-    """Interquartile range / median."""
-    low, middle, high = np.percentile(samples, [25, 50, 75])
-    return float((high - low) / middle)
-
-
-def measure(
-    candidate: Side,
-    baseline: Side,
-    sets: int,
-    restore: list[int],
-    verify: Verify,
-    config: EvaluatorConfig,
-) -> Timing:
-    """Time both workers on the subgraph they hold; `sets` input sets are drawn from, `restore` as in `run`.
-
-    Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, and what `verify` raises.
-    """
-    probe = _ask(baseline, 0, _PROBE_CALLS, restore, config)
-    per_call_s = max(float(np.median(probe.message["samples"]["e2e"])) / 1e9, 1e-7)
-    trials = int(min(config.trials, max(MIN_TRIALS, config.budget_s / per_call_s)))
-    warmups = int(min(config.warmups, max(2, config.budget_s * _WARMUP_SHARE / per_call_s)))
-    for worker in (candidate, baseline):
-        _ask(worker, 0, warmups, restore, config)
-    best: Timing | None = None
-    for attempt in range(max(config.remeasure + 1, _CLOCK_ROUNDS)):
-        timing = _measure_once(candidate, baseline, sets, restore, verify, trials, config)
-        if not timing.clock_disagrees and (best is None or _spread(timing) < _spread(best)):
-            best = timing
-        if best is not None and (not best.unstable or attempt >= config.remeasure):
-            return best
-    return best if best is not None else timing
-
-
-def _measure_once(
-    candidate: Side,
-    baseline: Side,
-    sets: int,
-    restore: list[int],
-    verify: Verify,
-    trials: int,
-    config: EvaluatorConfig,
-) -> Timing:
-    eager, compiled = Samples(), Samples()
-    for number, calls in enumerate(_block_lengths(trials)):
-        chosen = secrets.randbelow(sets)
-        for side in (candidate, baseline) if number % 2 == 0 else (baseline, candidate):
-            if side is baseline:
-                eager.add(_ask(baseline, chosen, calls, restore, config))
-                continue
-            checked = secrets.randbelow(3) == 0
-            answer = _ask(candidate, chosen, calls, restore, config, outputs=checked)
-            compiled.add(answer)
-            if checked:
-                verify(chosen, answer.message)
-            if secrets.randbelow(5) == 0:
-                other = secrets.randbelow(sets)
-                request = run_request(other, 1, restore, guard=True, timed=False, outputs=True)
-                verify(other, candidate.ask(request, config.timeout_s).message)
-    unstable = max(relative_iqr(eager.e2e), relative_iqr(compiled.e2e)) > config.unstable_iqr
-    return Timing(eager, compiled, unstable, not clocks_agree(eager, compiled))
-
-
-def clocks_agree(eager: Samples, compiled: Samples) -> bool:
-    """The clock audit (DESIGN 4): the candidate's own times must account for what the referee's clock saw.
-
-    The baseline, timed by the same code in turn, tells what the harness itself costs between the marks.
-    The best block of each side counts: a machine disturbs some blocks, hidden time is in all of them.
-    """
-    harness = max(0, min(clock - own for clock, own in eager.blocks))
-    hidden = min(clock - _CLOCK_TOLERANCE * own for clock, own in compiled.blocks)
-    return hidden <= harness + _CLOCK_SLACK_NS
-
-
-def run_request(
-    chosen: int,
-    calls: int,
-    restore: list[int],
-    *,
-    guard: bool = False,
-    timed: bool = False,
-    outputs: bool = False,
-    inputs_after: bool = False,
-) -> dict[str, Any]:
-    """The worker's `run` request."""
-    return {
-        "op": "run",
-        "set": chosen,
-        "calls": calls,
-        "restore": restore,
-        "guard": guard,
-        "timed": timed,
-        "outputs": outputs,
-        "inputs_after": inputs_after,
-    }
-
-
-def _ask(
-    worker: Side,
-    chosen: int,
-    calls: int,
-    restore: list[int],
-    config: EvaluatorConfig,
-    outputs: bool = False,
-) -> Answer:
-    request = run_request(chosen, calls, restore, guard=False, timed=True, outputs=outputs)
-    answer = worker.ask(request, config.timeout_s)
-    if "error" in answer.message:
-        raise TimedCallError(answer.message["error"])
-    if len(answer.message["samples"]["e2e"]) != calls:
-        raise TimedCallError(
-            {"kind": "runtime_error", "message": "a timed block came back with calls missing"}
-        )
-    return answer
+    @property
+    def speedup(self) -> float:
+        """eager median / compiled median, end to end, block by block: see `ratio`."""
+        return ratio(log_ratios(self.eager.blocks, self.compiled.blocks))
 
 
 class TimedCallError(Exception):
@@ -195,14 +119,275 @@ class TimedCallError(Exception):
         self.error = error
 
 
-def _block_lengths(trials: int) -> list[int]:
-    """`trials` split in a few blocks of unpredictable length, none much longer than another."""
-    if trials < 4 * _BLOCKS:
-        return [2] * (trials // 2) + [1] * (trials % 2)
-    even = trials / _BLOCKS
-    cuts = [round(even * (k + secrets.randbelow(400) / 1000 - 0.2)) for k in range(1, _BLOCKS)]
-    return [b - a for a, b in zip([0, *cuts], [*cuts, trials], strict=True)]
+def measure(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    verify: Verify,
+    surprise: Surprise,
+    config: EvaluatorConfig,
+) -> Timing:
+    """Time both workers on the subgraph of `reference`, which they hold.
+
+    Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, what `verify` and `surprise` raise.
+    """
+    draw = Draw(reference.rotation)
+    probe = _block(baseline, reference, 1, [draw.next() for _ in range(_PROBE_CALLS)], config)
+    per_call_s = max(float(np.median(probe.message["samples"])) / 1e9, 1e-7)
+    warmups = int(min(config.warmups, max(2, config.budget_s / 4 / per_call_s)))
+    if config.warmups:
+        for side in (candidate, baseline):
+            _block(side, reference, 1, [draw.next() for _ in range(warmups)], config)
+    pairs = _blocks if config.device == "cpu" else _groups
+    for _ in range(_CLOCK_ROUNDS):
+        timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config)
+        low, high = interval(log_ratios(timing.eager.blocks, timing.compiled.blocks))
+        timing.low, timing.high = _between_workers(low, high)
+        timing.unstable = math.log(high / low) / 2 > config.unstable
+        timing.clock_disagrees = not clocks_agree(timing.eager, timing.compiled)
+        if not timing.clock_disagrees:
+            break
+    if config.device != "cpu":
+        _device_times(candidate, baseline, reference, timing, draw, config)
+    return timing
 
 
-def _spread(timing: Timing) -> float:
-    return max(relative_iqr(timing.eager.e2e), relative_iqr(timing.compiled.e2e))
+def _blocks(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    verify: Verify,
+    surprise: Surprise,
+    draw: Draw,
+    per_call_s: float,
+    config: EvaluatorConfig,
+) -> Timing:
+    timing = Timing()
+    length = max(1, min(BLOCK, round(_BLOCK_S / per_call_s)))
+    deadline = time.monotonic() + config.budget_s
+    while True:
+        pair = len(timing.eager.blocks)
+        calls = max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
+        chosen = 1 + secrets.randbelow(SETS - 1)
+        windows = _windows(draw, reference, calls)
+        keep = secrets.randbelow(calls) if secrets.randbelow(1000) < 1000 * _VERIFIED else None
+        for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
+            if side is baseline:
+                timing.eager.add(_block(baseline, reference, chosen, windows, config))
+                continue
+            answer = _block(candidate, reference, chosen, windows, config, keep)
+            timing.compiled.add(answer)
+        if keep is not None:
+            verify(chosen, windows[keep], answer.message["kept"])
+        if secrets.randbelow(1000) < 1000 * _AUDITED:
+            surprise()
+        if pair + 1 >= MIN_PAIRS and _enough(timing, deadline, config):
+            return timing
+
+
+def _groups(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    verify: Verify,
+    surprise: Surprise,
+    draw: Draw,
+    per_call_s: float,
+    config: EvaluatorConfig,
+) -> Timing:
+    timing = Timing()
+    pairs = max(2, min(GROUP, 2 * round(_BLOCK_S / per_call_s / 2)))
+    deadline = time.monotonic() + config.budget_s
+    cores: list[int] = []
+    while True:
+        groups: list[dict[str, Any]] = []
+        for _ in range(SERIES - secrets.randbelow(SERIES // 2)):
+            if not cores:
+                cores = sorted(os.sched_getaffinity(0))
+                secrets.SystemRandom().shuffle(cores)
+            windows = _windows(draw, reference, SKIPPED + pairs)
+            # Of as many groups as the outputs' arena has room for, one call is verified.
+            keep = SKIPPED + secrets.randbelow(pairs) if len(groups) % 3 == 0 else None
+            chosen = 1 + secrets.randbelow(SETS - 1)
+            groups.append(
+                {"core": cores.pop(), "set": chosen, "windows": windows, "skip": SKIPPED, "keep": keep}
+            )
+        answer = _in_turn(candidate, baseline, reference, groups, timing, config)
+        checked = [group for group in groups if group["keep"] is not None]
+        for group, kept in zip(checked, answer.message["kept"], strict=True):
+            verify(group["set"], group["windows"][group["keep"]], kept)
+        if secrets.randbelow(2):
+            surprise()
+        if _enough(timing, deadline, config):
+            return timing
+
+
+def _in_turn(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    groups: list[dict[str, Any]],
+    timing: Timing,
+    config: EvaluatorConfig,
+) -> Answer:
+    """Have both workers make the calls of `groups` in turn; adds the times. The candidate's answer."""
+    request = {"op": "lockstep", "id": reference.name, "groups": groups, "often": reference.often}
+    fd = Turn.create()
+    turn = Turn(os.dup(fd))
+    unkept = [group | {"keep": None} for group in groups]
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            waiting = beside.submit(
+                baseline.ask, request | {"side": 0, "groups": unkept}, config.timeout_s, (fd,)
+            )
+            # A side need not wait for one that does not come any more.
+            waiting.add_done_callback(lambda done: turn.abort() if done.exception() else None)
+            try:
+                answer = candidate.ask(request | {"side": 1}, config.timeout_s, (fd,))
+                if "error" in answer.message:
+                    raise TimedCallError(answer.message["error"])
+            except BaseException:
+                turn.abort()
+                lost = waiting.exception()
+                if isinstance(lost, InfrastructureError):
+                    raise lost from None  # not the candidate's fault
+                raise
+            eager = waiting.result().message["groups"]
+    finally:
+        turn.close()
+        os.close(fd)
+    for theirs, mine in zip(eager, answer.message["groups"], strict=True):
+        timing.eager.blocks.append([int(n) for n in theirs["samples"]])
+        timing.compiled.blocks.append([int(n) for n in mine["samples"]])
+        timing.eager.hidden.append(int(theirs["held"]) - sum(timing.eager.blocks[-1]))
+        timing.compiled.hidden.append(int(theirs["without"]) - sum(timing.compiled.blocks[-1]))
+        if len(mine["samples"]) != len(theirs["samples"]):
+            raise TimedCallError({"kind": "runtime_error", "message": "timed calls are missing"})
+    return answer
+
+
+def _enough(timing: Timing, deadline: float, config: EvaluatorConfig) -> bool:
+    trials = sum(map(len, timing.compiled.blocks))
+    over = time.monotonic() > deadline or trials >= config.max_trials
+    if over or trials < config.trials:
+        return over
+    low, high = interval(log_ratios(timing.eager.blocks, timing.compiled.blocks))
+    return math.log(high / low) / 2 <= config.interval
+
+
+def _windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
+    """Windows for a block's calls; those of inputs that are refreshed once a block stay."""
+    first = draw.next()
+    later = [draw.next() for _ in range(calls - 1)]
+    return [first, *([w if i in reference.often else first[i] for i, w in enumerate(one)] for one in later)]
+
+
+def log_ratios(eager: Sequence[list[int]], compiled: Sequence[list[int]]) -> np.ndarray[Any, Any]:
+    """log(eager median / compiled median) of each pair of blocks."""
+    tops = np.array([np.median(block) for block in eager])
+    bottoms = np.array([max(float(np.median(block)), 1.0) for block in compiled])
+    return np.log(tops / bottoms)
+
+
+def ratio(logs: np.ndarray[Any, Any]) -> float:
+    """The midmean of the blocks' ratios: blocks that a machine disturbed count neither way."""
+    return float(np.exp(_midmean(logs)))
+
+
+def interval(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The bootstrap interval of `ratio`, over the pairs of blocks."""
+    random = np.random.default_rng(len(logs))
+    drawn = logs[random.integers(len(logs), size=(_RESAMPLES, len(logs)))]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.exp(np.quantile(_midmean(drawn), [tail, 1 - tail]))
+    return float(low), float(high)
+
+
+def _between_workers(low: float, high: float) -> tuple[float, float]:
+    """The interval, wider by what two workers with the same graph differ by: repeating does not show it."""
+    half = math.log(high / low) / 2
+    wider = math.hypot(half, 1.96 * BETWEEN_WORKERS) - half
+    return low * math.exp(-wider), high * math.exp(wider)
+
+
+def _midmean(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The mean of the middle half, over the last axis."""
+    count = values.shape[-1]
+    inner = np.sort(values, axis=-1)[..., count // 4 : count - count // 4]
+    return inner.mean(axis=-1)
+
+
+def clocks_agree(eager: Samples, compiled: Samples) -> bool:
+    """The clock audit (DESIGN 4): the candidate's own times must account for what the referee's clock saw.
+
+    Eager's block of the same pair, timed by the same code with the same values, tells what the harness itself
+    takes between the marks. The best pair counts: a machine disturbs some, hidden time is in all of them.
+    """
+    excess = []
+    for theirs, mine, block in zip(eager.hidden, compiled.hidden, compiled.blocks, strict=True):
+        harness = max(theirs, 0)
+        slack = _CLOCK_SHARE * (sum(block) + harness) + _CLOCK_NS_PER_CALL * len(block) + _CLOCK_FLOOR_NS
+        excess.append(mine - harness - slack)
+    return min(excess) <= 0
+
+
+def _device_times(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    timing: Timing,
+    draw: Draw,
+    config: EvaluatorConfig,
+) -> None:
+    """Time between events, without the host's share: kept beside the end-to-end times."""
+    for _ in range(2):
+        request = {
+            "op": "device",
+            "id": reference.name,
+            "set": 1,
+            "windows": [draw.next() for _ in range(_DEVICE_CALLS)],
+            "often": reference.often,
+        }
+        for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
+            answer = side.ask(request, config.timeout_s)
+            if "error" in answer.message:
+                raise TimedCallError(answer.message["error"])
+            samples.device += [int(n) for n in answer.message["samples"]]
+
+
+def measure_passbench(
+    candidate: Side, baseline: Side, reference: Reference, config: EvaluatorConfig
+) -> Timing:
+    """PassBench's protocol as it is: 25 warm-ups and 100 trials of the candidate, then the same of eager.
+
+    One set of values behind the same addresses throughout, no pairing, no verification, medians.
+    """
+    timing = Timing()
+    still = reference.rotation.first()
+    for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
+        for calls in (config.warmups, config.trials):
+            request = run_request(reference, 0, [still] * max(1, calls)) | {"often": reference.mutated}
+            answer = side.ask(request, config.timeout_s)
+            if "error" in answer.message:
+                raise TimedCallError(answer.message["error"])
+        samples.add(answer)
+    timing.low = timing.high = timing.speedup
+    return timing
+
+
+def _block(
+    side: Side,
+    reference: Reference,
+    chosen: int,
+    windows: list[Windows],
+    config: EvaluatorConfig,
+    keep: int | None = None,
+) -> Answer:
+    request = run_request(reference, chosen, windows, keep=keep, settle=True)
+    answer = side.ask(request, config.timeout_s)
+    if "error" in answer.message:
+        raise TimedCallError(answer.message["error"])
+    if len(answer.message["samples"]) != len(windows):
+        message = "a timed block came back with calls missing"
+        raise TimedCallError({"kind": "runtime_error", "message": message})
+    return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from passagent.evaluator.environment import describe, evaluator_version, worker_
 from passagent.evaluator.result import (
     GRAVITY,
     Candidate,
+    Compiler,
     Evaluation,
     GraphResult,
     Speedup,
@@ -66,65 +67,73 @@ def blank(subgraph: Subgraph, status: Status, error: str | None = None) -> Graph
 
 
 def fill_times(result: GraphResult, timing: Timing) -> None:
-    """Medians, ratios and raw samples of both sides."""
+    """Medians, ratios, the interval and the raw samples of both sides."""
     eager, compiled = timing.eager, timing.compiled
-    eager_ns, compiled_ns = float(np.median(eager.e2e)), max(float(np.median(compiled.e2e)), 1.0)
     device = None
     if eager.device and compiled.device:
         device = float(np.median(eager.device)) / max(float(np.median(compiled.device)), 1.0)
-    result.speedup = Speedup(e2e=eager_ns / compiled_ns, device=device)
-    result.eager_ms, result.compiled_ms = eager_ns / 1e6, compiled_ns / 1e6
+    result.speedup = Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
+    result.eager_ms = float(np.median(eager.e2e)) / 1e6
+    result.compiled_ms = float(np.median(compiled.e2e)) / 1e6
     result.eager_samples_ms = [n / 1e6 for n in eager.e2e]
     result.compiled_samples_ms = [n / 1e6 for n in compiled.e2e]
+    result.blocks = [len(block) for block in compiled.blocks]
     result.trials, result.unstable = len(compiled.e2e), timing.unstable
 
 
-def graph_score(graph: GraphResult) -> score.GraphScore:
-    """A subgraph's result as the score sees it."""
-    speedup = graph.speedup.e2e if graph.speedup else None
+def graph_score(graph: GraphResult, end: Literal["e2e", "low", "high"] = "e2e") -> score.GraphScore:
+    """A subgraph's result as the score sees it: at its measured speedup, or at an end of the interval."""
+    speedup = getattr(graph.speedup, end) if graph.speedup else None
     failure = _FAILURES.get(graph.status)
     return score.GraphScore(speedup=speedup, passes_from_t=graph.passes_from_t, failure=failure)
 
 
 def conclude(
     task: Task,
-    candidate: Candidate,
+    subject: Candidate | Compiler,
     config: EvaluatorConfig,
     graphs: list[GraphResult],
     violations: list[Violation],
+    protections: dict[str, str],
     *,
     interpreter: bool,
     seconds: float,
 ) -> Evaluation:
     """The Evaluation of a task from its subgraphs' results."""
-    scores = [graph_score(graph) for graph in graphs]
     status = max((graph.status for graph in graphs), key=GRAVITY.index)
-    by_t = None
-    if not interpreter:
-        by_t = {t: score.es(scores, t, config.b, config.p) for t in score.T_RANGE}
+    # In the interpreter nothing is timed; what a refusal scores is known all the same.
+    es = None if interpreter and status != "refused" else _es(graphs, config, "e2e")
+    timed = any(graph.speedup for graph in graphs)
     correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
     right = [s for s in correct if s is not None]
-    timed = any(graph.speedup for graph in graphs)
+    passbench = config.protocol == "passbench"
     return Evaluation(
         task=task.name,
-        candidate=candidate.key,
+        candidate=subject.key if isinstance(subject, Candidate) else subject,
         device=config.device,
-        dispatch=config.dispatch,
+        dispatch="dynamo" if passbench or subject == "inductor" else config.dispatch,
         timing="interpreter" if interpreter else "wall" if timed else "none",
         status=status,
-        as_score=score.aggregate(by_t) if by_t else None,
-        es={str(t): value for t, value in by_t.items()} if by_t else None,
+        as_score=score.aggregate(es) if es else None,
+        as_low=score.aggregate(_es(graphs, config, "low")) if es and timed else None,
+        as_high=score.aggregate(_es(graphs, config, "high")) if es and timed else None,
+        es={str(t): value for t, value in es.items()} if es else None,
         graphs=graphs,
         violations=violations,
         error=next((graph.error for graph in graphs if graph.status == status and graph.error), None),
-        fast_1=score.fast_1(correct) if by_t else None,
+        fast_1=score.fast_1(correct) if es else None,
         gmean_speedup=score.geometric_mean(right) if right else None,
+        protections=protections,
         protocol={
+            "kind": config.protocol,
             "warmups": config.warmups,
             "trials": config.trials,
+            "max_trials": config.max_trials,
             "budget_s": config.budget_s,
-            "order": "alternating blocks, compiled first",
-            "l2": "warm",
+            "order": "candidate, then eager" if passbench else "blocks of both sides in turn",
+            "values": "one set" if passbench else "fresh for every call",
+            "l2": "warm: inputs are written just before the call",
+            "interval": "bootstrap over pairs of blocks, 95%",
             "malloc": "freed memory is kept",
             "b": config.b,
             "p": config.p,
@@ -135,3 +144,10 @@ def conclude(
         evaluator_version=evaluator_version(),
         seconds=round(seconds, 3),
     )
+
+
+def _es(
+    graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["e2e", "low", "high"]
+) -> dict[int, float]:
+    scores = [graph_score(graph, end) for graph in graphs]
+    return {t: score.es(scores, t, config.b, config.p) for t in score.T_RANGE}

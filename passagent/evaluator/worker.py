@@ -1,7 +1,9 @@
 """What runs in a worker process: load a candidate (or none: the baseline), run a subgraph, report times.
 
-A worker answers four requests: `load`, `graph`, `run` and `release`. It compares nothing and judges nothing.
-The baseline's worker and a candidate's run the same code, so that both sides cost the same but for the graph.
+A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
+same graph, so that both sides cost the same but for the rewritten regions. Requests: `prepare`, `load`,
+`graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `held`,
+`float64`, `release`.
 """
 
 from __future__ import annotations
@@ -9,8 +11,6 @@ from __future__ import annotations
 import copy
 import gc
 import os
-import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,30 +18,35 @@ from typing import Any
 
 import torch
 
+from passagent.evaluator import calls, toolchain
 from passagent.evaluator.channel import Arena, Channel, ChannelClosed
-from passagent.evaluator.guards.dispatch import DispatchGuard
-from passagent.evaluator.passes import LoadedPass, PassLoadError, load_passes
+from passagent.evaluator.double import in_float64
+from passagent.evaluator.explain import explain
+from passagent.evaluator.guards import gate
+from passagent.evaluator.guards.audit import Audit
+from passagent.evaluator.guards.kept import Kept
+from passagent.evaluator.lockstep import Turn
+from passagent.evaluator.passes import PACKAGE, LoadedPass, load_passes
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.rewrite import apply_passes
+from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
 from passagent.evaluator.rounding import round_as_hardware_does
-from passagent.kernels import cpp
-from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 from passagent.tasks.capture import capture
+from passagent.tasks.graphio import dump_graph, load_graph
 from passagent.tasks.module import full_device, load_module
 from passagent.tasks.reader import Subgraph, TensorMeta
 
-_clock = time.perf_counter_ns
-_SETTLE_S = 0.002
-"""Rest before a timed block: the other side's OpenMP threads stop spinning."""
-_WARM_NS = 1_500_000
-"""A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
+Nodes = list[dict[str, Any]]
 
 
-def warm_up() -> None:
-    """Capture something small, for all that Dynamo imports and prepares at first use.
+def warm_up(device: str) -> None:
+    """Before anything is forked: put the gate in, and on the CPU capture something small.
 
-    Only where workers use no CUDA: Dynamo asks for its devices, and what has been asked for cannot be forked.
+    Dynamo imports and prepares much at first use. Where workers use CUDA it may not run here: it asks for the
+    devices, and what has been asked for cannot be forked.
     """
+    gate.install()
+    if device != "cpu":
+        return
 
     class Tiny(torch.nn.Module):
         def forward(self, a: torch.Tensor) -> tuple[torch.Tensor]:
@@ -50,37 +55,37 @@ def warm_up() -> None:
     capture(Tiny(), [torch.ones(2)])
 
 
-@dataclass
-class _Graph:
-    """The subgraph at hand: what to call, with which arguments, and the values to refresh them from."""
-
-    call: Callable[..., Any]
-    guarded: Callable[..., Any]
-    order: list[int]
-    inputs: list[Any]
-    sets: list[list[Any]]
-    outputs: Arena
-    restore: list[int]
-    """Inputs that eager mutates: refreshed before every call."""
-
-
 class _State:
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, protections: dict[str, str]) -> None:
+        self.channel, self.protections = channel, protections
         self.device = "cpu"
-        self.dispatch = "direct"
+        self.compiler: str | None = None
         self.passes: list[LoadedPass] | None = None
-        self.root = Path.cwd()
-        self.guard: DispatchGuard | None = None
-        self.graph: _Graph | None = None
+        self.root = Path.cwd() / "candidate"
+        self.gate: gate.Gate | None = None
+        self.audit: Audit | None = None
+        self.held = Kept(PACKAGE)
+        self.graphs: dict[str, calls.Graph] = {}
 
 
-def serve(channel: Channel) -> None:
-    """Answer requests until the channel closes."""
-    state = _State(channel)
-    cpp._builder[0] = lambda source, name, signature: _ask_for_build(channel, source, name, signature)
-    handlers = {"load": _load, "graph": _graph, "run": _run, "release": _release}
+def serve(channel: Channel, protections: dict[str, str]) -> None:
+    """Answer requests until the channel closes; `protections` are told to the referee."""
+    state = _State(channel, protections)
+    if protections:
+        toolchain.install(lambda request: _built_by_referee(channel, request))
     torch.set_grad_enabled(False)
+    handlers = {
+        "prepare": _prepare,
+        "load": _load,
+        "graph": _graph,
+        "run": _run,
+        "lockstep": _lockstep,
+        "device": _device,
+        "audit": _audit,
+        "held": _held,
+        "float64": _float64,
+        "release": _release,
+    }
     while True:
         try:
             message, fds = channel.receive(max_fds=2)
@@ -89,194 +94,246 @@ def serve(channel: Channel) -> None:
         try:
             reply = handlers[message["op"]](state, message, fds)
         except Exception as error:
-            reply = {"error": _explain(error, state.root)}
+            reply = {"error": explain(error, state.root)}
+        if state.gate is not None:
+            state.gate.close()
+            reply["violations"] = [violation.model_dump() for violation in state.gate.take()]
         channel.send(reply)
 
 
+def _prepare(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Make the device's context, so that nobody waits for it later."""
+    if message["device"].startswith("cuda"):
+        torch.cuda.set_device(full_device(message["device"]))
+        torch.zeros(1, device=message["device"])
+    return {}
+
+
+def _built_by_referee(channel: Channel, request: dict[str, Any]) -> dict[str, Any]:
+    channel.send({"build": request})
+    return channel.receive()[0]
+
+
 def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    state.device, state.dispatch = message["device"], message["dispatch"]
-    if state.device.startswith("cuda"):
-        torch.cuda.set_device(full_device(state.device))
-    if message["files"] is None:
-        return {"passes": []}
-    state.root = Path.cwd() / "candidate"
-    state.root.mkdir()
-    if os.environ.get("TRITON_INTERPRET"):
-        round_as_hardware_does()
-    candidate = Candidate(message["files"])
-    state.passes = load_passes(
-        candidate, state.root, single_replacement_func=message["single_replacement_func"]
-    )
-    state.guard = DispatchGuard(state.root)
-    return {"passes": [loaded.name for loaded in state.passes]}
+    state.device, state.compiler = message["device"], message["compiler"]
+    _prepare(state, message, fds)
+    if message["files"] is not None:
+        state.root.mkdir()
+        if os.environ.get("TRITON_INTERPRET"):
+            round_as_hardware_does()
+        state.gate = gate.Gate(state.root)
+        state.audit = Audit(state.gate, state.root)
+        single = message["single_replacement_func"]
+        state.passes = load_passes(Candidate(message["files"]), state.root, single_replacement_func=single)
+    return {}
 
 
 def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    _release(state, message, [])
-    inputs = Arena(fds[0], message["input_bytes"])
+    inputs = Arena(fds[0], message["input_bytes"], writable=False)
     outputs = Arena(fds[1], message["output_bytes"])
-    sets = [[_value(item, inputs, state.device) for item in one] for one in message["sets"]]
-    inputs.close()
-    subgraph = _subgraph(message["subgraph"])
-    module = load_module(subgraph, state.device)
-    live = [
-        _clone(value) for value in sets[-1]
-    ]  # the last set is for capturing only: its results are never judged
-    guard_wrap = state.guard.wrap if state.guard is not None else None
-    report: dict[str, Any] = {
-        "matches": 0,
-        "applied": [],
-        "mismatches": [],
-        "nodes_before": 0,
-        "nodes_after": 0,
-    }
-    if state.dispatch == "direct" or state.passes is None:
+    try:
+        sets = [[_value(item, inputs, state.device) for item in one] for one in message["sets"]]
+    finally:
+        inputs.close()
+    shapes = [item.get("shape") for item in message["sets"][0]]
+    live = [_live(value, shape) for value, shape in zip(sets[-1], shapes, strict=True)]
+    module: torch.nn.Module | None = None
+    if message["nodes"] is None or message["dispatch"] == "dynamo":
+        module = load_module(_subgraph(message["subgraph"]), state.device)
+    nodes, order = message["nodes"], message["order"]
+    if nodes is None:
+        assert module is not None
         captured = capture(module, live)
-        plain, order = captured.graph_module, captured.order
-        report["nodes_before"] = report["nodes_after"] = _operators(plain)
-        guarded = plain
-        if state.passes is not None:
-            guarded = apply_passes(copy.deepcopy(plain), state.passes, wrap=guard_wrap).graph_module
-            rewritten = apply_passes(plain, state.passes)
-            plain = rewritten.graph_module
-            _report(report, rewritten, plain)
-        call, guarded_call = plain.forward, guarded.forward
-        if state.dispatch == "dynamo":
-            call = guarded_call = module
-            order = list(range(len(live)))
+        nodes, order = dump_graph(captured.graph_module), captured.order
+    built = _Built(load_graph(nodes).forward, None, False, {"matches": 0, "applied": [], "mismatches": []})
+    if state.compiler == "inductor":
+        built.call = torch.compile(module, dynamic=False)
+    elif state.passes is not None and message["dispatch"] == "direct":
+        built = _rewritten(state, nodes)
+    elif state.passes is not None:
+        assert module is not None
+        built = _compiled(state, module)
+    elif message["dispatch"] == "dynamo":
+        assert module is not None
+        built.call = module
+    if message["dispatch"] == "dynamo" or state.compiler == "inductor":
+        call_order = list(range(len(live)))
+        built.call(*live)
     else:
-        order = list(range(len(live)))
-        passes = state.passes
-
-        def compiled(wrap: Callable[..., Any] | None) -> Callable[..., Any]:
-            def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
-                report["nodes_before"] = _operators(graph_module)
-                rewritten = apply_passes(graph_module, passes, wrap=wrap)
-                _report(report, rewritten, rewritten.graph_module)
-                return rewritten.graph_module.forward
-
-            torch._dynamo.reset()
-            return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
-
-        call, guarded_call = compiled(None), compiled(guard_wrap)
-        _call_once(call, live, order)
-    state.graph = _Graph(call, guarded_call, order, live, sets, outputs, [])
-    return report
+        call_order = order
+    watch = state.gate if built.open_gate else None
+    on_gpu = state.device.startswith("cuda")
+    state.graphs[message["id"]] = calls.Graph(
+        built.call, built.audited, watch, on_gpu, call_order, live, sets, outputs, nodes
+    )
+    if state.passes is not None:
+        state.held.remember()
+    reply = built.report | {"nodes": nodes, "order": order} if message["nodes"] is None else built.report
+    return reply | {"operators": _operators(nodes)}
 
 
-def _report(report: dict[str, Any], rewritten: Any, graph_module: torch.fx.GraphModule) -> None:
-    report["matches"] = len(rewritten.applied)
-    report["applied"] = rewritten.applied
-    report["mismatches"] = [mismatch.model_dump() for mismatch in rewritten.mismatches]
-    report["nodes_after"] = _operators(graph_module)
+@dataclass
+class _Built:
+    call: Callable[..., Any]
+    audited: Callable[..., Any] | None
+    open_gate: bool
+    report: dict[str, Any]
+
+
+def _rewritten(state: _State, nodes: Nodes) -> _Built:
+    """The candidate's passes applied to the captured graph, and once more for audits."""
+    assert state.passes is not None and state.gate is not None and state.audit is not None
+    plain = load_graph(nodes)
+    audited = apply_passes(copy.deepcopy(plain), state.passes, state.audit.wrap, check=True).graph_module
+    whole = only_replacements(audited)
+    rewritten = apply_passes(plain, state.passes, wrap=None if whole else state.gate.wrap)
+    return _Built(plain.forward, audited.forward, whole, _report(rewritten))
+
+
+def _compiled(state: _State, module: torch.nn.Module) -> _Built:
+    """The same behind torch.compile's guards: Dynamo captures here, and the backend applies the passes."""
+    assert state.passes is not None and state.gate is not None and state.audit is not None
+    built = _Built(module, None, False, {})
+    passes = state.passes
+
+    def compiled(wrap: Wrap, check: bool) -> Callable[..., Any]:
+        def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+            rewritten = apply_passes(graph_module, passes, wrap, check)
+            built.report = _report(rewritten)
+            return rewritten.graph_module.forward
+
+        torch._dynamo.reset()
+        return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
+
+    built.call, built.audited = compiled(state.gate.wrap, False), compiled(state.audit.wrap, True)
+    return built
+
+
+def _report(rewritten: Any) -> dict[str, Any]:
+    return {
+        "matches": len(rewritten.applied),
+        "applied": rewritten.applied,
+        "mismatches": [mismatch.model_dump() for mismatch in rewritten.mismatches],
+        "nodes_after": sum(n.op not in ("placeholder", "output") for n in rewritten.graph_module.graph.nodes),
+    }
 
 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Refresh the inputs with set `set`, call `calls` times, hand back times and the last call's outputs.
-
-    With `guard` the calls run under the dispatch guard and are not timed. What eager mutates is refreshed
-    before each call. Times are ns: `e2e` from issue to completion, `device` between CUDA events.
-    """
-    graph = state.graph
-    if graph is None:
-        raise RuntimeError("run before graph")
-    values = graph.sets[message["set"]]
-    graph.restore = message.get("restore", [])
-    _refresh(graph.inputs, values, range(len(values)))
-    args = [graph.inputs[i] for i in graph.order]
-    samples: dict[str, list[int]] = {"e2e": [], "device": []}
-    violations: list[dict[str, Any]] = []
-    if message["guard"] and state.guard is not None:
-        with state.guard.active() as found:
-            out = graph.guarded(*args)
-            _synchronize(state.device)
-        violations = [violation.model_dump() for violation in found]
-    else:
-        if message["timed"]:
-            time.sleep(_SETTLE_S)
-            begun = _clock()
-            while _clock() - begun < _WARM_NS:
-                _refresh(graph.inputs, values, graph.restore)
-                out = graph.call(*args)
-                _synchronize(state.device)
-        timed = _timed_cuda if state.device.startswith("cuda") else _timed_cpu
-        gc.disable()
+    """Timed calls of one side alone; the outputs of call `keep` are handed back."""
+    graph, windows = state.graphs[message["id"]], message["windows"]
+    calls.refresh_all(graph, message["set"], windows[0])
+    if message["settle"]:
+        calls.settle(graph, message["set"], windows[0])
+    with calls.no_collection():
         state.channel.send({"mark": "start"})
-        out = timed(graph, args, values, message["calls"], samples)
+        samples, kept = calls.timed(graph, message["set"], windows, message["often"], message["keep"])
         state.channel.send({"mark": "end"})
-        gc.enable()
-    reply: dict[str, Any] = {"samples": samples, "violations": violations}
-    if message["outputs"]:
-        graph.outputs.reset()
-        reply["outputs"] = [graph.outputs.write(tensor) for tensor in _tensors(out)]
-    if message.get("inputs_after"):
-        reply["mutated"] = [i for i, value in enumerate(values) if not _same(value, graph.inputs[i])]
+    graph.outputs.reset()
+    return {"samples": samples, "kept": None if kept is None else _kept(graph, kept)}
+
+
+def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Timed calls in turn with the other side's worker; outputs of the groups' kept calls are handed back."""
+    graph = state.graphs[message["id"]]
+    turn = Turn(fds[0])
+    try:
+        with calls.no_collection():
+            groups, kept = calls.lockstep(graph, message["groups"], message["often"], message["side"], turn)
+    except BaseException:
+        turn.abort()
+        raise
+    finally:
+        turn.close()
+    graph.outputs.reset()
+    return {"groups": groups, "kept": [_kept(graph, one) for one in kept]}
+
+
+def _device(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Time between events on the stream, ns, for a call on each of `windows`."""
+    graph = state.graphs[message["id"]]
+    return {"samples": calls.device_times(graph, message["set"], message["windows"], message["often"])}
+
+
+def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """One call on each of `sets`, each at addresses of its own, all outputs alive until the end.
+
+    `stable`: no later call changed the outputs of an earlier one.
+    """
+    graph, audit = state.graphs[message["id"]], state.audit
+    assert graph.audited is not None and audit is not None
+    results, kept = [], []
+    for chosen in message["sets"]:
+        given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
+        out = graph.audited(*[given[i] for i in graph.order])
+        seen = calls.Graph(**{**vars(graph), "live": given, "refreshers": {}})
+        kept.append(calls.keep_call(seen, out, chosen, [0] * len(given)))
+        results.append(calls.tensors(out))
+    audit.check_zones()
+    stable = all(
+        calls.same_bytes(now, then)
+        for result, one in zip(results, kept, strict=True)
+        for now, then in zip(result, one.copies, strict=True)
+    )
+    graph.outputs.reset()
+    reply = {"kept": [_kept(graph, one) for one in kept], "stable": stable}
+    results.clear()
+    audit.close()
     return reply
 
 
-def _timed_cpu(
-    graph: _Graph, args: list[Any], values: list[Any], calls: int, samples: dict[str, list[int]]
-) -> Any:
-    call, restore, record = graph.call, graph.restore, samples["e2e"].append
-    out = None
-    for _ in range(calls):
-        out = None
-        if restore:
-            _refresh(graph.inputs, values, restore)
-        start = _clock()
-        out = call(*args)
-        record(_clock() - start)
-    return out
+def _held(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """Note the tensors that the candidate's modules hold since the subgraph was taken, if they are others."""
+    assert state.gate is not None
+    state.gate.found += state.held.changed()
+    return {}
 
 
-def _timed_cuda(
-    graph: _Graph, args: list[Any], values: list[Any], calls: int, samples: dict[str, list[int]]
-) -> Any:
-    call, restore, synchronize = graph.call, graph.restore, torch.cuda.synchronize
-    events = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
-    ]
-    out = None
-    for before, after in events:
-        out = None
-        if restore:
-            _refresh(graph.inputs, values, restore)
-        before.record()
-        synchronize()
-        start = _clock()
-        out = call(*args)
-        synchronize()
-        samples["e2e"].append(_clock() - start)
-        # Device time on its own: events inside the span above would lengthen it.
-        out = None
-        if restore:
-            _refresh(graph.inputs, values, restore)
-        before.record()
-        out = call(*args)
-        after.record()
-    synchronize()
-    samples["device"] = [round(before.elapsed_time(after) * 1e6) for before, after in events]
-    return out
+def _float64(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """The outputs on the first windows of set `set`, computed in float64; none where that does not run."""
+    graph = state.graphs[message["id"]]
+    values = graph.sets[message["set"]]
+    first = [v[: t.numel()].reshape(t.shape) if isinstance(t, torch.Tensor) else v
+             for v, t in zip(values, graph.live, strict=True)]  # fmt: skip
+    outputs = in_float64(load_graph(graph.nodes), [first[i] for i in message["order"]])
+    graph.outputs.reset()
+    return {"outputs": None if outputs is None else [graph.outputs.write(tensor) for tensor in outputs]}
 
 
 def _release(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    if state.graph is not None:
-        state.graph.outputs.close()
-        state.graph = None
-        torch._dynamo.reset()
-        gc.collect()
-        if state.device.startswith("cuda"):
-            torch.cuda.empty_cache()
-    return {"released": True}
+    for name in message["ids"]:
+        graph = state.graphs.pop(name, None)
+        if graph is not None:
+            graph.outputs.close()
+    gc.collect()
+    if state.device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    return {}
 
 
-def _call_once(call: Callable[..., Any], inputs: list[Any], order: list[int]) -> None:
-    call(*[inputs[i] for i in order])
+def _placed(audit: Audit, graph: calls.Graph, chosen: int, position: int) -> Any:
+    """Input `position` of set `chosen`, at an address of its own between guard zones."""
+    live, values = graph.live[position], graph.sets[chosen][position]
+    if not isinstance(live, torch.Tensor):
+        return values
+    return audit.place(values[: live.numel()].reshape(live.shape))
 
 
-def _subgraph(data: dict[str, Any]) -> Subgraph:
-    inputs = tuple(TensorMeta(**{**item, "shape": tuple(item["shape"])}) for item in data["inputs"])
-    return Subgraph(**{**data, "path": Path(data["path"]), "inputs": inputs})
+def _kept(graph: calls.Graph, kept: calls.Kept) -> dict[str, Any]:
+    """What the referee reads of a call: outputs described in the arena, and inputs that changed."""
+    outputs = [
+        graph.outputs.write(tensor) | facts for tensor, facts in zip(kept.copies, kept.facts, strict=True)
+    ]
+    return {"outputs": outputs, "mutated": kept.mutated}
+
+
+def _live(value: Any, shape: list[int] | None) -> Any:
+    """The tensor that calls are given, at an address that stays."""
+    if shape is None:
+        return value
+    count = 1
+    for n in shape:
+        count *= n
+    return value[:count].reshape(shape).clone()
 
 
 def _value(item: dict[str, Any], arena: Arena, device: str) -> Any:
@@ -285,93 +342,10 @@ def _value(item: dict[str, Any], arena: Arena, device: str) -> Any:
     return arena.read(item["tensor"]).to("cpu" if item["host"] else device)
 
 
-def _clone(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+def _subgraph(data: dict[str, Any]) -> Subgraph:
+    inputs = tuple(TensorMeta(**{**item, "shape": tuple(item["shape"])}) for item in data["inputs"])
+    return Subgraph(**{**data, "path": Path(data["path"]), "inputs": inputs})
 
 
-def _refresh(inputs: list[Any], values: list[Any], which: Any) -> None:
-    for i in which:
-        if isinstance(inputs[i], torch.Tensor):
-            inputs[i].copy_(values[i])
-
-
-def _same(a: Any, b: Any) -> bool:
-    if not isinstance(a, torch.Tensor):
-        return True
-    return torch.equal(torch.isnan(a), torch.isnan(b)) and torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
-def _tensors(out: Any) -> list[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        return [out]
-    if isinstance(out, (tuple, list)):
-        return [tensor for item in out for tensor in _tensors(item)]
-    return []
-
-
-def _operators(graph_module: torch.fx.GraphModule) -> int:
-    return sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)
-
-
-def _synchronize(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-
-
-def _ask_for_build(channel: Channel, source: str, name: str, signature: Signature) -> Path:
-    channel.send({"build": {"source": source, "name": name, "types": list(signature.types)}})
-    reply, _ = channel.receive()
-    if "refused" in reply:
-        raise KernelRefused(**reply["refused"])
-    if "failed" in reply:
-        raise KernelBuildError(reply["failed"])
-    return Path(reply["path"])
-
-
-def _explain(error: Exception, root: Path) -> dict[str, Any]:
-    """The kind of failure (a Status), its message, and the candidate's own file and line if known."""
-    chain: list[BaseException] = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
-    frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
-    own = [frame for frame in frames if str(root) in frame.filename]
-    file = Path(own[-1].filename).name if own else ""
-    line = (own[-1].lineno or 0) if own else 0
-    where = f" ({file}:{line})" if own else ""
-    root_error = chain[-1]
-    text = (
-        str(error)
-        if isinstance(error, (PassLoadError, KernelBuildError))
-        else f"{type(root_error).__name__}: {root_error}"
-    )
-    kind = _kind(chain)
-    answer: dict[str, Any] = {
-        "kind": kind,
-        "message": (text[:4000] + ("" if text.endswith(where) else where)).strip(),
-    }
-    refused = next((link for link in chain if isinstance(link, KernelRefused)), None)
-    if refused is not None:
-        message = f"{refused} (line {refused.line} of the kernel's source)"
-        answer["violation"] = {
-            "rule": refused.rule,
-            "file": file,
-            "line": line or refused.line,
-            "message": message,
-        }
-    return answer
-
-
-def _kind(chain: list[BaseException]) -> str:
-    for link in chain:
-        name, module, text = type(link).__name__, type(link).__module__, str(link)
-        if isinstance(link, KernelRefused):
-            return "refused"
-        if isinstance(link, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
-            return "out_of_memory"
-        if isinstance(link, PassLoadError):
-            return "load_error"
-        if isinstance(link, KernelBuildError) or (
-            module.startswith("triton") and ("Compil" in name or "OutOfRes" in name)
-        ):
-            return "compile_error"
-    return "runtime_error"
+def _operators(nodes: Nodes) -> int:
+    return sum(node["op"] not in ("placeholder", "output") for node in nodes)

@@ -10,7 +10,7 @@ import torch
 
 from passagent.kernels import build as _build
 
-_CTYPES = {
+CTYPES = {
     torch.float32: "float*",
     torch.float64: "double*",
     torch.float16: "float16*",
@@ -22,7 +22,7 @@ _CTYPES = {
     torch.uint8: "uint8_t*",
     torch.bool: "bool*",
 }
-_SCALARS = {
+SCALARS = {
     int: ("int64_t", ctypes.c_int64),
     float: ("double", ctypes.c_double),
     bool: ("bool", ctypes.c_bool),
@@ -40,6 +40,9 @@ class CppKernel:
     (`float*`, `float16*`, `bfloat16*`, `int64_t*`, ... by dtype), an int as `int64_t`, a float as `double`.
     The function may be a template. It returns nothing; it writes into the tensors it is given. Strides are
     the caller's to pass. Threads: OpenMP, the pool that torch uses.
+
+    To see what kernels are given, replace `CppKernel.__call__` for a while: it is looked up on the class at
+    each call, so that nothing is paid while nobody looks.
 
     Raises KernelBuildError if it does not compile, KernelRefused if it asks for more than a kernel may,
     TypeError for an argument of another kind or a tensor on another device.
@@ -63,13 +66,13 @@ class CppKernel:
         types, argtypes = [], []
         for position, argument in enumerate(args):
             if isinstance(argument, torch.Tensor):
-                if not argument.is_cpu or argument.dtype not in _CTYPES:
+                if not argument.is_cpu or argument.dtype not in CTYPES:
                     what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
                     raise TypeError(f"{self.name}: {what}; cpp_kernel takes CPU tensors")
-                types.append(_CTYPES[argument.dtype])
+                types.append(CTYPES[argument.dtype])
                 argtypes.append(ctypes.c_void_p)
-            elif type(argument) in _SCALARS:
-                ctype, converter = _SCALARS[type(argument)]
+            elif type(argument) in SCALARS:
+                ctype, converter = SCALARS[type(argument)]
                 types.append(ctype)
                 argtypes.append(converter)  # type: ignore[arg-type]
             else:

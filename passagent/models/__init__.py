@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from passagent.config import ModelConfig
+from passagent.config import Config, ModelChoice, ModelConfig
 from passagent.errors import UsageError, nearest
+from passagent.models.ensemble import Ensemble
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 
-__all__ = ["Message", "Model", "Reply", "ToolSpec", "Usage", "open_model"]
+__all__ = [
+    "Ensemble",
+    "Message",
+    "Model",
+    "Reply",
+    "ToolSpec",
+    "Usage",
+    "open_model",
+    "role_config",
+]
 
 FORMS = ["expert", "openai/NAME", "anthropic/NAME", "replay:FILE"]
 
 
 def open_model(config: ModelConfig) -> Model:
-    """The model that `config.name` names, ready to be asked.
+    """The model that `config.name` names, or the Ensemble that it lists, ready to be asked.
 
     Raises UsageError for a name of another form (with the nearest valid one), a key that is not set or a
     recording that cannot be read. The SDKs are imported only for the provider that is used.
     """
+    if config.ensemble:
+        return Ensemble.of(config, [_open(member) for member in config.members()])
+    return _open(config)
+
+
+def role_config(config: Config, role: str) -> ModelConfig:
+    """The settings of the model that does the work of `role`: `agent`, `hint_distiller` or `validator`.
+
+    An ensemble's first model stands for it where a role has no model of its own.
+    """
+    choice = getattr(config.roles, role, None) if role != "agent" else None
+    if role == "validator" and config.validator.model:
+        choice = ModelChoice(name=config.validator.model, base_url=config.validator.base_url)
+    return config.model.of(choice) if choice else config.model.members()[0]
+
+
+def _open(config: ModelConfig) -> Model:
     name = config.name
     provider, slash, model = name.partition("/")
     if name == "expert":
@@ -28,13 +55,13 @@ def open_model(config: ModelConfig) -> Model:
 
         return ReplayModel(name.removeprefix("replay:"))
     if provider == "openai" and model:
-        from passagent.models.openai import OpenAIModel
+        from passagent.models.providers import open_openai
 
-        return OpenAIModel(config)
+        return open_openai(config)
     if provider == "anthropic" and model:
-        from passagent.models.anthropic import AnthropicModel
+        from passagent.models.providers import open_anthropic
 
-        return AnthropicModel(config)
+        return open_anthropic(config)
     if slash and model:
         hint = nearest(provider, ["openai", "anthropic"])
         own = "; for a compatible server write openai/NAME and give --base-url"

@@ -1,68 +1,34 @@
-"""The Messages API through the `anthropic` SDK: Anthropic itself and compatible gateways (`--base-url`)."""
+"""The Messages API: Anthropic itself and compatible gateways."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-import anthropic
-from anthropic import AsyncAnthropic
-
 from passagent.config import ModelConfig
-from passagent.models.retry import Transient, one_line, with_retries
+from passagent.models.retry import Transient, one_line
 from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
-from passagent.models.wire import Refused, api_key, arguments_object, as_json, clean, count, judge, secrets_of
+from passagent.models.wire import StreamedError, arguments_object, clean, count, error_of
 
-KEY = "ANTHROPIC_API_KEY"
 _STOP = {"end_turn": END, "stop_sequence": END, "tool_use": TOOLS, "max_tokens": LENGTH, "refusal": REFUSAL}
 _STOP["model_context_window_exceeded"] = LENGTH
 _CACHE = {"cache_control": {"type": "ephemeral"}}
 """Ends a prefix that the server keeps: put on the tools, the system prompt and the last user turn."""
 
 
-class AnthropicModel:
-    """A model behind a Messages API. Raises UsageError if the key is missing."""
+class Messages:
+    """See wire.Wire."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        self.name, self.config = config.name, config
-        key = api_key(KEY, config.name, config.base_url, "ANTHROPIC_BASE_URL")
-        self._secrets = secrets_of(key, config.base_url)
-        self._refused = Refused(config.name)
-        self._client = AsyncAnthropic(
-            api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=0
-        )
+    OPTIONAL: tuple[str, ...] = ("temperature", "cache_control", "stream", "thinking")
 
-    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        """See Model.complete."""
-        return await with_retries(lambda: self._once(messages, tools), self.name, self.config.max_retries)
-
-    async def close(self) -> None:
-        """See Model.close."""
-        await self._client.close()
-
-    async def _once(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
-        while True:
-            request = self._request(messages, tools)
-            optional = [*request.get("extra_body", {}), "cache_control"]
-            sent = [name for name in optional if name not in self._refused.parameters]
-            try:
-                reply = await self._client.messages.create(**request)
-                return parse(as_json(reply), self._secrets)
-            except anthropic.APIStatusError as error:
-                if self._refused.drops(error, sent):
-                    continue
-                raise judge(error, self.name, KEY, self._secrets) from None
-            except anthropic.APIError as error:
-                raise judge(error, self.name, KEY, self._secrets) from None
-            except (ValueError, TypeError, AttributeError) as error:  # bytes, JSON or fields of another kind
-                raise Transient(clean(one_line(f"unreadable reply: {error}"), self._secrets)) from None
-
-    def _request(self, messages: list[Message], tools: list[ToolSpec]) -> dict[str, Any]:
-        refused = self._refused.parameters
-        system, turns = to_wire(messages)
+    def request(
+        self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
+    ) -> dict[str, Any]:
+        """See Wire.request."""
+        system, turns = to_wire(messages, keep_thinking="thinking" not in refused)
         request: dict[str, Any] = {
-            "model": self.name.partition("/")[2],
-            "max_tokens": self.config.max_output_tokens,
+            "model": config.name.partition("/")[2],
+            "max_tokens": config.max_output_tokens,
             "messages": turns,
         }
         if system:
@@ -77,15 +43,118 @@ class AnthropicModel:
             for blocks in ends:
                 if blocks:
                     blocks[-1] = {**blocks[-1], **_CACHE}
-        if self.config.temperature is not None and "temperature" not in refused:
-            request["extra_body"] = {"temperature": self.config.temperature}  # create() itself takes none
+        if config.temperature is not None and "temperature" not in refused:
+            request["extra_body"] = {"temperature": config.temperature}  # create() itself takes none
+        if config.streams and "stream" not in refused:
+            request["stream"] = True
         return request
 
+    def send(self, client: Any, request: dict[str, Any]) -> Any:
+        """See Wire.send."""
+        return client.messages.with_streaming_response.create(**request)
 
-def to_wire(messages: list[Message]) -> tuple[str, list[dict[str, Any]]]:
+    def stream(self) -> MessagesStream:
+        """See Wire.stream."""
+        return MessagesStream()
+
+    def usage(self, data: Any) -> Usage | None:
+        """See Wire.usage."""
+        usage = data.get("usage") if isinstance(data, dict) else None
+        if not isinstance(usage, dict) or not usage:
+            return None
+        cached, written = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
+        return Usage(
+            input_tokens=count(usage, "input_tokens") + cached + written,
+            output_tokens=count(usage, "output_tokens"),
+            cached_tokens=cached,
+            reasoning_tokens=count(usage.get("output_tokens_details"), "thinking_tokens"),
+            cache_write_tokens=written,
+        )
+
+    def parse(self, data: Any, usage: Usage) -> Reply:
+        """See Wire.parse."""
+        if not isinstance(data, dict) or not isinstance(data.get("content"), list):
+            raise Transient(one_line(f"the reply is no message: {data}", 200))
+        stop = data.get("stop_reason")
+        if not stop:
+            raise Transient("the reply was cut off: it has no stop_reason")
+        blocks = [block for block in data["content"] if isinstance(block, dict) and block.get("type")]
+        calls = [
+            {"id": b.get("id") or "", "name": b.get("name") or "", "arguments": _arguments(b.get("input"))}
+            for b in blocks
+            if b["type"] == "tool_use"
+        ]
+        message = assistant("\n".join(b.get("text", "") for b in blocks if b["type"] == "text"), calls)
+        if any(b["type"] not in ("text", "tool_use") for b in blocks):
+            message["raw"] = {"anthropic": blocks}
+        reason = str(_STOP.get(stop, stop))
+        return Reply(message, usage, TOOLS if calls and reason == END else reason)
+
+
+class MessagesStream:
+    """See wire.Stream."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._message: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._json: dict[int, str] = {}
+        self._usage: dict[str, Any] = {}
+
+    def take(self, event: str, data: Any) -> None:
+        """See Stream.take."""
+        kind = data.get("type") or event
+        if kind == "error":
+            message, code, _ = error_of(data) or ("an error event", "", "")
+            raise StreamedError(message, code)
+        if kind == "message_start":
+            self._message = data["message"]
+            self._count(self._message.get("usage"))
+        elif kind == "content_block_start":
+            self._blocks[data["index"]] = dict(data["content_block"])
+        elif kind == "content_block_delta":
+            self._add(data["index"], data["delta"])
+        elif kind == "message_delta":
+            self._message["stop_reason"] = data["delta"].get("stop_reason") or self._message.get(
+                "stop_reason"
+            )
+            self._count(data.get("usage"))
+        elif kind == "message_stop":
+            self.is_done = True
+
+    def _count(self, usage: Any) -> None:
+        """Counts are cumulative: the last one of each kind holds."""
+        self._usage |= {name: value for name, value in (usage or {}).items() if value is not None}
+
+    def _add(self, index: int, delta: dict[str, Any]) -> None:
+        block = self._blocks[index]
+        match delta.get("type"):
+            case "text_delta":
+                block["text"] = block.get("text", "") + delta["text"]
+            case "input_json_delta":
+                self._json[index] = self._json.get(index, "") + delta["partial_json"]
+            case "thinking_delta":
+                block["thinking"] = block.get("thinking", "") + delta["thinking"]
+            case "signature_delta":
+                block["signature"] = block.get("signature", "") + delta["signature"]
+            case "citations_delta":
+                block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+
+    def whole(self) -> dict[str, Any]:
+        """See Stream.whole; a tool call's broken arguments stay the text that they are."""
+        for index, text in self._json.items():
+            if text:
+                parsed = arguments_object(text)
+                self._blocks[index]["input"] = text if "invalid_json" in parsed else parsed
+        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        return {**self._message, "content": blocks, "usage": self._usage}
+
+
+def to_wire(messages: list[Message], keep_thinking: bool = True) -> tuple[str, list[dict[str, Any]]]:
     """`(system text, turns)` of neutral messages: user and assistant alternate.
 
-    The results of a reply's tool calls are one turn. Empty assistant messages are left out.
+    The results of a reply's tool calls are one turn. Empty assistant messages are left out. Thinking goes
+    back as it came, signatures and all, unless the server refused it.
     """
     system, turns = [], list[dict[str, Any]]()
     for message in messages:
@@ -95,6 +164,8 @@ def to_wire(messages: list[Message]) -> tuple[str, list[dict[str, Any]]]:
             continue
         if role == "assistant":
             blocks = _assistant_blocks(message, content)
+            if not keep_thinking:
+                blocks = [block for block in blocks if "thinking" not in block["type"]]
         elif role == "tool":
             answered = message["tool_call_id"]
             blocks = [{"type": "tool_result", "tool_use_id": answered, "content": content or "(empty)"}]
@@ -115,39 +186,22 @@ def _assistant_blocks(message: Message, content: str) -> list[dict[str, Any]]:
     kept = message.get("raw", {}).get("anthropic")
     if kept:
         ids = iter(calls)
-        return [{**b, "id": next(ids)["id"]} if b["type"] == "tool_use" else dict(b) for b in kept]
+        return [_with_id(b, next(ids)) if b["type"] == "tool_use" else dict(b) for b in kept]
     blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if content.strip() else []
     for call in calls:
-        arguments = clean(arguments_object(call["arguments"]))
-        blocks.append({"type": "tool_use", "id": call["id"], "name": call["name"], "input": arguments})
+        blocks.append(_with_id({"type": "tool_use", "name": call["name"]}, call))
     return blocks
 
 
-def parse(data: Any, secrets: tuple[str, ...] = ()) -> Reply:
-    """A Message (as JSON) as a Reply. Raises Transient unless it is a complete one."""
-    if not isinstance(data, dict) or not isinstance(data.get("content"), list):
-        raise Transient(clean(one_line(f"the reply is no message: {data}", 200), secrets))
-    if not data.get("stop_reason") or not data.get("usage"):
-        raise Transient("the reply was cut off: it has no stop_reason or no usage")
-    data = clean(data, secrets)
-    blocks = [block for block in data["content"] if isinstance(block, dict) and block.get("type")]
-    calls = [
-        {"id": b.get("id") or "", "name": b.get("name") or "", "arguments": json.dumps(b.get("input") or {})}
-        for b in blocks
-        if b["type"] == "tool_use"
-    ]
-    message = assistant("\n".join(b.get("text", "") for b in blocks if b["type"] == "text"), calls)
-    if any(b["type"] not in ("text", "tool_use") for b in blocks):
-        message["raw"] = {"anthropic": blocks}
-    usage, stop = data["usage"], data["stop_reason"]
-    cached, written = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
-    return Reply(
-        message,
-        Usage(
-            input_tokens=count(usage, "input_tokens") + cached + written,
-            output_tokens=count(usage, "output_tokens"),
-            cached_tokens=cached,
-            reasoning_tokens=count(usage.get("output_tokens_details"), "thinking_tokens"),
-        ),
-        TOOLS if calls and _STOP.get(stop) == END else _STOP.get(stop, stop),
-    )
+def _with_id(block: dict[str, Any], call: dict[str, str]) -> dict[str, Any]:
+    """A tool_use block as it is sent: with the call's own id and an object as input."""
+    kept = block.get("input")
+    return {
+        **block,
+        "id": call["id"],
+        "input": kept if isinstance(kept, dict) else clean(arguments_object(call["arguments"])),
+    }
+
+
+def _arguments(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value or {})

@@ -5,6 +5,8 @@ The file is JSONL, one model call a line, as a store exports it:
     {"episode": "123", "message": {"role": "assistant", "content": "", "tool_calls": [...]}, "usage": {...}}
 
 `message` is a neutral assistant message (models/types.py), `usage` holds Usage's fields and may be left out.
+A line may also be a whole episode as `passagent show RUN EPISODE --json` prints it (passagent.trajectory/1).
+
 Lines of one `episode` are its replies in order. An episode whose label is the seed of the conversation (the
 line `Episode seed: 123` of the task message) is played to that conversation; other labels are taken in the
 order of the file as new conversations come. Which reply is next is counted in the conversation itself, so a
@@ -16,11 +18,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from passagent.errors import UsageError
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
+from passagent.store.trajectories import Trajectory
 
 
 class ReplayModel:
@@ -34,7 +38,9 @@ class ReplayModel:
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """See Model.complete. Raises UsageError where the recording ends."""
         episode = self._episode(messages)
-        replies, position = self._episodes[episode], sum(m["role"] == "assistant" for m in messages)
+        # a note that stands in place of earlier replies (agent/fold.py) says how many they were
+        position = sum(m["role"] == "assistant" or m.get("replies", 0) for m in messages)
+        replies = self._episodes[episode]
         if position >= len(replies):
             raise UsageError(f"{self.name}: episode {episode} has {len(replies)} replies, not {position + 1}")
         return replies[position]
@@ -68,13 +74,33 @@ def read_replies(path: Path) -> dict[str, list[Reply]]:
         if line.strip():
             try:
                 record = json.loads(line)
-                reply = _reply(record)
-                episodes.setdefault(str(record["episode"]), []).append(reply)
+                if "format" in record:
+                    label, replies = _episode(Trajectory.model_validate(record))
+                    if label in episodes:
+                        raise ValueError(f"a second episode with seed {label}")
+                    episodes[label] = replies
+                else:
+                    episodes.setdefault(str(record["episode"]), []).append(_reply(record))
             except (ValueError, KeyError, TypeError) as error:
                 raise UsageError(f"replay:{path}, line {number}: not a recorded reply: {error!r}") from error
     if not episodes:
         raise UsageError(f"replay:{path}: holds no replies")
     return episodes
+
+
+def _episode(trajectory: Trajectory) -> tuple[str, list[Reply]]:
+    """An episode's label, its seed, and its replies."""
+    known = {field.name for field in fields(Usage)}
+    return str(trajectory.seed), [
+        _reply(
+            {
+                "message": turn.message,
+                "usage": turn.usage.model_dump(include=known, exclude_none=True) if turn.usage else {},
+            }
+        )
+        for turn in trajectory.messages
+        if turn.message["role"] == "assistant"
+    ]
 
 
 def _reply(record: dict[str, Any]) -> Reply:

@@ -12,8 +12,10 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
 
 from tenacity import (
     AsyncRetrying,
@@ -24,63 +26,109 @@ from tenacity import (
 )
 
 from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 
 log = logging.getLogger("passagent.models")
 
 MAX_RETRY_AFTER_S = 600.0
 TRANSIENT_STATUS = {408, 409, 425, 429}
-_BACKOFF = wait_exponential_jitter(initial=0.5, max=60, jitter=0.5)
+RATE_LIMIT_STATUS = {429, 529}
+BACKOFF = wait_exponential_jitter(initial=0.5, max=60, jitter=0.5)
 _OVERFLOW = re.compile(
-    r"context[ _](length|window|limit|size)|maximum context|(prompt|input) is too long|too many input tokens",
+    r"context[ _-]?(length|window|limit|size)|(prompt|input) is too long|too many (input|prompt) tokens"
+    r"|input token count .{0,40}exceeds|reduce the length of the (messages|prompt)",
     re.I,
 )
-
-T = TypeVar("T")
+_OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
 
 
 class Transient(Exception):
-    """A failure that another try may mend; `retry_after` in seconds where the server said it."""
+    """A failure that another try may mend; `retry_after` in seconds where the server said it.
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    `usage`: what the server said it counted for a reply that arrived broken; None if it said nothing.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        retry_after: float | None = None,
+        usage: Usage | None = None,
+        is_rate_limit: bool = False,
+    ) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.usage, self.is_rate_limit = retry_after, usage, is_rate_limit
 
 
 class ContextOverflow(PassagentError):
     """The conversation is longer than the model's window: fold it and ask again."""
 
 
-async def with_retries(call: Callable[[], Awaitable[T]], name: str, max_retries: int) -> T:
-    """`call()`, tried at most `max_retries` more times while it raises Transient.
+class Slots(Protocol):
+    """Something that says how many calls may be under way (limiter.Limiter)."""
 
-    Raises InfrastructureError after the last try; any other exception passes through at once.
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        """A place for one call."""
+        ...
+
+
+@dataclass
+class Retrying:
+    """A model that asks `inner` at most `max_retries` more times while it raises Transient.
+
+    Every try takes a place of `limiter`; waiting takes none. Raises InfrastructureError after the last try;
+    any other exception passes through at once.
     """
 
-    def wait(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after if isinstance(error, Transient) else None
-        return _BACKOFF(state) if asked is None else min(asked, MAX_RETRY_AFTER_S) + random.uniform(0, 0.25)
+    inner: Model
+    limiter: Slots
+    max_retries: int
 
-    def tell(state: RetryCallState) -> None:
+    @property
+    def name(self) -> str:
+        """See Model.name."""
+        return self.inner.name
+
+    @property
+    def endpoint(self) -> str:
+        """The address behind it, empty where there is none."""
+        return str(getattr(self.inner, "endpoint", ""))
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """See Model.complete."""
+
+        async def attempt() -> Reply:
+            async with self.limiter.slot():
+                return await self.inner.complete(messages, tools)
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(Transient),
+            stop=stop_after_attempt(self.max_retries + 1),
+            wait=_wait,
+            before_sleep=self._tell,
+            reraise=True,
+        )
+        try:
+            return await retrying(attempt)
+        except Transient as error:
+            # from None: the SDK's exception behind it holds the request, headers and all
+            raise InfrastructureError(
+                f"{self.name}: {error}; gave up after {self.max_retries + 1} tries"
+            ) from None
+
+    async def close(self) -> None:
+        """See Model.close."""
+        await self.inner.close()
+
+    def _tell(self, state: RetryCallState) -> None:
         error, seconds = state.outcome and state.outcome.exception(), state.upcoming_sleep
-        log.warning("%s: %s; try %d in %.1f s", name, error, state.attempt_number + 1, seconds)
+        log.warning("%s: %s; try %d in %.1f s", self.name, error, state.attempt_number + 1, seconds)
 
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(Transient),
-        stop=stop_after_attempt(max_retries + 1),
-        wait=wait,
-        before_sleep=tell,
-        reraise=True,
-    )
 
-    async def attempt() -> T:
-        return await call()
-
-    try:
-        return await retrying(attempt)
-    except Transient as error:
-        # from None: the SDK's exception behind it holds the request, headers and all
-        raise InfrastructureError(f"{name}: {error}; gave up after {max_retries + 1} tries") from None
+def _wait(state: RetryCallState) -> float:
+    """Seconds to wait before the next try."""
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after if isinstance(error, Transient) else None
+    return BACKOFF(state) if asked is None else min(asked, MAX_RETRY_AFTER_S) + random.uniform(0, 0.25)
 
 
 def judge_status(
@@ -96,7 +144,8 @@ def judge_status(
     if code == "insufficient_quota" or status == 402:
         return UsageError(f"{name}: the account's quota is used up (HTTP {status}): {said}")
     if status in TRANSIENT_STATUS or status >= 500:
-        return Transient(f"HTTP {status}: {said}", retry_after(headers))
+        limited = status in RATE_LIMIT_STATUS
+        return Transient(f"HTTP {status}: {said}", retry_after(headers), is_rate_limit=limited)
     if status in (401, 403):
         return UsageError(f"{name}: the server refuses the key (HTTP {status}); check {key_variable}: {said}")
     if status == 404:
@@ -105,19 +154,20 @@ def judge_status(
 
 
 def is_overflow(status: int, message: str, code: str) -> bool:
-    """Whether an HTTP error says that the prompt does not fit into the model's window."""
+    """Whether an error says that the prompt does not fit into the model's window."""
     said = status == 400 and _OVERFLOW.search(message) is not None
-    return said or status == 413 or code == "context_length_exceeded"
+    return said or status == 413 or code in _OVERFLOW_CODES
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that `retry-after-ms` or `Retry-After` (seconds or a date) asks for, None without them."""
+    number = re.compile(r"\s*\d+(\.\d*)?\s*")
+    if number.fullmatch(headers.get("retry-after-ms", "")):
+        return float(headers["retry-after-ms"]) / 1000
+    value = headers.get("retry-after", "")
+    if number.fullmatch(value):
+        return float(value)
     try:
-        if "retry-after-ms" in headers:
-            return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        value = headers.get("retry-after", "")
-        if re.fullmatch(r"\s*\d+(\.\d*)?\s*", value):
-            return float(value)
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time()) if value else None
     except ValueError:
         return None

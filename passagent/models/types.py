@@ -7,7 +7,7 @@ Messages are plain JSON-able dicts, stored as they are:
     {"role": "tool", "tool_call_id": str, "name": str, "content": str}
 
 `arguments` is the JSON text that the model sent, valid or not. `raw` is optional: what a provider needs back
-verbatim (thinking blocks), under the provider's name.
+verbatim (thinking blocks, reasoning items), under the API's name.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Usage:
     """Part of input_tokens that was read from a cache."""
     reasoning_tokens: int = 0
     """Part of output_tokens, where the provider tells."""
+    cache_write_tokens: int = 0
+    """Part of input_tokens that was written to a cache, where the provider tells."""
+    is_estimate: bool = False
+    """The server reports no usage: counted from the length of the texts."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,10 @@ class Reply:
 class Model(Protocol):
     """Anything that answers a conversation."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As a person gave it."""
+        ...
 
     async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
         """The next assistant message. Raises PassagentError: UsageError for what a person must set right,

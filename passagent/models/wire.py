@@ -1,4 +1,4 @@
-"""What both providers' wires have in common: clean text, tool arguments, refused parameters, SDK errors."""
+"""What the providers' wires have in common: clean text, tool arguments, refused parameters, errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from passagent.config import ModelConfig
 from passagent.errors import UsageError
 from passagent.models.retry import Transient, is_overflow, judge_status, one_line
+from passagent.models.types import Message, Reply, ToolSpec, Usage
+from passagent.redaction import secrets
 
 log = logging.getLogger("passagent.models")
 
@@ -21,18 +24,78 @@ _UNKNOWN = re.compile(
     r"unsupported|not supported|unrecognized|unknown|unexpected|not permitted|extra|instead", re.I
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_STATUS = {
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded_error": 529,
+}
+"""The HTTP status that an error inside a reply would have had."""
 
 
-def clean(value: Any, secrets: tuple[str, ...] = ()) -> Any:
+class StreamedError(Exception):
+    """A server's error inside a reply that began with status 200: `(message, code)`."""
+
+
+class Stream(Protocol):
+    """Puts a streamed reply together, event by event."""
+
+    is_done: bool
+    """The stream's terminal event was seen."""
+
+    def take(self, event: str, data: Any) -> None:
+        """One event's JSON. Raises StreamedError."""
+        ...
+
+    def whole(self) -> dict[str, Any]:
+        """What came so far, in the form of a reply that is not streamed."""
+        ...
+
+
+class Wire(Protocol):
+    """One API: how a request is written, and a reply read."""
+
+    OPTIONAL: tuple[str, ...]
+    """Parameters that can be left out where a model refuses them."""
+
+    def request(
+        self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
+    ) -> dict[str, Any]:
+        """The arguments of the SDK's `create`."""
+        ...
+
+    def send(self, client: Any, request: dict[str, Any]) -> Any:
+        """The SDK's call: an async context manager that gives the raw response."""
+        ...
+
+    def stream(self) -> Stream:
+        """For a reply that comes in pieces."""
+        ...
+
+    def usage(self, data: Any) -> Usage | None:
+        """What a reply, whole or not, says that it counted."""
+        ...
+
+    def parse(self, data: Any, usage: Usage) -> Reply:
+        """The reply. Raises Transient unless it is complete."""
+        ...
+
+
+def clean(value: Any, hidden: tuple[str, ...] = ()) -> Any:
     """`value` (JSON-able) without secrets and without lone surrogates, which UTF-8 cannot hold."""
     if isinstance(value, str):
-        for secret in secrets:
+        for secret in hidden:
             value = value.replace(secret, REDACTED)
         return _SURROGATES.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {key: clean(item, secrets) for key, item in value.items()}
+        return {clean(key, hidden): clean(item, hidden) for key, item in value.items()}
     if isinstance(value, list):
-        return [clean(item, secrets) for item in value]
+        return [clean(item, hidden) for item in value]
     return value
 
 
@@ -42,14 +105,28 @@ def arguments_object(text: str) -> dict[str, Any]:
     Servers parse the arguments of earlier calls too, and refuse the whole request over a broken one.
     """
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
         return {"invalid_json": text}
     return value if isinstance(value, dict) else {"invalid_json": text}
 
 
+def arguments_text(text: str) -> str:
+    """A call's arguments as the text of a JSON object; see arguments_object."""
+    parsed = arguments_object(text)
+    return json.dumps(clean(parsed)) if "invalid_json" in parsed or not text else clean(text)
+
+
 def api_key(variable: str, name: str, base_url: str | None, base_url_variable: str) -> str:
-    """The key in `variable`, or a placeholder for a server of one's own. Raises UsageError without either."""
+    """The key in `variable`, or a placeholder for a server of one's own.
+
+    Raises UsageError without either, and for an address with a password in it: settings are stored.
+    """
+    if base_url and (urlsplit(base_url).password or urlsplit(base_url).query):
+        raise UsageError(
+            f"--model {name}: the address may hold no password or key, it would be stored with the run; "
+            f"export {variable}=... instead"
+        )
     key = os.environ.get(variable, "").strip()
     if key:
         return key
@@ -58,10 +135,11 @@ def api_key(variable: str, name: str, base_url: str | None, base_url_variable: s
     raise UsageError(f"--model {name}: {variable} is not set; export {variable}=... or give --base-url")
 
 
-def secrets_of(key: str, base_url: str | None) -> tuple[str, ...]:
-    """Strings that must never be shown or stored: the key, and a password inside the URL."""
+def hidden_values(key: str, base_url: str | None) -> tuple[str, ...]:
+    """Strings that must never be shown or stored: the key, the environment's secrets, a URL's password."""
     password = urlsplit(base_url).password if base_url else None
-    return tuple(s for s in (key if key != PLACEHOLDER_KEY else "", password or "") if len(s) >= 4)
+    own = [value for value in (key, password) if value and value != PLACEHOLDER_KEY and len(value) >= 4]
+    return tuple(dict.fromkeys([*own, *(value for value in secrets() if value != PLACEHOLDER_KEY)]))
 
 
 class Refused:
@@ -70,7 +148,7 @@ class Refused:
     def __init__(self, name: str) -> None:
         self.name, self.parameters = name, set[str]()
 
-    def drops(self, error: Exception, sent: list[str]) -> bool:
+    def drops(self, error: Exception, sent: list[str], hidden: tuple[str, ...]) -> bool:
         """Whether `error` (an SDK's status error) refuses one of the optional parameters `sent`, now dropped.
 
         A limit of tokens is dropped only where its name is unknown, not where its value is too large.
@@ -82,43 +160,65 @@ class Refused:
         for parameter in sent:
             if parameter.startswith("max_") and not _UNKNOWN.search(message):
                 continue
-            if param == parameter or re.search(rf"\b{parameter}\b", message):
+            if param == parameter or re.search(rf"(?<!\w){re.escape(parameter)}\b", message):
+                is_new = parameter not in self.parameters  # else another call was refused at the same time
                 self.parameters.add(parameter)
-                log.warning("%s: refuses '%s', dropped: %s", self.name, parameter, one_line(message, 120))
+                if is_new:
+                    said = clean(one_line(message, 120), hidden)
+                    log.warning("%s: refuses '%s', dropped: %s", self.name, parameter, said)
                 return True
         return False
 
 
 def told(error: Exception) -> tuple[str, str, str]:
     """`(message, code, param)` in the body of an SDK's status error, in either provider's form."""
-    body = getattr(error, "body", None)
+    return error_of(getattr(error, "body", None)) or (str(error), "", "")
+
+
+def error_of(body: Any) -> tuple[str, str, str] | None:
+    """`(message, code, param)` of an error object, bare or under `error`; None if it is no error."""
     inner = body.get("error", body) if isinstance(body, dict) else None
-    if not isinstance(inner, dict):
-        inner = {"message": inner if isinstance(inner, str) else str(error)}
-    message, code = inner.get("message") or str(error), inner.get("code") or inner.get("type") or ""
-    return str(message), str(code), str(inner.get("param") or "")
+    if isinstance(inner, str):
+        return inner, "", ""
+    if not isinstance(inner, dict) or not inner.get("message"):
+        return None
+    code = inner.get("code") or inner.get("type") or ""
+    if isinstance(code, int):  # gateways put the HTTP status there
+        code = inner.get("type") or ""
+    return str(inner["message"]), str(code), str(inner.get("param") or "")
 
 
-def judge(error: Exception, name: str, key_variable: str, secrets: tuple[str, ...]) -> Exception:
+def judge(error: Exception, name: str, key_variable: str, hidden: tuple[str, ...]) -> Exception:
     """The exception to raise for an SDK's APIError: of status, of connection or of time."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return Transient(clean(one_line(f"no complete reply: {error}"), secrets))
+        return Transient(clean(one_line(f"no complete reply: {error}"), hidden))
     message, code, _ = told(error)
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
     if 200 <= status < 400:
-        return Transient(f"HTTP {status}: {clean(one_line(message), secrets)}")
+        return Transient(f"HTTP {status}: {clean(one_line(message), hidden)}")
     return judge_status(
-        name, key_variable, status, message=clean(message, secrets), code=code, headers=headers
+        name, key_variable, status, message=clean(message, hidden), code=code, headers=headers
     )
 
 
-def as_json(reply: Any) -> Any:
-    """An SDK's reply object as plain JSON; what the SDK could not read as one (a str) as it is."""
-    return reply.to_dict(mode="json", warnings=False) if hasattr(reply, "to_dict") else reply
+def judge_streamed(
+    error: StreamedError, name: str, key_variable: str, hidden: tuple[str, ...], usage: Usage | None
+) -> Exception:
+    """The exception for an error inside a reply: overflow and quota are told, all else is tried again."""
+    message, code = error.args
+    status = _STATUS.get(code, 500)
+    said = clean(message, hidden)
+    if is_overflow(status, said, code) or code == "insufficient_quota":
+        return judge_status(name, key_variable, status, message=said, code=code, headers={})
+    return Transient(
+        f"an error instead of the rest of the reply: {one_line(said)}",
+        usage=usage,
+        is_rate_limit=status in (429, 529),
+    )
 
 
 def count(usage: Any, key: str) -> int:
     """A token count of a usage object; 0 where the server leaves it out."""
     value = usage.get(key) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

@@ -9,6 +9,7 @@ from passagent.agent.prompt import short_note
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation
 from passagent.report.evaluation import graph_table
+from passagent.report.spending import spending_data, spending_text
 from passagent.report.text import clock, number, table, thousands
 from passagent.search.migration import why_none
 from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs
@@ -38,6 +39,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "nodes": sum(sum(of_status.values()) for of_status in counts.values()),
         "evaluations": run.evaluations,
         "tokens": {"input": run.input_tokens, "output": run.output_tokens},
+        "spending": spending_data(store, run.id),
         "elapsed_s": round(run.elapsed_s, 3),
         "best": best_data(store, best, exported) if best else None,
         "islands": [
@@ -110,6 +112,9 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         parts.append(graph_table(evaluation_of(store, best).graphs))
         parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
+    spent = spending_text(store, run.id)
+    if spent:
+        parts.append(spent)
     parts += [f"migration of node {m['node']} to island {m['to']}: {m['reason']}" for m in data["migrations"]]
     if data["no_migration"]:
         parts.append(data["no_migration"])

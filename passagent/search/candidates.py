@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import platform
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from importlib import metadata
+from functools import partial
 
+from passagent.agent import validator
 from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
-from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.environment import evaluator_version
+from passagent.evaluator.known import environment_key, keep, recall
+from passagent.evaluator.pool import SubjectLost
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.search import opinions
 from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.session import Session
+from passagent.search.stop import Want
 from passagent.store import evaluations, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -50,7 +52,11 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
             node, evaluation = await judge(session, node, candidate)
         parent = nodes.get_node(session.store, node.parent_id) if node.parent_id is not None else None
         return observation(
-            evaluation, parent.as_score if parent else None, nodes.best_as_before(session.store, node)
+            evaluation,
+            parent.as_score if parent else None,
+            nodes.best_as_before(session.store, node),
+            files,
+            json.loads(node.diagnosis)["text"] if node.diagnosis else "",
         )
 
     return submit
@@ -71,51 +77,55 @@ async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Nod
     async with session.candidate_locks.setdefault(candidate.key, asyncio.Lock()):
         found = None
         if session.config.search.reuse:
-            found = evaluations.find_evaluation(
-                store,
-                candidate_key=candidate.key,
-                task_key=task.key,
-                evaluator_version=evaluator_version(),
-                environment=environment,
-            )
+            fits = partial(validator.settings_fit, config=session.config.validator)
+            found = recall(store, task, candidate, environment, fits)
         if found:
-            evaluation = Evaluation.model_validate(found[1])
-            node = _finish(session, node, found[0], evaluation, _diagnosis(session, evaluation))
+            evaluation = found.evaluation
+            node = _finish_unless_asked(session, node, found.id, evaluation)
         else:
-            evaluation = await evaluate(session, candidate)
-            diagnosis = _diagnosis(session, evaluation)
-            with store.transaction():
-                evaluation_id = evaluations.add_evaluation(
-                    store,
-                    session.run.id,
-                    task_key=task.key,
-                    environment=environment,
-                    candidate_key=candidate.key,
-                    result=evaluation.model_dump(mode="json"),
-                )
-                node = _finish(session, node, evaluation_id, evaluation, diagnosis)
+            release = await session.admit(Want(evaluations=1))
+            try:
+                evaluation = await evaluate(session, candidate)
+                with store.transaction():
+                    evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id)
+                    node = _finish_unless_asked(session, node, evaluation_id, evaluation)
+            finally:
+                release()
+        if node.state != "done":
+            evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
+            node = _finish(session, node, evaluation_id, evaluation)
     session.on_event(NodeDone(node, from_store=found is not None))
     return node, evaluation
 
 
-def _diagnosis(session: Session, evaluation: Evaluation) -> str:
-    return json.dumps(asdict(session.diagnose(evaluation)))
+def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
+    """The node, done unless the validator is to be asked first."""
+    if opinions.is_wanted(session, node, evaluation):
+        return node
+    return _finish(session, node, evaluation_id, evaluation)
 
 
-def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation, diagnosis: str) -> Node:
+def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
+    diagnosis = json.dumps(asdict(session.diagnose(evaluation)))
     return nodes.finish(
         session.store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis
     )
 
 
 async def evaluate(session: Session, candidate: Candidate) -> Evaluation:
-    """The evaluation; what the machine fails is tried again, then raised as InfrastructureError."""
+    """The evaluation; what the machine fails is tried again, then raised as InfrastructureError.
+
+    A candidate that ends every evaluator has the status `infrastructure` and no score: the search goes on.
+    """
     for wait in (*RETRY_AFTER_S, None):
         try:
             evaluation = await session.evaluator.evaluate(session.task.path, candidate)
             if evaluation.status != "infrastructure":
                 return evaluation
             reason = evaluation.error or "the machine failed an evaluation"
+        except SubjectLost as error:
+            session.on_event(Trouble(str(error)))
+            return _lost(session, candidate, str(error))
         except InfrastructureError as error:
             reason = str(error)
         if wait is None:
@@ -125,15 +135,18 @@ async def evaluate(session: Session, candidate: Candidate) -> Evaluation:
     raise AssertionError
 
 
-def environment_key(config: EvaluatorConfig) -> str:
-    """What a stored result depends on beside the evaluator: machine, device, libraries, protocol."""
-    protocol = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
-    versions = " ".join(f"{name} {_version(name)}" for name in ("torch", "triton"))
-    return f"{platform.node()} {config.device} {config.dispatch} {versions} protocol {protocol}"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
+def _lost(session: Session, candidate: Candidate, reason: str) -> Evaluation:
+    """Of a candidate that could not be judged."""
+    return Evaluation(
+        task=session.task.name,
+        candidate=candidate.key,
+        device=session.config.evaluator.device,
+        dispatch=session.config.evaluator.dispatch,
+        timing="none",
+        status="infrastructure",
+        as_score=None,
+        es=None,
+        graphs=[],
+        error=reason,
+        evaluator_version=evaluator_version(),
+    )

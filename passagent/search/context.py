@@ -4,38 +4,60 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Protocol
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
 from passagent.agent.observe import observation
+from passagent.config import Config
 from passagent.evaluator.result import Evaluation
-from passagent.experience import retrieve
+from passagent.experience import knowledge, retrieve
 from passagent.experience.diagnosis import START, Diagnosis
+from passagent.experience.hints import Hint
+from passagent.experience.knowledge import Passage
+from passagent.experience.machine import Machine
 from passagent.search.islandview import IslandView
-from passagent.search.session import Session
-from passagent.store import evaluations, hints, nodes, runs
+from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
+from passagent.store.runs import Run
+from passagent.tasks import Task
 
 
-def episode_context(session: Session, episode: Episode, parent: Node | None) -> EpisodeContext:
+class Known(Protocol):
+    """What a prompt is composed from; a Session is one."""
+
+    store: Store
+    run: Run
+    task: Task
+    config: Config
+    hints: list[Hint]
+    device_name: str
+    machine: Machine | None
+
+
+def episode_context(known: Known, episode: Episode, parent: Node | None) -> EpisodeContext:
     """The context of `episode`, which names its parent; `best_as` is what its island knows of.
 
     The other islands' best is left out: it depends on which of them is faster.
     """
-    best = IslandView(session.store, session.run.id, episode.island).best()
-    known = [node.as_score for node in (best, parent) if node and node.status == "ok" and node.as_score]
+    best = IslandView(known.store, known.run.id, episode.island).best()
+    scores = [node.as_score for node in (best, parent) if node and node.status == "ok" and node.as_score]
+    shown, more = attempts(known, episode, parent)
     return EpisodeContext(
-        task=session.task,
-        target=target_of(session.run.device),
-        device_name=session.device_name,
-        role=role_of(session, episode.island),
+        task=known.task,
+        target=target_of(known.run.device),
+        device_name=known.device_name,
+        role=role_of(known, episode.island),
         seed=episode.seed,
-        parent=parent_view(session, parent) if parent else None,
-        best_as=max(known, default=None),
-        attempts=attempts(session, episode, parent),
-        hints=chosen_hints(session, episode, parent),
+        parent=parent_view(known, parent) if parent else None,
+        best_as=max(scores, default=None),
+        attempts=shown,
+        more_attempts=more,
+        hints=chosen_hints(known, episode, parent),
+        knowledge=passages(known, parent),
+        machine=known.machine,
         migrated=bool(episode.migrated),
-        limits=session.config.agent,
+        limits=known.config.agent,
     )
 
 
@@ -44,22 +66,23 @@ def target_of(device: str) -> str:
     return device.partition(":")[0]
 
 
-def role_of(session: Session, island: int) -> str:
+def role_of(known: Known, island: int) -> str:
     """The island's role."""
-    return runs.islands(session.store, session.run.id)[island].role
+    return runs.islands(known.store, known.run.id)[island].role
 
 
-def parent_view(session: Session, parent: Node) -> ParentView:
+def parent_view(known: Known, parent: Node) -> ParentView:
     """The parent as the prompt shows it."""
     assert parent.evaluation_id is not None and parent.status is not None
-    evaluation = Evaluation.model_validate(evaluations.get_evaluation(session.store, parent.evaluation_id))
+    evaluation = Evaluation.model_validate(evaluations.get_evaluation(known.store, parent.evaluation_id))
+    files = nodes.get_files(known.store, parent)
     return ParentView(
         node_id=parent.id,
         as_score=parent.as_score,
         status=parent.status,
-        files=nodes.get_files(session.store, parent),
+        files=files,
         diagnosis=diagnosis_of(parent).text,
-        observation=observation(evaluation),
+        observation=observation(evaluation, files=files),
     )
 
 
@@ -71,37 +94,73 @@ def diagnosis_of(node: Node | None) -> Diagnosis:
     return Diagnosis(stored["label"], stored["text"])
 
 
-def attempts(session: Session, episode: Episode, parent: Node | None) -> list[Attempt]:
-    """The nearest ancestors and newest siblings on the island, at most agent.siblings, in order of making."""
-    limit = session.config.agent.siblings
+def attempts(known: Known, episode: Episode, parent: Node | None) -> tuple[list[Attempt], int]:
+    """The nearest ancestors and newest siblings, at most agent.siblings, in order of making.
+
+    And how many other candidates the island has made.
+    """
+    limit, island = known.config.agent.siblings, episode.island
     if not limit:
-        return []
-    found = nodes.siblings(session.store, session.run.id, episode.island, episode.parent_id, limit)
+        return [], 0
+    found = nodes.siblings(known.store, known.run.id, island, episode.parent_id, limit)
     if parent is not None:
-        found = nodes.ancestors(session.store, parent.id, limit // 2) + found
-    chosen = {node.id: node for node in found[:limit]}
-    return [
-        Attempt(node.id, node.status, node.as_score, node.note)
-        for _, node in sorted(chosen.items())
-        if node.status is not None
+        found = nodes.ancestors(known.store, parent.id, limit // 2) + found
+    chosen = {node.id: node for node in found[:limit] if node.status is not None}
+    own = {node.id for node in [*chosen.values(), *([parent] if parent else [])] if node.island == island}
+    made = sum(nodes.counts(known.store, known.run.id).get(island, {}).values())
+    shown = [
+        Attempt(node.id, node.status or "", node.as_score, node.note) for _, node in sorted(chosen.items())
     ]
+    return shown, made - len(own)
 
 
-def chosen_hints(session: Session, episode: Episode, parent: Node | None) -> list[HintView]:
+def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
     """Hints for the parent's diagnosis, drawn with the episode's own randomness."""
-    limit = session.config.agent.hints
+    limit = known.config.agent.hints
     if not limit:
         return []
-    records = hints.statistics(session.store)
+    records = hints.statistics(known.store)
     ranked = retrieve(
-        session.hints,
+        known.hints,
         diagnosis_of(parent).label,
-        session.task.operators,
-        target_of(session.run.device),
-        {subgraph.dtype for subgraph in session.task.subgraphs},
+        known.task.operators,
+        target_of(known.run.device),
+        {subgraph.dtype for subgraph in known.task.subgraphs},
         {name: (r.credited, r.total_gain / max(r.credited, 1)) for name, r in records.items()},
         limit,
         rng=random.Random(f"hints:{episode.seed}"),
-        island=(episode.island, session.run.islands),
+        island=(episode.island, known.run.islands),
     )
     return [HintView(entry.hint.id, entry.hint.advice) for entry in ranked]
+
+
+_ASKED = {
+    "start": "choose the region to fuse",
+    "memory_bound": "memory traffic bandwidth bytes",
+    "latency_bound": "launch dispatch host cost",
+    "instruction_bound": "inner loop vectorise registers parallel",
+    "mismatch": "how a pattern matches",
+    "wrong_result": "numerics round exact tolerance",
+    "refused": "what a replacement may do",
+}
+"""What the knowledge documents are asked for a diagnosis, where its name alone does not say it."""
+_NOT_FOR = {"cpu": ("triton", "cuda", "nvidia", "amd"), "cuda": ("cpu", "cpp_kernel", "amd")}
+"""Words in the paths and headings of sections that are of no use on a target."""
+
+
+def passages(known: Known, parent: Node | None) -> list[Passage]:
+    """Sections of the knowledge documents for the parent's diagnosis and the task's operators."""
+    limit, target = known.config.agent.knowledge, target_of(known.run.device)
+    if not limit:
+        return []
+    label = diagnosis_of(parent).label
+    found = knowledge.search(_ASKED.get(label, label.replace("_", " ")), known.task.operators, limit=50)
+    return [passage for passage in found if _is_useful(passage, target, known.device_name)][:limit]
+
+
+def _is_useful(passage: Passage, target: str, device_name: str) -> bool:
+    """Whether a section is prose, and about this target; of a GPU's figures, about this GPU."""
+    where = f"{passage.path} {passage.heading}".lower()
+    gpu = passage.path.rpartition("/")[2].partition(".")[0]
+    is_other_gpu = passage.path.startswith("hardware/nvidia/") and gpu not in device_name.lower()
+    return passage.path.endswith(".md") and not is_other_gpu and not any(w in where for w in _NOT_FOR[target])

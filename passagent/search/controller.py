@@ -10,11 +10,13 @@ import logging
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
+from passagent.models.ensemble import Ensemble
 from passagent.search.episode import run_claimed
+from passagent.search.events import Trouble
 from passagent.search.finalists import confirm
 from passagent.search.migration import round_of
 from passagent.search.session import Session, Stopping
-from passagent.store import episodes, nodes, runs
+from passagent.store import calls, episodes, nodes, runs
 from passagent.store.episodes import Episode
 
 log = logging.getLogger("passagent.search")
@@ -40,6 +42,9 @@ async def search(session: Session) -> Outcome:
     """
     store, run = session.store, session.run
     session.owner = runs.lock(store, run.id)
+    lost = calls.lose_all(store, run.id)
+    if lost:
+        session.on_event(Trouble(f"at most {lost} model calls were lost, under way when the process died"))
     state, reason = "failed", "the process ended"
     try:
         await _islands(session)
@@ -99,15 +104,15 @@ async def _island(session: Session, island: int) -> None:
 
 
 async def _wait_for_others(session: Session, episode: Episode) -> None:
-    """Return when a migrant may be chosen for `episode`: at once if its island does not stagnate.
+    """Return when a migrant and a model may be chosen for `episode`, whichever of the islands is faster.
 
-    Else when all islands have finished the rounds before, so that the choice does not depend on which of them
-    is faster. Raises Stopping.
+    A migrant: at once if the island does not stagnate, else when all have finished the rounds before. A model
+    of an ensemble: when all have finished the rounds up to the last but one. Raises Stopping.
     """
     needed = round_of(session.run, episode.number)
     island = runs.islands(session.store, session.run.id)[episode.island]
     if island.stagnant < session.config.search.stagnation:
-        return
+        needed = needed - 1 if isinstance(session.model, Ensemble) else 0
     while any(other.episodes < needed for other in runs.islands(session.store, session.run.id)):
         session.check()
         await session.changed.wait()

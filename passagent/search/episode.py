@@ -10,9 +10,19 @@ from pathlib import Path
 
 from passagent.agent.episode import run_episode
 from passagent.agent.prompt import compose
-from passagent.agent.tools import Tool, file_editor, pass_evaluator, search_knowledge
+from passagent.agent.tools import (
+    EDITOR,
+    EVALUATOR,
+    KNOWLEDGE,
+    Tool,
+    file_editor,
+    pass_evaluator,
+    search_knowledge,
+)
 from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
+from passagent.models.ensemble import member
+from passagent.models.meter import metered
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import submitter
 from passagent.search.context import episode_context
@@ -20,6 +30,7 @@ from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, Model
 from passagent.search.gain import is_progress, log_gain
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant, round_of
+from passagent.search.models import choose_model, meter_of
 from passagent.search.policies import policy_of
 from passagent.search.session import Session
 from passagent.store import episodes, hints, migrations, nodes, runs
@@ -40,8 +51,13 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     parent = nodes.get_node(session.store, episode.parent_id) if episode.parent_id is not None else None
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
 
+    meter = meter_of(session, episode)
+
     def save(message: Message, usage: Usage | None) -> None:
-        episodes.add_message(session.store, episode, message, asdict(usage) if usage else None)
+        with session.store.transaction():
+            episodes.add_message(session.store, episode, message, asdict(usage) if usage else None)
+            if usage:
+                meter.settle(usage, message.get("stop_reason"))
         if usage:
             session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
         session.check()
@@ -50,8 +66,9 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     try:
         workspace = Workspace(place, session.task.path)
         workspace.reset(nodes.get_files(session.store, parent) if parent else {})
-        agent_tools = tools(session, episode, workspace)
-        end = await run_episode(session.model, messages, agent_tools, save, session.config.agent)
+        agent_tools = tools(session, episode, workspace, parent)
+        model = metered(member(session.model, episode.model), meter)
+        end = await run_episode(model, messages, agent_tools, save, session.config.agent)
     except OSError as error:
         raise os_fault(error, place) from error
     episode = conclude(session, episode, parent, end.reason)
@@ -64,7 +81,12 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     """Choose the parent and store it with the hints shown and the first two messages, all or nothing."""
     store = session.store
     parent, reason = choose_parent(session, episode, random.Random(f"parent:{episode.seed}"))
-    episode = replace(episode, parent_id=parent.id if parent else None, migrated=int(reason is not None))
+    episode = replace(
+        episode,
+        parent_id=parent.id if parent else None,
+        migrated=int(reason is not None),
+        model=choose_model(session, episode),
+    )
     context = episode_context(session, episode, parent)
     messages = compose(context)
     with store.transaction():
@@ -108,14 +130,15 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     return done
 
 
-def tools(session: Session, episode: Episode, workspace: Workspace) -> list[Tool]:
-    """The agent's tools, bound to this episode."""
-
-    return [
-        file_editor(workspace),
-        pass_evaluator(workspace, submitter(session, episode)),
-        search_knowledge(partial(knowledge.search, operators=session.task.operators)),
-    ]
+def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:
+    """The agent's tools that `agent.tools` asks for, bound to this episode."""
+    start_as = parent.as_score if parent and parent.status == "ok" else None
+    found = {
+        EDITOR: partial(file_editor, workspace),
+        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode), start_as),
+        KNOWLEDGE: partial(search_knowledge, partial(knowledge.search, operators=session.task.operators)),
+    }
+    return [found[name]() for name in session.config.agent.tools]
 
 
 def workspace_path(session: Session, episode: Episode) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from passagent.evaluator.known import environment_key, keep
 from passagent.evaluator.result import Candidate
-from passagent.search.candidates import environment_key, evaluate
+from passagent.search.candidates import evaluate
 from passagent.search.events import NodeConfirmed
 from passagent.search.session import Session
-from passagent.store import confirmations, evaluations, nodes
+from passagent.store import confirmations, nodes
 
 
 async def confirm(session: Session) -> None:
@@ -17,15 +18,10 @@ async def confirm(session: Session) -> None:
             continue
         if session.is_interrupted:
             return
-        evaluation = await evaluate(session, Candidate(nodes.get_files(store, node)))
+        candidate = Candidate(nodes.get_files(store, node))
+        evaluation = await evaluate(session, candidate)
         with store.transaction():
-            evaluation_id = evaluations.add_evaluation(
-                store,
-                run.id,
-                task_key=session.task.key,
-                environment=environment_key(session.config.evaluator),
-                candidate_key=node.candidate_key,
-                result=evaluation.model_dump(mode="json"),
-            )
+            environment = environment_key(session.config.evaluator)
+            evaluation_id = keep(store, session.task, candidate, environment, evaluation, run.id)
             confirmations.add_confirmation(store, node, evaluation_id, evaluation.status, evaluation.as_score)
         session.on_event(NodeConfirmed(node, evaluation.status, evaluation.as_score))

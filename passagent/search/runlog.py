@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from passagent.redaction import redact
 from passagent.store.faults import os_fault
-
-_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.I)
-_MIN_LENGTH = 6
-"""Shorter values are no secrets, and would tear holes into every line."""
 
 
 class Redacting(logging.Formatter):
-    """Replaces the values of environment variables that look like secrets by their names."""
+    """Takes secrets out of every line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, secrets replaced."""
@@ -36,14 +31,6 @@ class _LogFile(logging.FileHandler):
         """Close the file, whatever can no longer be written."""
         with suppress(OSError):
             super().close()
-
-
-def redact(text: str) -> str:
-    """`text` without the values of environment variables named ...KEY, ...TOKEN, ...SECRET or ...PASSWORD."""
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= _MIN_LENGTH:
-            text = text.replace(value, f"<{name}>")
-    return text
 
 
 @contextmanager

@@ -13,10 +13,12 @@ from passagent.config import Config
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
+from passagent.experience.machine import Machine
+from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
-from passagent.search.stop import Progress, rules_of
-from passagent.store import Store, runs
+from passagent.search.stop import Progress, Want, lack, rules_of
+from passagent.store import Store, calls, runs
 from passagent.store.runs import Run
 from passagent.tasks import Task
 
@@ -51,6 +53,12 @@ class Session:
     hints: list[Hint]
     device_name: str
     on_event: OnEvent
+    prices: dict[str, Price | None] = field(default_factory=dict)
+    """Of each model; None: not known."""
+    validator: Model | None = None
+    """Who is asked whether a right candidate cheats."""
+    machine: Machine | None = None
+    """What was measured of this machine, for the prompts."""
     owner: str = ""
     stop_reason: str | None = None
     is_interrupted: bool = False
@@ -58,6 +66,8 @@ class Session:
     started: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
+    held: list[Want] = field(default_factory=list)
+    """What the model calls and evaluations under way may take."""
     candidate_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
     """Equal candidates wait for each other: the second one is answered from the store."""
 
@@ -86,6 +96,27 @@ class Session:
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
 
+    async def admit(self, want: Want) -> Callable[[], None]:
+        """Wait until the budgets have room for `want`, and hold it until the returned function is called.
+
+        Raises Stopping if there is none and nothing is under way that could leave some.
+        """
+        while True:
+            self.check()
+            reason = lack(self.config.search, self.progress(), want, self.held)
+            if reason is None:
+                self.held.append(want)
+                return lambda: self._release(want)
+            if not self.held:
+                self.stop(reason)
+                raise Stopping(reason)
+            await self.changed.wait()
+
+    def _release(self, want: Want) -> None:
+        if want in self.held:
+            self.held.remove(want)
+            self.notify()
+
     def progress(self) -> Progress:
         """The run so far, from the store."""
         run = runs.get_run(self.store, self.run.id)
@@ -96,4 +127,5 @@ class Session:
             tokens=run.tokens,
             elapsed_s=self.elapsed_s,
             best_as=max((i.best_as for i in islands if i.best_as is not None), default=None),
+            cost=calls.cost_of(self.store, run.id) if self.config.search.max_cost is not None else 0.0,
         )

@@ -7,11 +7,16 @@ from pathlib import Path
 
 from passagent import __version__
 from passagent.agent.prompt import roles
+from passagent.agent.validator import open_validator
 from passagent.config import Config, validate
 from passagent.errors import UsageError, nearest
+from passagent.evaluator.devices import first_device
 from passagent.evaluator.environment import device_name
 from passagent.evaluator.result import Evaluation
 from passagent.experience import Diagnosis, diagnose, load_hints
+from passagent.experience.machine import measure_machine
+from passagent.models.ensemble import model_names
+from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
 from passagent.search.session import Evaluator, Session
@@ -35,7 +40,7 @@ def new_run(store: Store, task: Task, config: Config) -> Run:
         task=task.name,
         task_path=str(task.path.resolve()),
         task_key=task.key,
-        model=config.model.name,
+        model=config.model.label,
         device=config.evaluator.device,
         seed=search.seed,
         iters=search.iters,
@@ -50,6 +55,17 @@ def same_run(store: Store, task: Task, config: Config) -> Run | None:
         if run.task_key == task.key and run.config == config.model_dump_json() and run.version == __version__:
             return run if run.state != "finished" and not run.is_live else None
     return None
+
+
+def check_money(config: Config, model: Model) -> None:
+    """Raise UsageError where a budget of money could not be kept, before anything is stored or paid."""
+    prices = prices_of(config.model, _names(config, model))
+    check_budget(prices, config.search.max_cost, config.search.max_tokens)
+
+
+def _names(config: Config, model: Model) -> list[str]:
+    """The names of all models that are paid for."""
+    return [*model_names(model), *([config.validator.model] if config.validator.model else [])]
 
 
 def stored_config(run: Run) -> Config:
@@ -80,6 +96,7 @@ def open_session(
     diagnose_with: Diagnose | None = None,
 ) -> Session:
     """A session on `run`; without `diagnose_with` the machine is measured, before anything is timed."""
+    device = first_device(config.evaluator.device)
     return Session(
         store=store,
         run=run,
@@ -87,16 +104,18 @@ def open_session(
         config=config,
         model=model,
         evaluator=evaluator,
-        diagnose=diagnose_with or diagnoser(task, config.evaluator.device),
+        diagnose=diagnose_with or diagnoser(task, device),
         hints=load_hints(),
-        device_name=device_name(config.evaluator.device),
+        device_name=device_name(device),
         on_event=on_event,
+        prices=prices_of(config.model, _names(config, model)),
+        validator=open_validator(config),
+        machine=None if diagnose_with else measure_machine(device),
     )
 
 
 def diagnoser(task: Task, device: str) -> Diagnose:
     """The diagnosis of evaluations of `task` on this machine's `device`."""
-    from passagent.experience.machine import measure_machine
     from passagent.experience.traffic import traffic
 
     moved, machine = traffic(task), measure_machine(device)

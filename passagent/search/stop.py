@@ -1,8 +1,12 @@
-"""Stopping rules: each looks at the progress and says why to stop, or nothing. They compose with `any_of`."""
+"""Stopping rules: each looks at the progress and says why to stop, or nothing. They compose with `any_of`.
+
+They look at what is done (`rules_of`). Whether there is room for what is to be done next is asked before a
+model call or an evaluation begins, and counts what the others have under way (`lack`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from passagent.config import SearchConfig
@@ -18,6 +22,20 @@ class Progress:
     tokens: int
     elapsed_s: float
     best_as: float | None
+    cost: float = 0.0
+    """USD, as far as prices are known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Want:
+    """What a model call or an evaluation that begins now may take at most."""
+
+    tokens: int = 0
+    cost: float | None = 0.0
+    """USD; None: not known."""
+    seconds: float = 0.0
+    """What it takes on average."""
+    evaluations: int = 0
 
 
 StopRule = Callable[[Progress], str | None]
@@ -36,6 +54,11 @@ def evaluations(limit: int) -> StopRule:
 def tokens(limit: int) -> StopRule:
     """Tokens in and out."""
     return lambda progress: f"{limit} tokens are used" if progress.tokens >= limit else None
+
+
+def cost(limit: float) -> StopRule:
+    """Money, USD."""
+    return lambda progress: f"${limit:g} are spent" if progress.cost >= limit else None
 
 
 def time(limit_s: float) -> StopRule:
@@ -68,6 +91,33 @@ def rules_of(config: SearchConfig) -> StopRule:
         rules.append(evaluations(config.max_evaluations))
     if config.max_tokens is not None:
         rules.append(tokens(config.max_tokens))
+    if config.max_cost is not None:
+        rules.append(cost(config.max_cost))
     if config.max_time_s is not None:
         rules.append(time(config.max_time_s))
     return any_of(rules)
+
+
+def lack(config: SearchConfig, progress: Progress, want: Want, held: Sequence[Want]) -> str | None:
+    """Why there is no room for `want` beside what is `held` by work under way; None if there is."""
+    if config.max_tokens is not None and want.tokens:
+        left = config.max_tokens - progress.tokens - sum(other.tokens for other in held)
+        if want.tokens > left:
+            return (
+                f"the next call may take {want.tokens} tokens, {max(0, left)} of {config.max_tokens} are left"
+            )
+    if config.max_cost is not None and want.cost:
+        left_cost = config.max_cost - progress.cost - sum(other.cost or 0.0 for other in held)
+        if want.cost > left_cost:
+            return (
+                f"the next call may cost ${want.cost:.4f}, ${max(0.0, left_cost):.4f} of "
+                f"${config.max_cost:g} are left"
+            )
+    if config.max_time_s is not None and want.seconds > config.max_time_s - progress.elapsed_s:
+        left_s = max(0.0, config.max_time_s - progress.elapsed_s)
+        return f"the next call takes {want.seconds:.1f} s, {left_s:.1f} s of {config.max_time_s:g} are left"
+    if config.max_evaluations is not None and want.evaluations:
+        under_way = sum(other.evaluations for other in held)
+        if progress.evaluations + under_way + want.evaluations > config.max_evaluations:
+            return f"{config.max_evaluations} evaluations are made"
+    return None

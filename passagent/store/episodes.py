@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import PassagentError
+from passagent.redaction import redacted
 from passagent.store.database import Store, now
 from passagent.store.runs import Run
 
@@ -43,6 +44,8 @@ class Episode:
     owner: str | None
     created_at: str
     finished_at: str | None
+    model: str | None = None
+    """The model that writes it; None before it has begun."""
 
 
 def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
@@ -104,18 +107,23 @@ def get_episode(store: Store, episode_id: int) -> Episode:
 
 
 def set_parent(store: Store, episode: Episode) -> None:
-    """Store where the episode starts from."""
+    """Store where the episode starts from, and which model writes it."""
     store.execute(
-        "UPDATE episodes SET parent_id = :parent, migrated = :migrated WHERE id = :id",
-        {"parent": episode.parent_id, "migrated": episode.migrated, "id": episode.id},
+        "UPDATE episodes SET parent_id = :parent, migrated = :migrated, model = :model WHERE id = :id",
+        {
+            "parent": episode.parent_id,
+            "migrated": episode.migrated,
+            "model": episode.model,
+            "id": episode.id,
+        },
     )
 
 
 def add_message(
     store: Store, episode: Episode, message: dict[str, Any], usage: dict[str, int] | None
 ) -> None:
-    """Append a message to the conversation; `usage` (the fields of models.Usage) marks a model's reply."""
-    body = json.dumps(message)  # ASCII: a lone surrogate of a model can be stored, too
+    """Append a message, without secrets, to the conversation; `usage` (of models) marks a model's reply."""
+    body = json.dumps(redacted(message))  # ASCII: a lone surrogate of a model can be stored, too
     digest = hashlib.sha256(body.encode()).hexdigest()
     tokens = usage or {}
     with store.transaction():
@@ -125,9 +133,9 @@ def add_message(
         )
         store.execute(
             "INSERT INTO steps (episode_id, seq, message_id, input_tokens, output_tokens, cached_tokens, "
-            "reasoning_tokens, created_at) SELECT :episode, "
+            "reasoning_tokens, cache_write_tokens, created_at) SELECT :episode, "
             "(SELECT coalesce(max(seq), 0) + 1 FROM steps WHERE episode_id = :episode), id, "
-            ":input, :output, :cached, :reasoning, :at FROM messages WHERE digest = :digest",
+            ":input, :output, :cached, :reasoning, :written, :at FROM messages WHERE digest = :digest",
             {
                 "episode": episode.id,
                 "digest": digest,
@@ -135,6 +143,7 @@ def add_message(
                 "output": tokens.get("output_tokens"),
                 "cached": tokens.get("cached_tokens"),
                 "reasoning": tokens.get("reasoning_tokens"),
+                "written": tokens.get("cache_write_tokens"),
                 "at": now(),
             },
         )

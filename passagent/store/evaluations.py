@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
 
 
+class Stored(NamedTuple):
+    """An evaluation in the store."""
+
+    id: int
+    result: dict[str, Any]
+    """Evaluation as plain data."""
+    measured_at: str
+    """ISO 8601, UTC."""
+
+
 def add_evaluation(
-    store: Store, run_id: str, *, task_key: str, environment: str, result: dict[str, Any], candidate_key: str
+    store: Store,
+    run_id: str | None,
+    *,
+    task_key: str,
+    environment: str,
+    result: dict[str, Any],
+    candidate_key: str,
 ) -> int:
-    """Store an evaluation (Evaluation as plain data), charge it to the run, return its id.
+    """Store an evaluation (Evaluation as plain data), charge it to the run, if any, and return its id.
 
     `environment` names the machine and the protocol: results of different ones are never exchanged.
     """
@@ -33,18 +50,29 @@ def add_evaluation(
                 "at": now(),
             },
         )
-        store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
+        if run_id is not None:
+            store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
     assert cursor.lastrowid is not None
     return cursor.lastrowid
 
 
 def find_evaluation(
-    store: Store, *, candidate_key: str, task_key: str, evaluator_version: str, environment: str
-) -> tuple[int, dict[str, Any]] | None:
-    """The newest evaluation of an equal candidate under equal conditions: its id and result."""
-    row = store.row(
-        "SELECT id, result FROM evaluations WHERE candidate_key = :candidate AND task_key = :task "
-        "AND evaluator_version = :version AND environment = :environment ORDER BY id DESC LIMIT 1",
+    store: Store,
+    *,
+    candidate_key: str,
+    task_key: str,
+    evaluator_version: str,
+    environment: str,
+    stands: Callable[[dict[str, Any]], bool] = lambda result: True,
+) -> Stored | None:
+    """The newest evaluation of an equal candidate under equal conditions that `stands`.
+
+    One that was unstable, or that the machine failed, never does.
+    """
+    rows = store.rows(
+        "SELECT id, result, created_at FROM evaluations WHERE candidate_key = :candidate "
+        "AND task_key = :task AND evaluator_version = :version AND environment = :environment "
+        "AND status != 'infrastructure' ORDER BY id DESC LIMIT 20",
         {
             "candidate": candidate_key,
             "task": task_key,
@@ -52,7 +80,13 @@ def find_evaluation(
             "environment": environment,
         },
     )
-    return (row["id"], json.loads(row["result"])) if row else None
+    found = (Stored(row["id"], json.loads(row["result"]), row["created_at"]) for row in rows)
+    return next((s for s in found if not is_unstable(s.result) and stands(s.result)), None)
+
+
+def is_unstable(result: dict[str, Any]) -> bool:
+    """Whether a subgraph's timing stayed too noisy to be relied on."""
+    return any(graph["unstable"] for graph in result["graphs"])
 
 
 def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.errors import PassagentError, UsageError
+from passagent.redaction import redact
 from passagent.store.database import Store, now
 from passagent.store.owner import is_alive, this_process
 
@@ -173,7 +174,14 @@ def release(store: Store, run_id: str, owner: str, state: str, reason: str, elap
     store.execute(
         "UPDATE runs SET state = :state, stop_reason = :reason, elapsed_s = :elapsed, finished_at = :at, "
         "owner = NULL, heartbeat = NULL WHERE id = :run AND owner = :owner",
-        {"state": state, "reason": reason, "elapsed": elapsed_s, "at": now(), "run": run_id, "owner": owner},
+        {
+            "state": state,
+            "reason": redact(reason),
+            "elapsed": elapsed_s,
+            "at": now(),
+            "run": run_id,
+            "owner": owner,
+        },
     )
 
 

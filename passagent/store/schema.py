@@ -184,9 +184,48 @@ CREATE INDEX hint_uses_by_hint ON hint_uses (hint_id)
 """
 
 
+_CALLS = """
+CREATE TABLE calls (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    island INTEGER NOT NULL,
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    step INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    model TEXT NOT NULL,
+    endpoint TEXT,
+    attempt INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('started', 'done', 'broken', 'failed', 'lost')),
+    stop_reason TEXT,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    cached_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+    reasoning_tokens INTEGER NOT NULL DEFAULT 0,
+    is_estimate INTEGER NOT NULL DEFAULT 0,
+    cost REAL,
+    latency_s REAL,
+    error TEXT,
+    started_at TEXT NOT NULL,
+    finished_at TEXT
+);
+CREATE INDEX calls_of_run ON calls (run_id, model, state);
+CREATE INDEX calls_of_episode ON calls (episode_id, step);
+CREATE UNIQUE INDEX calls_paid_once ON calls (episode_id, step) WHERE state = 'done' AND role = 'agent';
+ALTER TABLE steps ADD COLUMN cache_write_tokens INTEGER;
+ALTER TABLE episodes ADD COLUMN model TEXT
+"""
+
+
 @migrations(name="0001_tables")
 def _tables(db: Database) -> None:
     for statement in _TABLES.split(";\n"):
+        db.execute(statement)
+
+
+@migrations(name="0002_calls")
+def _calls(db: Database) -> None:
+    for statement in _CALLS.split(";\n"):
         db.execute(statement)
 
 

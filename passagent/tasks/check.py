@@ -17,7 +17,7 @@ from passagent.errors import TaskError
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import read_meta
-from passagent.tasks.module import load_module
+from passagent.tasks.module import load_module, source_name
 from passagent.tasks.reader import Subgraph, find_forward, load_task, parameters
 from passagent.tasks.writer import meta_source
 
@@ -158,10 +158,10 @@ def _not_finite(outputs: list[Any]) -> list[str]:
 
 
 def _line(error: BaseException, file: Path) -> int:
-    """The innermost line of `file` in the error's traceback."""
+    """The innermost line of the subgraph's `file` in the error's traceback."""
     line, trace = 1, error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
+        if trace.tb_frame.f_code.co_filename == source_name(file.parent):
             line = trace.tb_lineno
         trace = trace.tb_next
     return line

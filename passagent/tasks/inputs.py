@@ -7,6 +7,7 @@ constant, so that many wrong kernels pass; variants 1, 2, ... are draws of passa
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,8 @@ from passagent.tasks.reader import Subgraph
 GRAPHNET_SHRINK = 0.2
 DEFAULT_STD = 0.1
 """Where the std was not recorded."""
-SPREADS = (1.0, 0.5, 2.0)
-"""Variant v >= 1 draws floats with SPREADS[(v - 1) % 3] times the recorded std."""
+SPREADS = (1.0, 0.5, 2.0, 300.0)
+"""Variant v >= 1 draws floats with SPREADS[(v - 1) % 4] times the recorded std."""
 RELATIVE_SPREAD = 0.1
 """Of |mean| (or of 1 for small means): the std given to what was recorded as constant."""
 
@@ -43,6 +44,27 @@ def make_inputs(subgraph: Subgraph, device: str, seed: int, variant: int = 0) ->
         stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
         inputs.append(tensor if stays else tensor.to(target))
     return inputs
+
+
+def shift_unit(meta: TensorMeta) -> int:
+    """How many neighbouring elements must move together when the values of an input are rotated; 0: none may.
+
+    What is drawn element by element may be rotated by any number; a mask by whole rows, so that each keeps
+    a 1; recorded integers as `_shuffled` may shuffle them.
+    """
+    if meta.is_python_scalar or meta.numel < 2:
+        return 0
+    dtype = getattr(torch, meta.dtype)
+    if meta.is_floating or dtype.is_complex:
+        return 1
+    if dtype == torch.bool or _is_mask(meta):
+        return meta.shape[-1] if len(meta.shape) > 1 else 1
+    if meta.data is None:
+        return 1
+    values = _flat(meta.data)
+    if len(meta.shape) == 1 and all(a < b for a, b in itertools.pairwise(values)):
+        return 0
+    return meta.shape[-1] if len(meta.shape) > 2 else 1
 
 
 def _recorded(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:

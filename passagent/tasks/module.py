@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 import types
+from pathlib import Path
 
 import torch
 
@@ -21,11 +23,21 @@ def load_module(subgraph: Subgraph, device: str) -> torch.nn.Module:
     tree = ast.parse(subgraph.source)
     tree = ast.fix_missing_locations(_Devices(subgraph.home, full_device(device)).visit(tree))
     module = types.ModuleType(f"passagent_subgraph_{subgraph.path.name}")
+    name = source_name(subgraph.path)
+    linecache.cache[name] = (len(subgraph.source), None, subgraph.source.splitlines(keepends=True), name)
     try:
-        exec(compile(tree, str(file), "exec"), module.__dict__)
+        exec(compile(tree, name, "exec"), module.__dict__)
         return module.GraphModule().eval()
     except Exception as error:
         raise TaskError(f"{file}: does not load: {type(error).__name__}: {error}") from error
+
+
+def source_name(path: Path) -> str:
+    """The name under which the code of the subgraph at `path` runs, in tracebacks.
+
+    It is no file's: Dynamo looks for the source, and a sandboxed worker may not open the file.
+    """
+    return f"<{path.name}/model.py>"
 
 
 def full_device(device: str) -> str:

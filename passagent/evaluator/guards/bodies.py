@@ -7,6 +7,7 @@ import ast
 from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.host import HIDDEN, Report
 from passagent.evaluator.guards.scope import OWN, File, World, bound_names
+from passagent.evaluator.guards.state import is_cached
 
 _LITERAL = (
     ast.Constant,
@@ -30,14 +31,8 @@ _KERNEL_REFUSED = (
     ast.Yield, ast.YieldFrom, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Lambda,
     ast.Delete, ast.Match,
 )  # fmt: skip
-_TENSOR_FACTS = {
-    "shape", "stride", "data_ptr", "numel", "size", "contiguous", "view", "new_empty", "is_contiguous",
-    "is_cuda",
-}  # fmt: skip
-_LIBDEVICE = {
-    "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
-    "triton.language.extra.hip.libdevice",
-}  # fmt: skip
+
+_NAMESPACES = {f"triton.language.{name}" for name in (*sorted(rules.KERNEL_DTYPES), "PropagateNan")}
 
 
 def is_literal(node: ast.expr) -> bool:
@@ -136,10 +131,10 @@ def check_replacement_func(world: World, file: File, node: ast.FunctionDef, repo
     found = world.own(full) if full is not None else None
     definition = found[0].functions.get(found[1]) if found is not None else None
     if definition is None or node.decorator_list or found is None:
-        message = "replacement_func is one `return name` of a function defined in the candidate's files"
+        message = "replacement_func is one `return name`; return a function defined in the candidate's files"
         report("replacement_func_body", node, message)
         return
-    if definition.name in HIDDEN or is_kernel(world, found[0], definition):
+    if definition.name in HIDDEN or world.is_kernel(found[0], definition):
         message = (
             f"`{definition.name}` cannot be the replacement; return the function that allocates and launches"
         )
@@ -152,46 +147,15 @@ def check_replacement_func(world: World, file: File, node: ast.FunctionDef, repo
         )
 
 
-def is_kernel(world: World, file: File, node: ast.FunctionDef) -> bool:
-    """Decorated with triton.jit."""
-    return "triton.jit" in _decorators(world, file, node)
-
-
-def is_cached(world: World, file: File, node: ast.FunctionDef) -> bool:
-    """Decorated with functools.cache or lru_cache."""
-    return bool({"functools.cache", "functools.lru_cache"} & set(_decorators(world, file, node)))
-
-
-def check_cached(world: World, file: File, node: ast.FunctionDef, report: Report) -> None:
-    """A cached function may not take tensors: it would answer for other values in the same memory."""
-    local = bound_names(node)
-    for part in ast.walk(node):
-        tensor = False
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
-            tensor = part.value.id in local and part.attr in _TENSOR_FACTS
-        elif isinstance(part, ast.Call):
-            tensor = isinstance(part.func, ast.Subscript) or _is_cpp_kernel(world, file, part.func)
-            tensor |= (world.dotted(part.func, file, frozenset(local)) or "").endswith("_like")
-        if tensor:
-            message = f"{node.name} is cached and takes a tensor; pass it x.shape and x.dtype, not x"
-            report("cached_tensor", part, message)
-            return
-
-
-def _is_cpp_kernel(world: World, file: File, node: ast.expr) -> bool:
-    """A module-level `k = cpp_kernel(...)`."""
-    own = world.own(world.dotted(node, file) or "")
-    value = own[0].values.get(own[1]) if own is not None else None
-    return (
-        isinstance(value, ast.Call)
-        and own is not None
-        and (world.dotted(value.func, own[0]) == "passagent.kernels.cpp_kernel")
-    )
-
-
 def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report) -> None:
     """The body of a Triton kernel or device function: triton.language and other kernels."""
     local = frozenset(bound_names(node))
+    parameters = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+    for name in sorted(local - parameters):
+        if name in file.imports or name in rules.KERNEL_HIDDEN or name.startswith("__"):
+            report(
+                "kernel_name", node, f"`{name}` means something else outside; use another name in the kernel"
+            )
     pending: list[ast.AST] = list(node.body)
     while pending:
         part = pending.pop()
@@ -247,9 +211,11 @@ def _kernel_full(world: World, full: str, node: ast.AST, report: Report) -> None
 
 
 def _is_kernel_name(full: str, module: str, name: str) -> bool:
+    if module in _NAMESPACES:
+        return name in rules.KERNEL_ATTRIBUTES
     if module in ("triton.language", "triton.language.math"):
         return name in rules.KERNEL_NAMES
-    if module in _LIBDEVICE:
+    if module in rules.LIBDEVICE:
         return not name.startswith("_") and name not in ("core", "extern")
     return full in ("triton.cdiv", "triton.next_power_of_2") or (
         module == "math" and not name.startswith("_")
@@ -260,7 +226,7 @@ def _kernel_own(world: World, full: str, node: ast.AST, report: Report) -> None:
     own = world.own(full)
     if own is not None and (own[1] in own[0].functions or own[1] in own[0].values):
         definition = own[0].functions.get(own[1])
-        if definition is not None and not is_kernel(world, own[0], definition):
+        if definition is not None and not world.is_kernel(own[0], definition):
             report(
                 "kernel_name",
                 node,
@@ -269,11 +235,6 @@ def _kernel_own(world: World, full: str, node: ast.AST, report: Report) -> None:
     else:
         message = f"`{full}` is not for kernels; use triton.language and other @triton.jit functions"
         report("kernel_name", node, message)
-
-
-def _decorators(world: World, file: File, node: ast.FunctionDef) -> list[str]:
-    names = [world.dotted(d.func if isinstance(d, ast.Call) else d, file) for d in node.decorator_list]
-    return [name for name in names if name is not None]
 
 
 def _without_docstring(node: ast.FunctionDef) -> list[ast.stmt]:

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Callable
 
 from passagent.evaluator.guards import rules
-from passagent.evaluator.guards.scope import OWN, File, World, bound_names, targets
+from passagent.evaluator.guards.scope import (
+    OWN,
+    File,
+    World,
+    bound_names,
+    is_plain_format,
+    literal_getattr,
+    targets,
+)
 
 Report = Callable[[str, ast.AST, str], None]
 """rule, where, message"""
 
-COMPUTE = (
-    "do the arithmetic in a kernel; host code may allocate (torch.empty_like, torch.zeros), take views "
-    "(view, reshape, permute, slices), call .contiguous() and read shapes, strides and dtypes"
-)
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 _CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
-_BUILTINS = set(dir(builtins))
 HIDDEN = {"pattern", "replacement_args"}
 
 
 class Host(ast.NodeVisitor):
     """Visits module-level statements and the bodies of ordinary functions."""
 
-    def __init__(self, world: World, file: File, report: Report, local: frozenset[str] = frozenset()) -> None:
-        self.world, self.file, self.report, self.local = world, file, report, local
+    def __init__(
+        self,
+        world: World,
+        file: File,
+        report: Report,
+        local: frozenset[str] = frozenset(),
+        inside: bool = False,
+        constant: bool = False,
+    ) -> None:
+        self.world, self.file, self.report = world, file, report
+        self.local, self.inside, self.constant = local, inside, constant
 
-    def within(self, names: set[str]) -> Host:
-        """The same rules with more local names."""
-        return Host(self.world, self.file, self.report, self.local | names)
+    def within(self, names: set[str], inside: bool = False) -> Host:
+        """The same rules with more local names; `inside` a function, where there are inputs."""
+        return Host(self.world, self.file, self.report, self.local | names, self.inside or inside)
 
     def dotted(self, node: ast.expr) -> str | None:
         return self.world.dotted(node, self.file, self.local)
@@ -40,19 +51,43 @@ class Host(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> None:
         name = node.id
         if not isinstance(node.ctx, ast.Load):
-            if name.startswith("__") and name != "__all__":
-                self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
+            self.binding(name, node)
             return
         if name in self.local:
             return
         if name in HIDDEN and name in self.file.functions:
-            self.report("pattern_reference", node, _pattern_reference(name))
+            self.report("pattern_reference", node, rules.pattern_reference(name))
+        elif self.is_constant(node):
+            self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
         elif name in self.file.imports:
             self.full_name(self.world.resolve(self.file.imports[name]), node)
         elif name in self.file.functions or name in rules.BUILTINS:
             return
-        elif name in _BUILTINS or name.startswith("__"):
-            self.report("builtin", node, f"`{name}` is not among what a pass may use; {_instead(name)}")
+        elif rules.shadows(name) or name.startswith("__"):
+            self.report("builtin", node, f"`{name}` is not among what a pass may use; {rules.instead(name)}")
+
+    def is_constant(self, node: ast.expr) -> bool:
+        """A `NAME = tl.constexpr(...)` of the module, where it may not stand."""
+        if self.constant or not isinstance(node, (ast.Name, ast.Attribute)):
+            return False
+        own = self.world.own(self.dotted(node) or "")
+        value = own[0].values.get(own[1]) if own is not None else None
+        return own is not None and value is not None and self.world.is_constexpr(own[0], value)
+
+    def is_launch(self, function: ast.expr) -> bool:
+        """`kernel[grid]` of one of the candidate's own kernels."""
+        if not isinstance(function, ast.Subscript):
+            return False
+        own = self.world.own(self.dotted(function.value) or "")
+        definition = own[0].functions.get(own[1]) if own is not None else None
+        return own is not None and definition is not None and self.world.is_kernel(own[0], definition)
+
+    def binding(self, name: str, node: ast.AST) -> None:
+        """A name that is given a meaning."""
+        if name.startswith("__") and name not in ("__all__", "__author__", "__version__"):
+            self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
+        elif not self.inside and rules.shadows(name):
+            self.report("builtin", node, f"`{name}` is a built-in of Python; use another name")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
@@ -61,6 +96,10 @@ class Host(ast.NodeVisitor):
             )
             self.report("attribute_store", node, message)
             return
+        if self.world.is_named(node, self.file, self.local):
+            return
+        if self.is_constant(node):
+            self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
         if self.of_value(node):
             self.value_attribute(node)
             self.visit(node.value)
@@ -75,6 +114,8 @@ class Host(ast.NodeVisitor):
     def full_name(self, full: str, node: ast.AST) -> None:
         """Check a full name such as `torch.nn.functional.relu` or `pass_dir.helper.f`."""
         parts = full.split(".")
+        if self.world.host_extensions and rules.is_extension(full):
+            return
         if any(part.startswith("_") for part in parts[1:]) and parts[0] != OWN:
             self.report(
                 "private_attribute", node, f"`{full}` is private; use the public names of torch and triton"
@@ -86,14 +127,14 @@ class Host(ast.NodeVisitor):
         else:
             known = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in rules.HOST_NAMES), 0)
             if not known or any(part not in rules.DTYPE_FACTS for part in parts[known:]):
-                self.report("host_name", node, _name_message(full))
+                self.report("host_name", node, rules.unknown_name(full))
 
     def own_name(self, full: str, node: ast.AST) -> None:
         parts = full.split(".")
         if ".".join(parts[1:]) in self.world.files:
             self.report("module_as_value", node, f"`{parts[-1]}` is a module; call its functions by name")
         elif HIDDEN & set(parts[1:]):
-            self.report("pattern_reference", node, _pattern_reference(parts[-1]))
+            self.report("pattern_reference", node, rules.pattern_reference(parts[-1]))
         elif any(part.startswith("__") for part in parts):
             self.report(
                 "private_attribute",
@@ -105,14 +146,18 @@ class Host(ast.NodeVisitor):
         name = node.attr
         if name.startswith("_"):
             self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
+        elif self.world.host_extensions and self.dotted(node.value) is not None:
+            return  # what a module-level name stands for may come from an extension
         elif name in ("max", "min") and isinstance(node.value, ast.Call):
             if self.dotted(node.value.func) not in rules.LIMITS:
-                self.report("host_method", node, f"`.{name}` computes with torch; {COMPUTE}")
+                self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
         elif name in _CASTS and name != "type":
             self.report("host_cast", node, f"`.{name}()` {_CAST}")
-        elif name not in rules.HOST_ATTRIBUTES:
+        elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
             self.report(
-                "host_method", node, f"`.{name}` is not among what host code may do with a value; {COMPUTE}"
+                "host_method",
+                node,
+                f"`.{name}` is not among what host code may do with a value; {rules.COMPUTE}",
             )
 
     # calls and operators
@@ -122,35 +167,57 @@ class Host(ast.NodeVisitor):
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
-            and len(call.args) == rules.AMBIGUOUS.get(call.func.attr)
-            and not call.keywords
+            and len(call.args) in rules.AMBIGUOUS.get(call.func.attr, ())
+            and not any(isinstance(argument, ast.Starred) for argument in call.args)
+            and self.of_value(call.func)
         ):
-            self.visit(call.func.value)
-            self.visit(call.args[0])
+            for part in [call.func.value, *call.args, *(keyword.value for keyword in call.keywords)]:
+                self.visit(part)
             return
         self.visit(call)
 
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
+        if isinstance(function, ast.Name) and function.id not in self.local:
+            attribute = literal_getattr(node)
+            if attribute is not None:
+                for part in [attribute, *node.args[2:]]:
+                    self.visit(part)
+                return
+        for keyword in node.keywords:
+            if keyword.arg in rules.KERNEL_OPTIONS:
+                message = f"`{keyword.arg}` puts other code in a kernel's place; write the kernel with tl.*"
+                self.report("kernel_option", keyword.value, message)
+        if self.is_launch(function) or self.dotted(function) in rules.TAKING_CONSTANTS:
+            self.visit(function)
+            for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                if not self.is_constant(part):
+                    self.visit(part)
+            return
         if isinstance(function, ast.Attribute) and self.of_value(function):
-            values = [*node.args, *(keyword.value for keyword in node.keywords)]
-            cast = any(self.is_dtype(value) for value in values) or any(
-                k.arg == "dtype" for k in node.keywords
-            )
-            if (function.attr == "to" and cast) or (function.attr == "type" and values):
-                self.report("host_cast", node, f"`.{function.attr}(...)` {_CAST}")
-            if function.attr in rules.AMBIGUOUS:
-                self.report("host_method", node, f"`.{function.attr}(...)` computes with torch; {COMPUTE}")
+            if function.attr == "type" and (node.args or node.keywords):
+                self.report("host_cast", node, f"`.type(...)` {_CAST}")
+            elif function.attr == "format" and is_plain_format(function.value):
+                for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                    self.visit(part)
+                return
         self.generic_visit(node)
 
-    def is_dtype(self, node: ast.expr) -> bool:
-        full = self.dotted(node)
-        return (isinstance(node, ast.Attribute) and node.attr == "dtype") or (
-            full is not None
-            and full in rules.ARGUMENT_NAMES
-            and full.startswith("torch.")
-            and full != "torch.device"
-        )
+    def visit_Compare(self, node: ast.Compare) -> None:
+        for part in [node.left, *node.comparators]:
+            self.visit(self.kind_of(part))
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> None:
+        self.visit(self.kind_of(node.value))
+        if node.format_spec is not None:
+            self.visit(node.format_spec)
+
+    def kind_of(self, node: ast.expr) -> ast.expr:
+        """What `type(x)` asks about where its answer is only compared or printed."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or "type" in self.local:
+            return node
+        known = node.func.id == "type" and len(node.args) == 1 and not node.keywords
+        return node.args[0] if known else node
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         self.matmul(node)
@@ -160,30 +227,40 @@ class Host(ast.NodeVisitor):
 
     def matmul(self, node: ast.BinOp | ast.AugAssign) -> None:
         if isinstance(node.op, ast.MatMult):
-            self.report("host_operator", node, f"`@` multiplies tensors in host code; {COMPUTE}")
+            self.report("host_operator", node, f"`@` multiplies tensors in host code; {rules.COMPUTE}")
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         if not isinstance(node.ctx, ast.Load):
+            base = node.value
+            while isinstance(base, ast.Subscript):
+                base = base.value
+            if not isinstance(base, ast.Name):
+                message = f"stores into `{ast.unparse(base)}`; store into a variable of the function's own"
+                self.report("attribute_store", node, message)
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            several = len(parts) > 1  # one slice alone may be a list's
             if any(
-                isinstance(p, ast.Slice) or (isinstance(p, ast.Constant) and p.value is ...) for p in parts
+                (isinstance(p, ast.Slice) and several) or (isinstance(p, ast.Constant) and p.value is ...)
+                for p in parts
             ):
-                self.report("tensor_store", node, f"stores into a slice of a tensor; {COMPUTE}")
+                self.report("tensor_store", node, f"stores into a slice of a tensor; {rules.COMPUTE}")
         self.generic_visit(node)
 
     # functions
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self.signature(node)
-        inner = self.within(bound_names(node))
+        inner = self.within(bound_names(node), inside=True)
         for statement in node.body:
             inner.visit(statement)
 
     def signature(self, node: ast.FunctionDef) -> None:
         """Decorators, defaults and annotations: evaluated where the function is defined."""
-        if node.name.startswith("__"):
-            self.report("private_attribute", node, f"a function may not be named {node.name}")
+        for name in [node.name, *(part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg))]:
+            self.binding(name, node)
+        if getattr(node, "type_params", None):  # Python 3.12
+            self.report("statement", node, f"{node.name} takes type parameters; write plain annotations")
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             full = self.dotted(called)
@@ -191,30 +268,82 @@ class Host(ast.NodeVisitor):
                 known = ", ".join(sorted(rules.DECORATORS))
                 message = f"`@{ast.unparse(called)}` is no decorator of a pass; known: {known}"
                 self.report("decorator", decorator, message)
-            else:
-                self.visit(decorator)
-        self.defaults(node.args)
-        annotations = [a.annotation for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
-        for annotation in [*annotations, node.returns]:
-            if annotation is not None and not isinstance(annotation, ast.Constant):
-                self.visit(annotation)
+            elif isinstance(decorator, ast.Call):
+                for part in [*decorator.args, *(keyword.value for keyword in decorator.keywords)]:
+                    self.visit(part)
+        self.defaults(node.args, self.world.is_kernel(self.file, node))
+        arguments = (part for part in ast.walk(node.args) if isinstance(part, ast.arg))
+        for annotation in [*(argument.annotation for argument in arguments), node.returns]:
+            if annotation is not None:
+                self.annotation(annotation)
 
-    def defaults(self, arguments: ast.arguments) -> None:
+    def defaults(self, arguments: ast.arguments, of_kernel: bool = False) -> None:
         for default in [*arguments.defaults, *arguments.kw_defaults]:
             if default is None:
                 continue
             parts = default.elts if isinstance(default, ast.Tuple) else [default]
             for part in parts:
-                if not isinstance(part, (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BinOp)):
+                held = self.file.values.get(part.id) if isinstance(part, ast.Name) else None
+                plain = isinstance(part, (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BinOp))
+                if not plain or (isinstance(held, (ast.Dict, ast.List, ast.Set, ast.Call)) and not of_kernel):
                     message = (
                         "a default that outlives the call; use numbers, strings, dtypes and None as defaults"
                     )
                     self.report("mutable_default", default, message)
-            self.visit(default)
+            if not (of_kernel and self.is_constant(default)):
+                self.visit(default)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self.visit(target)
+        self.assigned(node.targets, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """In a function the annotation of a name is never evaluated."""
+        self.visit(node.target)
+        if not self.inside:
+            self.annotation(node.annotation)
+        if node.value is not None:
+            self.assigned([node.target], node.value)
+
+    def assigned(self, targets: list[ast.expr], value: ast.expr) -> None:
+        """The value of an assignment; it may be a constant for kernels where the name is the module's."""
+        known = [t for t in targets if isinstance(t, ast.Name) and self.file.values.get(t.id) is value]
+        if known == targets and isinstance(value, ast.Call) and self.world.is_constexpr(self.file, value):
+            for part in [*value.args, *(keyword.value for keyword in value.keywords)]:
+                Host(self.world, self.file, self.report, constant=True).visit(part)
+        else:
+            self.visit(value)
+
+    def annotation(self, node: ast.expr) -> None:
+        if not isinstance(node, ast.Constant) and self.dotted(node) != rules.CONSTANT:
+            self.visit(node)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.name is not None:
+            self.binding(node.name, node)
+            if not self.inside and node.name in self.file.imports:
+                self.report("rebound_import", node, f"`{node.name}` is imported too; use another name")
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """A class may only be a namespace of constants."""
+        self.binding(node.name, node)
+        other = node.bases or node.keywords or node.decorator_list or self.inside
+        for part in node.body:
+            text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+            named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
+            named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+            if not (text or named or isinstance(part, ast.Pass)):
+                other = True
+            self.visit(part)
+        if other:
+            message = "a class may only name constants; write functions at the top of the file"
+            self.report("statement", node, message)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.defaults(node.args)
-        self.within(bound_names(node)).visit(node.body)
+        self.within(bound_names(node), inside=True).visit(node.body)
 
     def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
         self.visit(node.generators[0].iter)
@@ -252,49 +381,13 @@ class Host(ast.NodeVisitor):
         message = f"`{kind}` has no place in a pass; use plain functions, constants and kernels"
         self.report("statement", node, message)
 
-    visit_ClassDef = visit_Global = visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = (
+    visit_Global = visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
+    visit_TypeAlias = visit_AsyncWith = visit_Await = visit_Yield = visit_YieldFrom = visit_Match = (
         refuse_statement
     )
-    visit_AsyncWith = visit_Await = visit_Yield = visit_YieldFrom = visit_Match = refuse_statement
 
     def visit_Import(self, node: ast.Import) -> None:
         """Checked for the file as a whole."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Checked for the file as a whole."""
-
-
-def _pattern_reference(name: str) -> str:
-    return (
-        f"`{name}` only describes the match and is never called; write what the replacement does as a kernel"
-    )
-
-
-def _name_message(full: str) -> str:
-    root = full.split(".", maxsplit=1)[0]
-    if root == "torch":
-        return f"`{full}` is not among torch's names for host code; {COMPUTE}"
-    if root == "operator":
-        return f"`{full}` may be used in pattern only; {COMPUTE}"
-    return (
-        f"`{full}` is not among the names that host code may use (see the constraints in the knowledge base)"
-    )
-
-
-def _instead(name: str) -> str:
-    if name in (
-        "getattr",
-        "setattr",
-        "hasattr",
-        "delattr",
-        "vars",
-        "globals",
-        "locals",
-        "eval",
-        "exec",
-        "compile",
-    ):
-        return "name functions and attributes directly"
-    if name in ("open", "input"):
-        return "a pass has no files: keep tables in the source"
-    return "write it with plain functions and numbers"

@@ -3,6 +3,8 @@
 Lists are literal, so that inspection needs no torch. Messages say what to do instead.
 """
 
+import builtins
+
 COMPUTING_OPERATOR = (
     "{operator} computes in host code; compute it in a kernel. Host code may allocate (torch.empty_like), "
     "take views (view, permute, slices), call .contiguous() and read shapes"
@@ -13,11 +15,11 @@ _DTYPES = {
     "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "half", "int", "int8",
     "int16", "int32", "int64", "long", "short", "uint8", "uint16", "uint32", "uint64",
 }  # fmt: skip
-_FACTORIES = {
+FACTORIES = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "full", "full_like", "ones", "ones_like",
     "tensor", "zeros", "zeros_like",
 }  # fmt: skip
-_TORCH_VIEWS = {
+TORCH_VIEWS = {
     "as_strided", "broadcast_to", "chunk", "clone", "flatten", "movedim", "narrow", "permute", "reshape",
     "select", "split", "squeeze", "swapaxes", "t", "transpose", "unbind", "unsqueeze",
 }  # fmt: skip
@@ -25,33 +27,53 @@ _TORCH_FACTS = {
     "Size", "Tensor", "broadcast_shapes", "can_cast", "channels_last", "channels_last_3d",
     "contiguous_format", "cuda.current_device", "cuda.current_stream", "cuda.device", "cuda.device_count",
     "cuda.get_device_capability", "cuda.get_device_name", "cuda.get_device_properties", "cuda.is_available",
-    "device", "dtype", "finfo", "fx.wrap", "get_num_threads", "iinfo", "inference_mode", "is_complex",
+    "cuda.synchronize", "device", "dtype", "finfo", "fx.wrap", "get_default_dtype", "get_num_threads",
+    "iinfo", "inference_mode", "is_complex",
     "is_floating_point", "is_tensor", "memory_format", "no_grad", "numel", "preserve_format", "promote_types",
     "result_type", "strided", "version.cuda", "version.hip",
 }  # fmt: skip
 _TRITON = {
-    "Config", "JITFunction", "autotune", "cdiv", "heuristics", "jit", "next_power_of_2",
+    "Config", "autotune", "cdiv", "heuristics", "jit", "next_power_of_2",
     "runtime.driver.active.get_active_torch_device", "runtime.driver.active.get_current_device",
     "runtime.driver.active.get_current_target", "runtime.driver.active.utils.get_device_properties",
-    "tools.tensor_descriptor.TensorDescriptor",
+    "tools.tensor_descriptor.TensorDescriptor", "tools.tensor_descriptor.TensorDescriptor.from_tensor",
 }  # fmt: skip
-_TL_DTYPES = {
+_ARITHMETIC = {
+    "add", "and_", "eq", "floordiv", "ge", "gt", "index", "le", "lshift", "lt", "mod", "mul", "ne", "neg",
+    "or_", "pow", "rshift", "sub", "truediv", "xor",
+}  # fmt: skip
+"""Of the module operator: what the language's own operators do."""
+_TYPING = {
+    "Any", "Callable", "ClassVar", "Dict", "Final", "FrozenSet", "Iterable", "Iterator", "List", "Literal",
+    "Mapping", "NamedTuple", "NoReturn", "Optional", "Sequence", "Set", "TYPE_CHECKING", "Tuple", "Type",
+    "TypeAlias", "TypeVar", "Union", "cast",
+}  # fmt: skip
+"""Not get_type_hints: it evaluates strings."""
+KERNEL_DTYPES = {
     "bfloat16", "float16", "float32", "float64", "float8e4b15", "float8e4b8", "float8e4nv", "float8e5",
     "float8e5b16", "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 }  # fmt: skip
 HOST_NAMES = (
-    {f"torch.{name}" for name in _DTYPES | _FACTORIES | _TORCH_VIEWS | _TORCH_FACTS}
+    {f"torch.{name}" for name in _DTYPES | FACTORIES | TORCH_VIEWS | _TORCH_FACTS}
     | {f"triton.{name}" for name in _TRITON}
-    | {f"triton.language.{name}" for name in _TL_DTYPES | {"constexpr", "dtype"}}
-    | {f"functools.{name}" for name in ("cache", "lru_cache", "partial", "reduce")}
+    | {f"triton.language.{name}" for name in KERNEL_DTYPES | {"dtype"}}
+    | {f"functools.{name}" for name in ("partial", "reduce")}
+    | {f"itertools.{name}" for name in ("chain", "combinations", "permutations", "product", "zip_longest")}
+    | {f"operator.{name}" for name in _ARITHMETIC}
+    | {f"typing.{name}" for name in _TYPING}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel")}
 )
-"""Full names that host code may use; `math.` and `typing.` names are allowed whole."""
+"""Full names that host code may use; `math.` names are allowed whole."""
 
-HOST_PREFIXES = ("math.", "typing.")
+HOST_PREFIXES = ("math.",)
+CONSTANT = "triton.language.constexpr"
+"""Computes on whatever meets it: only as `NAME = tl.constexpr(...)` at module level, and in annotations."""
+TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
+"""Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "functools", "math", "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn",
+    "__future__", "functools", "itertools", "math", "operator", "passagent.kernels", "torch", "torch.fx",
+    "torch.nn",
     "torch.nn.functional", "triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
     "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.tools",
@@ -63,13 +85,21 @@ EXTENSIONS = (
 )  # fmt: skip
 """Ways to native code of the host."""
 
+
+def is_extension(name: str) -> bool:
+    """A module of EXTENSIONS, or a name in one."""
+    return any(name == known or name.startswith(f"{known}.") for known in EXTENSIONS)
+
+
+_EVERY_BUILTIN = set(dir(builtins))
 BUILTINS = {
     "ArithmeticError", "AssertionError", "AttributeError", "Ellipsis", "Exception", "ImportError",
     "IndexError", "KeyError", "LookupError", "ModuleNotFoundError", "NotImplemented", "NotImplementedError",
     "OverflowError", "RuntimeError", "StopIteration", "TypeError", "ValueError", "ZeroDivisionError", "abs",
-    "all", "any", "bin", "bool", "complex", "dict", "divmod", "enumerate", "filter", "float", "frozenset",
-    "hash", "hex", "int", "isinstance", "iter", "len", "list", "map", "max", "min", "next", "pow", "print",
-    "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip", "__name__",
+    "all", "any", "bin", "bool", "callable", "chr", "complex", "dict", "divmod", "enumerate", "filter",
+    "float", "format", "frozenset", "hash", "hex", "int", "isinstance", "issubclass", "iter", "len", "list",
+    "map", "max", "min", "next", "object", "oct", "ord", "pow", "print", "range", "repr", "reversed", "round",
+    "set", "slice", "sorted", "str", "sum", "tuple", "zip", "__name__",
 }  # fmt: skip
 """Python's own functions that host code may call."""
 
@@ -77,7 +107,7 @@ HOST_ATTRIBUTES = {
     # facts about a tensor
     "data_ptr", "device", "dim", "dtype", "element_size", "get_device", "is_complex", "is_contiguous",
     "is_cpu", "is_cuda", "is_floating_point", "layout", "nbytes", "ndim", "ndimension", "nelement", "numel",
-    "shape", "size", "storage_offset", "stride",
+    "requires_grad", "is_sparse", "is_quantized", "shape", "size", "storage_offset", "stride",
     # allocation and views of a tensor, copies for contiguity, fills
     "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "copy_", "detach", "diagonal", "expand",
     "expand_as", "fill_", "flatten", "mT", "movedim", "moveaxis", "narrow", "new_empty", "new_empty_strided",
@@ -94,15 +124,31 @@ HOST_ATTRIBUTES = {
     "best_config", "cuda_stream", "function", "kwargs", "metadata", "n_regs", "n_spills", "num_ctas",
     "num_stages", "num_warps", "packed_metadata", "run", "warmup",
     # Python's containers and strings
-    "add", "append", "as_integer_ratio", "bit_count", "bit_length", "clear", "copy", "count", "endswith",
-    "extend", "get", "insert", "is_integer", "items", "join", "keys", "lower", "lstrip", "pop", "remove",
-    "removeprefix", "removesuffix", "replace", "rstrip", "setdefault", "startswith", "strip", "update",
-    "upper", "values", "zfill",
+    "add", "append", "as_integer_ratio", "bit_count", "bit_length", "clear", "copy", "count", "difference",
+    "discard", "endswith", "extend", "format", "get", "insert", "intersection", "is_integer", "issubset",
+    "items", "join", "keys", "ljust", "lower", "lstrip", "pop", "popitem", "remove", "removeprefix",
+    "removesuffix", "replace", "reverse", "rjust", "rstrip", "setdefault", "sort", "startswith", "strip",
+    "union", "update", "upper", "values", "zfill",
 }  # fmt: skip
-"""Attributes and methods of values in host code. Of these `add` is for sets: see AMBIGUOUS."""
+"""Attributes and methods of values in host code. Of these some are for containers only: see AMBIGUOUS."""
 
-AMBIGUOUS = {"add": 1}
-"""Methods of sets that tensors have too: how many arguments they may take, and only as a statement."""
+AMBIGUOUS = {"add": (1,), "sort": (0,)}
+"""Methods of containers that tensors have too: how many arguments they may take, and only as a statement."""
+
+TENSOR_FACTS = {
+    "contiguous", "data_ptr", "device", "dim", "dtype", "expand", "expand_as", "fill_", "is_contiguous",
+    "is_cuda", "ndim", "new_empty", "new_ones", "new_zeros", "permute", "reshape", "shape", "size", "stride",
+    "transpose", "unsqueeze", "view", "view_as", "zero_",
+}  # fmt: skip
+"""What tells a tensor from a number, a shape or a dtype."""
+TENSOR_METHODS = {
+    "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "copy_", "detach", "diagonal", "expand",
+    "expand_as", "fill_", "flatten", "movedim", "moveaxis", "narrow", "new_empty", "new_empty_strided",
+    "new_full", "new_ones", "new_tensor", "new_zeros", "permute", "reshape", "reshape_as", "select", "split",
+    "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose", "unbind",
+    "unflatten", "unfold", "unsqueeze", "view", "view_as", "zero_",
+}  # fmt: skip
+"""Methods of a tensor that return one."""
 
 DTYPE_FACTS = {"itemsize", "is_complex", "is_floating_point", "is_signed"}
 """What may follow a full name, as in `torch.float16.itemsize`."""
@@ -130,26 +176,37 @@ KERNEL_NAMES = {
     "squeeze", "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sub",
     "sum", "swizzle2d", "tensor", "topk", "trans", "tuple", "umulhi", "unsqueeze", "view", "void", "where",
     "xor_sum", "zeros", "zeros_like",
-} | _TL_DTYPES  # fmt: skip
+} | KERNEL_DTYPES  # fmt: skip
 """Of triton.language, inside a kernel."""
 
 KERNEL_ATTRIBUTES = {
     "T", "abs", "advance", "argmax", "argmin", "associative_scan", "atomic_add", "atomic_and", "atomic_cas",
-    "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "broadcast_to", "cast", "cdiv",
+    "atomic_load", "atomic_max", "atomic_min", "atomic_or", "atomic_store", "atomic_xchg", "atomic_xor",
+    "broadcast_to", "cast", "cdiv",
     "ceil", "cos", "cumprod", "cumsum", "dtype", "element_ty", "erf", "exp", "exp2", "expand_dims", "flip",
     "floor", "gather", "histogram", "is_bf16", "is_block", "is_bool", "is_floating", "is_fp16", "is_fp32",
     "is_fp64", "is_fp8", "is_int", "is_int1", "is_int16", "is_int32", "is_int64", "is_int8", "is_int_signed",
     "is_int_unsigned", "is_ptr", "itemsize", "load", "log", "log2", "logical_and", "logical_or", "max", "min",
     "numel", "permute", "primitive_bitwidth", "ravel", "reduce", "reshape", "rsqrt", "scalar", "shape",
     "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "store", "sum", "to", "trans", "type",
-    "value", "view", "xor_sum",
+    "value", "view", "xor_sum", "ALL", "NONE", "item", "reduce_or",
 }  # fmt: skip
 """Attributes of values inside a kernel."""
+
+LIBDEVICE = {
+    "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
+    "triton.language.extra.hip.libdevice",
+}  # fmt: skip
+"""One module under several names."""
+KERNEL_OPTIONS = {"extern_libs", "ir_override", "ptx_options"}
+"""Of a launch or Config: what would put other code in the kernel's place."""
 
 KERNEL_BUILTINS = {
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "tuple", "slice",
     "zip", "enumerate",
 }  # fmt: skip
+KERNEL_HIDDEN = {"getattr", "hasattr", "list"}
+"""What Triton knows beside them in a kernel: a local name may not be one of these."""
 PATTERN_BUILTINS = {
     "slice", "float", "int", "bool", "complex", "tuple", "list", "range", "min", "max", "abs", "len",
     "Ellipsis",
@@ -163,3 +220,55 @@ ARGUMENT_NAMES = {f"torch.{name}" for name in _DTYPES} | {
     "math.nan",
 }
 """Names that replacement_args may use in a constant."""
+
+COMPUTE = (
+    "do the arithmetic in a kernel; host code may allocate (torch.empty_like, torch.zeros), take views "
+    "(view, reshape, permute, slices), call .contiguous() and read shapes, strides and dtypes"
+)
+
+
+def shadows(name: str) -> bool:
+    """A built-in that a pass may not use: the name may stand for nothing else either."""
+    return name in _EVERY_BUILTIN and name not in BUILTINS
+
+
+def pattern_reference(name: str) -> str:
+    """Message for a use of pattern or replacement_args."""
+    return (
+        f"`{name}` only describes the match and is never called; write what the replacement does as a kernel"
+    )
+
+
+def unknown_name(full: str) -> str:
+    """Message for a full name that is not in the closed world."""
+    root = full.split(".", maxsplit=1)[0]
+    if root == "torch":
+        return f"`{full}` is not among torch's names for host code; {COMPUTE}"
+    if full in DECORATORS:
+        return f"`{full}` is called; write it as a decorator, above the function that it is for"
+    if full == CONSTANT:
+        return f"`{full}` belongs to constants at module level and to a kernel's parameters; {COMPUTE}"
+    return (
+        f"`{full}` is not among the names of host code; use Python's numbers and containers, math, torch's "
+        "allocations and views, triton, and functions of its own"
+    )
+
+
+def instead(name: str) -> str:
+    """What to do in place of a built-in."""
+    if name in (
+        "getattr",
+        "setattr",
+        "hasattr",
+        "delattr",
+        "vars",
+        "globals",
+        "locals",
+        "eval",
+        "exec",
+        "compile",
+    ):
+        return "name functions and attributes directly"
+    if name in ("open", "input"):
+        return "a pass has no files: keep tables in the source"
+    return "write it with plain functions and numbers"

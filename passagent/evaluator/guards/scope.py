@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import string
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 OWN = "pass_dir"
@@ -19,12 +21,15 @@ class File:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     values: dict[str, ast.expr] = field(default_factory=dict)
     """Module-level assignments: name to the assigned expression (the last one)."""
+    namespaces: dict[str, set[str]] = field(default_factory=dict)
+    """Module-level classes: name to the names that their bodies assign."""
 
 
 class World:
-    """All files of a candidate that parse."""
+    """All files of a candidate that parse; `host_extensions`: its author is trusted with native host code."""
 
-    def __init__(self, sources: dict[str, str]) -> None:
+    def __init__(self, sources: dict[str, str], host_extensions: bool = False) -> None:
+        self.host_extensions = host_extensions
         self.files: dict[str, File] = {}
         self.too_deep: list[str] = []
         for name, text in sources.items():
@@ -37,11 +42,21 @@ class World:
                 continue
             except (SyntaxError, ValueError):
                 continue  # not loadable: load_passes says why
+            tree.body = _without_main(tree.body)
             module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
             self.files[module] = File(name, module, tree)
+        self._known: dict[tuple[str, int], bool] = {}
         self.tops = {module.split(".")[0] for module in self.files}
         for file in self.files.values():
             self._fill(file)
+
+    def once(self, question: str, node: ast.AST, answer: Callable[[], bool]) -> bool:
+        """The answer to a question about a node, asked once; False while it is being found."""
+        key = (question, id(node))
+        if key not in self._known:
+            self._known[key] = False
+            self._known[key] = answer()
+        return self._known[key]
 
     def canonical(self, module: str, level: int = 0) -> str:
         """Full name of an imported module: the candidate's own ones begin with `pass_dir.`."""
@@ -82,7 +97,7 @@ class World:
             return None
         if node.id in file.imports:
             base = file.imports[node.id]
-        elif node.id in file.functions or node.id in file.values:
+        elif node.id in file.functions or node.id in file.values or node.id in file.namespaces:
             if parts:
                 return None
             base = f"{OWN}.{file.module}.{node.id}"
@@ -95,6 +110,20 @@ class World:
         module, _, attribute = name.removeprefix(f"{OWN}.").rpartition(".")
         file = self.files.get(module)
         return (file, attribute) if file is not None and name.startswith(f"{OWN}.") else None
+
+    def is_kernel(self, file: File, node: ast.FunctionDef) -> bool:
+        """Decorated with triton.jit."""
+        called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+        return any(self.dotted(d, file) == "triton.jit" for d in called)
+
+    def is_constexpr(self, file: File, value: ast.expr) -> bool:
+        """`tl.constexpr(...)`."""
+        return isinstance(value, ast.Call) and self.dotted(value.func, file) == "triton.language.constexpr"
+
+    def is_named(self, node: ast.Attribute, file: File, local: frozenset[str]) -> bool:
+        """`Sizes.BLOCK` of one of the candidate's own classes."""
+        own = self.own(self.dotted(node.value, file, local) or "")
+        return own is not None and node.attr in own[0].namespaces.get(own[1], ())
 
     def _fill(self, file: File) -> None:
         for node in ast.walk(file.tree):
@@ -115,6 +144,9 @@ class World:
         for node in file.tree.body:
             if isinstance(node, ast.FunctionDef):
                 file.functions[node.name] = node
+            elif isinstance(node, ast.ClassDef):
+                assigned = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+                file.namespaces[node.name] = {n.id for n in assigned if isinstance(n.ctx, ast.Store)}
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):
@@ -125,6 +157,23 @@ class World:
                 and node.value is not None
             ):
                 file.values[node.target.id] = node.value
+
+
+def _without_main(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Without `if __name__ == "__main__":`, which never runs: a candidate's modules are imported."""
+    kept: list[ast.stmt] = []
+    for node in body:
+        test = node.test if isinstance(node, ast.If) else None
+        main = (
+            isinstance(test, ast.Compare)
+            and isinstance(test.left, ast.Name)
+            and test.left.id == "__name__"
+            and [type(op) for op in test.ops] == [ast.Eq]
+            and isinstance(test.comparators[0], ast.Constant)
+            and test.comparators[0].value == "__main__"
+        )
+        kept += node.orelse if main and isinstance(node, ast.If) else [node]
+    return kept
 
 
 def targets(comprehension: ast.comprehension) -> set[str]:
@@ -155,3 +204,27 @@ def bound_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
             names.add(node.name)
         pending += ast.iter_child_nodes(node)
     return names
+
+
+def literal_getattr(node: ast.Call) -> ast.Attribute | None:
+    """`getattr(x, "name")` and hasattr as the attribute that they are; None for any other call."""
+    known = isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
+    if not known or len(node.args) not in (2, 3) or node.keywords:
+        return None
+    base, name = node.args[:2]
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str) or isinstance(base, ast.Starred):
+        return None
+    return ast.copy_location(ast.Attribute(base, name.value, ast.Load()), node)
+
+
+def is_plain_format(node: ast.expr) -> bool:
+    """A template that is written out and reads no attribute of what it is given."""
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return False
+    try:
+        fields = list(string.Formatter().parse(node.value))
+    except ValueError:
+        return False
+    return all(
+        not name or (not {".", "["} & set(name) and "{" not in (spec or "")) for _, name, spec, _ in fields
+    )

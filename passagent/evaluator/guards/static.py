@@ -2,7 +2,7 @@
 
 A closed world (INTEGRITY L0): what code may name is listed in rules.py, and what is not listed is refused, so
 that there is no way to reach a computing operator, a file or the interpreter's insides, by whatever detour.
-What can only be told at run time (the arithmetic of `a + b`) is left to the dispatch guard.
+What can only be told at run time (the arithmetic of `a + b`) is left to the gate.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import sys
 
-from passagent.evaluator.guards import bodies, rules
+from passagent.evaluator.guards import bodies, intake, rules, state
 from passagent.evaluator.guards.host import HIDDEN, Host
 from passagent.evaluator.guards.scope import OWN, File, World
 from passagent.evaluator.result import Candidate, Violation
 
+_KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
 _RESERVED = {"torch", "triton", "numpy", "passagent", OWN} | set(sys.stdlib_module_names)
-_MAX_BYTES = 1 << 20
 _ROLES = {
     "pattern": bodies.check_pattern,
     "replacement_args": bodies.check_replacement_args,
@@ -24,20 +24,20 @@ _ROLES = {
 }
 
 
-def inspect(candidate: Candidate) -> list[Violation]:
+def inspect(candidate: Candidate, host_extensions: bool = False) -> list[Violation]:
     """Every broken rule in every .py file, manifest or not, by file and line; [] for an honest candidate.
 
-    A file that is no Python is not a violation: it does not load, and the loader says why.
+    `host_extensions` permits ways to native host code (load_inline, ctypes, ...), for a trusted author; what
+    such modules offer is then beyond inspection. A file that is no Python is not a violation: it does not
+    load, and the loader says why.
     """
-    size = sum(len(text.encode()) for text in candidate.files.values())
-    if size > _MAX_BYTES:
-        message = f"the candidate's files hold {size} bytes; at most {_MAX_BYTES}"
-        return [Violation(rule="size", file=min(candidate.files), line=1, message=message)]
-    world = World(candidate.files)
-    found: list[Violation] = []
+    found = intake.check_files(candidate)
+    if found:
+        return found
+    world = World(candidate.files, host_extensions)
     for file in world.files.values():
         try:
-            found += _Inspection(world, file).run()
+            found += _Inspection(world, file, candidate.files[file.name]).run()
         except RecursionError:
             world.too_deep.append(file.name)
     message = "expressions are nested too deeply to be read; split them"
@@ -48,8 +48,8 @@ def inspect(candidate: Candidate) -> list[Violation]:
 class _Inspection:
     """One file."""
 
-    def __init__(self, world: World, file: File) -> None:
-        self.world, self.file = world, file
+    def __init__(self, world: World, file: File, text: str) -> None:
+        self.world, self.file, self.text = world, file, text
         self.found: list[Violation] = []
 
     def run(self) -> list[Violation]:
@@ -58,6 +58,7 @@ class _Inspection:
             self.report(
                 "module_name", self.file.tree, f"a file named {top} hides a library's module; rename it"
             )
+        intake.check_encoding(self.text, self.report)
         self.imports()
         host = Host(self.world, self.file, self.report)
         for statement in self.file.tree.body:
@@ -84,9 +85,12 @@ class _Inspection:
                     self.meaning(meanings, bound, alias.name if alias.asname else bound, node)
             elif isinstance(node, ast.ImportFrom):
                 self.from_import(node, meanings)
-        for name in meanings.keys() & self.file.functions.keys():
-            where = self.file.functions[name]
-            self.report("rebound_import", where, f"`{name}` is imported too; use another name")
+        definitions = [n for n in self.file.tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        for node in definitions:
+            if node.name in meanings:
+                self.report("rebound_import", node, f"`{node.name}` is imported too; use another name")
+            elif sum(other.name == node.name for other in definitions) > 1:
+                self.report("defined_twice", node, f"`{node.name}` is defined twice; use another name")
 
     def from_import(self, node: ast.ImportFrom, meanings: dict[str, str]) -> None:
         module = node.module or ""
@@ -110,14 +114,21 @@ class _Inspection:
                 )
 
     def meaning(self, meanings: dict[str, str], name: str, full: str, node: ast.AST) -> None:
-        if meanings.setdefault(name, full) != full:
+        if name.startswith("__"):
+            self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
+        elif rules.shadows(name):
+            self.report("builtin", node, f"`{name}` is a built-in of Python; use another name")
+        same = {full.removeprefix("0:"), meanings.get(name, "").removeprefix("0:")} <= rules.LIBDEVICE
+        if meanings.setdefault(name, full) != full and not same:
             self.report("rebound_import", node, f"`{name}` is imported from two places; use two names")
 
     def module(self, name: str, node: ast.AST) -> None:
         full = self.world.canonical(name)
         if full.split(".")[0] == OWN or name in rules.IMPORTS:
             return
-        if any(name == known or name.startswith(f"{known}.") for known in rules.EXTENSIONS):
+        if rules.is_extension(name):
+            if self.world.host_extensions:
+                return
             message = f"{name} builds or calls native host code; use passagent.kernels or Triton"
             self.report("host_extension", node, message)
         else:
@@ -130,12 +141,14 @@ class _Inspection:
         if node.name in _ROLES:
             host.signature(node)
             _ROLES[node.name](self.world, self.file, node, self.report)
-        elif bodies.is_kernel(self.world, self.file, node):
+        elif self.world.is_kernel(self.file, node):
             host.signature(node)
             bodies.check_kernel(self.world, self.file, node, self.report)
+            intake.check_kernel_text(self.text, node, self.report)
         else:
-            if bodies.is_cached(self.world, self.file, node):
-                bodies.check_cached(self.world, self.file, node, self.report)
+            if state.is_cached(self.world, self.file, node):
+                state.check_cached(self.world, self.file, node, self.report)
+            state.check_function(self.world, self.file, node, self.report)
             host.visit(node)
 
     def statement(self, node: ast.stmt, host: Host) -> None:
@@ -153,6 +166,7 @@ class _Inspection:
                 self.report("statement", part, message)
             elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 self.stored(part, optional=nothing)
+        state.check_module(self.world, self.file, node, self.report)
         host.visit(node)
 
     def stored(self, name: ast.Name, optional: bool) -> None:
@@ -160,25 +174,25 @@ class _Inspection:
             self.report("rebound_import", name, f"`{name.id}` is imported and assigned; use another name")
         elif name.id in _ROLES:
             self.report("role_assigned", name, f"`{name.id}` must be written as a function, with def")
+        elif name.id in self.file.functions or name.id in self.file.namespaces:
+            self.report("defined_twice", name, f"`{name.id}` is defined and assigned; use another name")
 
     def kernel_sources(self) -> None:
-        """C++ sources that are visible in the text are checked by the compiler's own rules."""
+        """C++ and CUDA sources that are visible in the text are checked by the compiler's own rules."""
         for node in ast.walk(self.file.tree):
-            if (
-                isinstance(node, ast.Call)
-                and self.world.dotted(node.func, self.file) == "passagent.kernels.cpp_kernel"
-            ):
+            called = self.world.dotted(node.func, self.file) if isinstance(node, ast.Call) else None
+            if isinstance(node, ast.Call) and called in _KERNELS:
                 given = node.args[:1] + [k.value for k in node.keywords if k.arg == "source"]
                 literal = _literal(given[0], self.file) if given else None
                 if literal is not None:
-                    self.kernel_source(*literal)
+                    self.kernel_source(*literal, cuda=called == "passagent.kernels.cuda_kernel")
 
-    def kernel_source(self, text: str, first_line: int) -> None:
-        from passagent.kernels.build import KernelRefused, check_source  # imports torch
+    def kernel_source(self, text: str, first_line: int, cuda: bool) -> None:
+        from passagent.kernels import build, build_cuda  # imports torch
 
         try:
-            check_source(text)
-        except KernelRefused as error:
+            (build_cuda if cuda else build).check_source(text)
+        except build.KernelRefused as error:
             line = first_line + error.line - 1
             self.found.append(Violation(rule=error.rule, file=self.file.name, line=line, message=str(error)))
 

@@ -1,0 +1,96 @@
+"""Plant a slow-down in an evaluator's workers without a change to it. See evaluator_repeatability.py.
+
+A sitecustomize.py on the import path that a zygote is given has it call `plant`; from then on a `graph`
+request that says `planted: SHARE` makes the calls of eager in a candidate's place take that much longer, each
+by its own time. A zygote imports this file before it forks, so it imports no more than a worker does.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from passagent.evaluator import worker
+
+FLOOR_NS = 1000
+"""More than it takes to find out that the time is over."""
+
+
+def plant() -> None:
+    """In a zygote (see `planting`): what a worker calls takes longer if the request says so."""
+    take = worker._graph
+
+    def planted(state: Any, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        reply = take(state, message, fds)
+        if "planted" not in message:
+            return reply
+        share = message["planted"] if state.compiler == "eager" else 0.0
+        graph = state.graphs[message["id"]]
+        graph.call = _longer(graph.call, share, graph.on_gpu)
+        return reply | {"planted": share}
+
+    worker._graph = planted
+
+
+def _longer(call: Callable[..., Any], share: float, on_gpu: bool) -> Callable[..., Any]:
+    """`call`, followed by `share` of the time that this very call took.
+
+    With a share of 0 it is the other side's: both run the same code and spin for FLOOR_NS at least, so that
+    what that costs is the same on both sides, and theirs differ by the share alone.
+    """
+    clock, wait = time.perf_counter_ns, torch.cuda.synchronize if on_gpu else _nothing
+    own = FLOOR_NS + _idle(wait)  # who times the call waits once more
+
+    def longer(*args: Any) -> Any:
+        start = clock()
+        out = call(*args)
+        wait()
+        now = clock()
+        end = now + FLOOR_NS + share * (now - start + own)
+        while clock() < end:
+            pass
+        return out
+
+    return longer
+
+
+def _idle(wait: Callable[[], Any]) -> float:
+    """What it takes to wait for nothing, ns."""
+    samples = []
+    for _ in range(100):
+        start = time.perf_counter_ns()
+        wait()
+        samples.append(time.perf_counter_ns() - start)
+    return statistics.median(samples)
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def planting() -> Iterator[None]:
+    """Zygotes that are started meanwhile call `plant`, through a sitecustomize.py on their import path."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [
+            "import sys",
+            "if 'passagent.evaluator.zygote' in sys.orig_argv:",
+            "    from planted_slowdown import plant",
+            "    plant()",
+        ]
+        (Path(folder) / "sitecustomize.py").write_text("\n".join(lines) + "\n")
+        places = [folder, str(Path(__file__).parent)]
+        sys.path[:0] = places
+        try:
+            yield
+        finally:
+            for place in places:
+                sys.path.remove(place)

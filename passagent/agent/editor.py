@@ -1,0 +1,153 @@
+"""The commands of `file_editor` on a workspace. What cannot be done as asked is a ToolError that says why."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+from typing import Any
+
+from passagent.agent.workspace import ToolError, Workspace
+
+MAX_VIEW = 30_000
+"""Characters of a file shown at once."""
+WRITTEN, RESTORED = "lines written.", "the directory is as in version"
+"""What the result of a command that wrote, or restored, says."""
+
+COMMANDS: dict[str, list[str]] = {
+    "view": [],
+    "create": ["file_text"],
+    "str_replace": ["old_str"],
+    "insert": ["insert_line", "new_str"],
+    "undo_edit": [],
+    "restore": ["version"],
+}
+"""Each command's own arguments."""
+
+
+def edit(workspace: Workspace, arguments: dict[str, Any]) -> str:
+    """Run one command; what it led to, in words. Raises ToolError."""
+    command, path = arguments["command"], arguments["path"]
+    needs = [key for key in COMMANDS[command] if key not in arguments]
+    if needs:
+        raise ToolError(f"{command} needs {', '.join(needs)}")
+    if command == "view":
+        return _view(workspace, path, arguments.get("view_range"))
+    if command == "restore":
+        return _restore(workspace, arguments["version"])
+    if command == "undo_edit":
+        text = workspace.undo(path)
+        return (
+            f"{path}: removed (the edit undone had created it)" if text is None else _written(path, text, 1)
+        )
+    if command == "create":
+        workspace.write(path, arguments["file_text"])
+        return _written(path, arguments["file_text"])
+    text = workspace.read(path)
+    if command == "insert":
+        text, line = _insert(path, text, arguments["insert_line"], arguments["new_str"])
+    else:
+        text, line = _str_replace(path, text, arguments["old_str"], arguments.get("new_str", ""))
+    workspace.write(path, text)
+    return _written(path, text, line)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a file as Python counts them (`splitlines` also breaks at form feeds and the like)."""
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def numbered(lines: list[str], first: int) -> str:
+    """`lines` with their numbers, from `first` on."""
+    return "\n".join(f"{number:>5}\t{line}" for number, line in enumerate(lines, first))
+
+
+def _view(workspace: Workspace, path: str, view_range: list[int] | None) -> str:
+    if workspace.is_directory(path):
+        return "\n".join(workspace.listing(path)) or "(empty)"
+    lines = lines_of(workspace.read(path))
+    first, last = 1, len(lines)
+    if view_range is not None:
+        if len(view_range) != 2:
+            raise ToolError("view_range must be [first, last]")
+        first, last = view_range[0], len(lines) if view_range[1] == -1 else view_range[1]
+        if not 1 <= first <= last or first > len(lines):
+            raise ToolError(f"view_range {view_range}: {path} has lines 1 to {len(lines)}")
+    text = numbered(lines[first - 1 : last], first)
+    if len(text) > MAX_VIEW:
+        text = text[:MAX_VIEW].rsplit("\n", 1)[0]
+        text += f"\n... {path} has {len(lines)} lines; view the rest with view_range"
+    return text or "(empty file)"
+
+
+def _restore(workspace: Workspace, version: int) -> str:
+    changed = workspace.restore(version)
+    names = ", ".join(changed) if changed else "nothing: the files are the same"
+    return f"{RESTORED} {version}; changed: {names}"
+
+
+def _insert(path: str, text: str, after: int, new: str) -> tuple[str, int]:
+    lines = lines_of(text)
+    if not 0 <= after <= len(lines):
+        raise ToolError(f"insert_line {after}: {path} has lines 0 to {len(lines)}")
+    return "".join(f"{line}\n" for line in [*lines[:after], *lines_of(new), *lines[after:]]), after + 1
+
+
+def _str_replace(path: str, text: str, old: str, new: str) -> tuple[str, int]:
+    if not old:
+        raise ToolError("old_str is empty; use insert to add text")
+    starts, position = [], text.find(old)
+    while position >= 0:
+        starts.append(text.count("\n", 0, position) + 1)
+        position = text.find(old, position + 1)
+    if not starts:
+        raise ToolError(f"old_str does not occur in {path}; {_nearest_lines(text, old)}")
+    if len(starts) > 1:
+        shown = ", ".join(map(str, starts[:12])) + (", ..." if len(starts) > 12 else "")
+        raise ToolError(
+            f"old_str occurs {len(starts)} times in {path}, at lines {shown}; take more lines around it"
+        )
+    return text.replace(old, new), starts[0]
+
+
+def _nearest_lines(text: str, old: str) -> str:
+    """Where the text that was meant may stand, so that it can be copied as it is."""
+    lines, wanted = lines_of(text), [line.strip() for line in old.strip().split("\n")]
+    stripped = [line.strip() for line in lines]
+    count = len(wanted)
+    for start in range(len(lines) - count + 1):
+        if stripped[start : start + count] == wanted:
+            shown = numbered(lines[start : start + min(count, 12)], start + 1)
+            return f"with other whitespace it does at line {start + 1}:\n{shown}"
+    longest = max(wanted, key=len)
+    close = difflib.get_close_matches(longest, {line for line in stripped if line}, n=1, cutoff=0.6)
+    if not close:
+        return "nothing in it is like that; view the file and copy the text with its exact whitespace"
+    at = stripped.index(close[0])
+    return f"the nearest is at line {at + 1}:\n{numbered(lines[max(0, at - 2) : at + 3], max(1, at - 1))}"
+
+
+def _written(path: str, text: str, line: int | None = None) -> str:
+    """What an edit led to: the lines around it, and whether the file parses."""
+    lines = lines_of(text)
+    shown = ""
+    if line is not None:
+        first = max(1, line - 3)
+        shown = "\n" + numbered(lines[first - 1 : line + 8], first)
+    return f"{path}: {len(lines)} {WRITTEN}{_problem(path, text)}{shown}"
+
+
+def _problem(path: str, text: str) -> str:
+    try:
+        if path.endswith(".py"):
+            ast.parse(text)
+        else:
+            names = json.loads(text)
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                return ' But it must be a JSON list of pass names, such as ["FusedAddRelu"].'
+    except SyntaxError as error:
+        return f" But it does not parse: line {error.lineno}: {error.msg}."
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f" But it cannot be read: {error}."
+    return ""

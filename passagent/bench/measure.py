@@ -1,0 +1,188 @@
+"""Measure: task by task, the compilers in turn, so that a slow drift of the machine hits them alike."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from passagent import __version__
+from passagent.bench.results import Results, Row
+from passagent.config import Config
+from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.evaluator.devices import find_devices
+from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.result import MANIFEST, Candidate, Compiler, Evaluation
+from passagent.search.candidates import RETRY_AFTER_S
+from passagent.search.events import OnEvent
+from passagent.store import Store
+from passagent.store.database import now
+from passagent.store.runs import Run
+from passagent.tasks import Task
+
+log = logging.getLogger("passagent.bench")
+
+EAGER, PASS_DIR, RUN = "eager", "pass_dir", "run"
+NO_PASSES = Candidate({MANIFEST: "[]"})
+"""What stands for passes that are not there: judged like any other, it does not load."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One measurement to be made."""
+
+    task: Task
+    compiler: str
+    subject: Candidate | Compiler | None
+    """None: what a search finds."""
+    subject_key: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """See Row.key."""
+        return self.task.name, self.task.key, self.compiler, self.subject_key
+
+
+class Watch(Protocol):
+    """Somebody who looks on."""
+
+    def begin(self, work: Work) -> None:
+        """`work` is being measured from now on."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Something to know meanwhile: a device that is waited for, a fault."""
+        ...
+
+    def search(self, store: Store, run: Run) -> OnEvent:
+        """A search goes before it: where its events go."""
+        ...
+
+    def done(self, row: Row) -> None:
+        """What was begun is measured, or could not be, and is stored."""
+        ...
+
+
+def plan(
+    tasks: Iterable[Task], compilers: Iterable[str], config: Config, pass_dirs: Path | None
+) -> list[Work]:
+    """Every measurement of the benchmark, each once, in order.
+
+    pass_dirs: the passes of task NAME are in `pass_dirs/NAME`; default: in its own `pass_dir`.
+    Raises UsageError if no task has passes and `pass_dir` is asked for.
+    """
+    chosen = list(dict.fromkeys(compilers))
+    works: dict[tuple[str, ...], Work] = {}
+    for task in tasks:
+        for compiler in chosen:
+            work = _work(task, compiler, config, pass_dirs)
+            works.setdefault(work.key, work)
+    of_passes = [work for work in works.values() if work.compiler == PASS_DIR]
+    if of_passes and all(work.subject is NO_PASSES for work in of_passes):
+        first = _pass_dir(of_passes[0].task, pass_dirs)
+        raise UsageError(
+            f"{first}: no passes here, nor for any other task; give --pass-dir DIR (DIR/TASK/*.py)"
+        )
+    return list(works.values())
+
+
+def _work(task: Task, compiler: str, config: Config, pass_dirs: Path | None) -> Work:
+    if compiler == PASS_DIR:
+        path = _pass_dir(task, pass_dirs)
+        has_passes = path.is_dir() and any(path.rglob("*.py"))
+        candidate = Candidate.from_dir(path) if has_passes else NO_PASSES
+        return Work(task, compiler, candidate, candidate.key)
+    if compiler == RUN:
+        settings = config.model_dump(mode="json", exclude={"evaluator"}) | {"version": __version__}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        return Work(task, compiler, None, digest)
+    subject: Compiler = "eager" if compiler == EAGER else "inductor"
+    return Work(task, compiler, subject, subject)
+
+
+def _pass_dir(task: Task, pass_dirs: Path | None) -> Path:
+    return pass_dirs / task.name if pass_dirs else task.path / "pass_dir"
+
+
+async def measure(works: list[Work], config: Config, results: Results, searches: Path, watch: Watch) -> None:
+    """Measure `works`, as many at once as there are devices, and store each result as it comes.
+
+    What a task or the machine fails is stored as such. Raises UsageError (a model's key, a device), and what
+    the store and the disk raise.
+    """
+    pool = EvaluatorPool(config.evaluator, tell=watch.say)
+    waiting = iter(works)
+
+    async def go_through() -> None:
+        for work in waiting:
+            watch.begin(work)
+            row = await _measure(work, pool, config, results, searches, watch)
+            results.add(row)
+            watch.done(row)
+
+    workers = [asyncio.create_task(go_through()) for _ in find_devices(config.evaluator.device)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await pool.close()
+
+
+async def _measure(
+    work: Work, pool: EvaluatorPool, config: Config, results: Results, searches: Path, watch: Watch
+) -> Row:
+    name, task_key, compiler, subject_key = work.key
+    row = Row(
+        task=name,
+        task_key=task_key,
+        compiler=compiler,
+        subject=subject_key,
+        identity=results.identity,
+        at=now(),
+    )
+    try:
+        subject = work.subject
+        if subject is None:
+            from passagent.bench.searched import best_of_search
+
+            with Store.open(searches) as store:
+                row.run, found = await best_of_search(store, work.task, config, pool, watch.search)
+            subject = found or NO_PASSES
+        evaluation = await _evaluate(pool, work.task, subject, watch)
+    except UsageError:
+        raise
+    except PassagentError as error:
+        log.exception("%s was not measured with %s", name, compiler)
+        row.error = str(error)
+    else:
+        if evaluation.evaluator_version != results.identity["evaluator"]:
+            raise UsageError("passagent's own files changed while it measured; go on with another --out")
+        row.evaluation, row.error = evaluation, _why_not_counted(evaluation)
+    row.at = now()
+    return row
+
+
+async def _evaluate(
+    pool: EvaluatorPool, task: Task, subject: Candidate | Compiler, watch: Watch
+) -> Evaluation:
+    """The evaluation; what the machine fails is tried again. Raises what the pool raises."""
+    for wait in RETRY_AFTER_S:
+        try:
+            return await pool.evaluate(task.path, subject)
+        except InfrastructureError as error:
+            watch.say(f"{task.name}: {error}; trying again in {wait:g} s")
+            await asyncio.sleep(wait)
+    return await pool.evaluate(task.path, subject)
+
+
+def _why_not_counted(evaluation: Evaluation) -> str | None:
+    if evaluation.es is None:
+        return "a Triton pass on the CPU is checked by the interpreter and not timed; measure on a GPU"
+    return None

@@ -1,0 +1,143 @@
+"""PassNet's Table 1 of what was measured, with intervals, and the curves ES(t) and S(t).
+
+PassNet's caption of Table 1 defines fast_1 (share of subgraphs that are correct and at least as fast as
+eager), the sample and subgraph correctness rates, and the geometric-mean speedup over the correct subgraphs.
+ES(t) is the geometric mean of the rectified speedups over all N subgraphs (section 3.5, Eq. 3), AS the
+weighted geometric mean of ES(t) over t (Eq. 4, Appendix E). Of a table, N counts the subgraphs of all its
+tasks: a task weighs as much as it has subgraphs. S(t) is GraphNet's (Eq. 1; Proposition B.1): no error is
+forgiven.
+
+Each of these is a ratio of two sums over tasks, or exp of one. So the bootstrap is a weighted sum: tasks are
+drawn with replacement (subgraphs of one task are alike), and the middle 95% of the redrawn tables is the
+interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passagent.evaluator import score
+from passagent.evaluator.result import Evaluation
+from passagent.evaluator.verdict import graph_score
+
+REDRAWN = 2000
+"""Bootstrap samples."""
+S_RANGE = range(-10, 1)
+"""GraphNet 3.2.1: S(t) is of t <= 0."""
+
+Sums = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and its 95% interval over tasks."""
+
+    value: float | None
+    """None where nothing is there to be averaged."""
+    low: float | None = None
+    """None with fewer than two tasks."""
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One compiler's line of the table. Shares are from 0 to 1, speedups are eager / compiled, end to end."""
+
+    compiler: str
+    dispatch: str
+    tasks: int
+    """Measured."""
+    asked: int
+    """To be measured."""
+    subgraphs: int
+    fast_1: Estimate
+    sample_cr: Estimate
+    """Share of tasks that are correct on every subgraph."""
+    subgraph_cr: Estimate
+    gmean_speedup: Estimate
+    as_score: Estimate
+    es: dict[int, Estimate]
+    """By t, from -10 to 4."""
+    s: dict[int, Estimate]
+    """By t, from -10 to 0."""
+
+
+METRICS = ("fast_1", "sample_cr", "subgraph_cr", "gmean_speedup", "as_score")
+"""Fields of Summary, in the order of PassNet's table."""
+
+
+def summarise(
+    compiler: str, evaluations: Sequence[Evaluation], asked: int, b: float = 0.1, p: float = 0.0
+) -> Summary:
+    """The line of `compiler` from the evaluations of its tasks, each of them scored (`es` is not None)."""
+    weights = _draws(len(evaluations))
+    by_task = [[graph_score(graph) for graph in evaluation.graphs] for evaluation in evaluations]
+    correct = [[g.status == "ok" and g.speedup is not None for g in e.graphs] for e in evaluations]
+    speedups = [
+        [g.speedup.e2e for g, ok in zip(e.graphs, oks, strict=True) if ok and g.speedup]
+        for e, oks in zip(evaluations, correct, strict=True)
+    ]
+    tasks, graphs = _sums([1] * len(evaluations)), _sums([len(scores) for scores in by_task])
+    right = _sums([sum(oks) for oks in correct])
+    fast = _sums([sum(s >= 1 for s in of_task) for of_task in speedups])
+    whole = _sums([all(oks) for oks in correct])
+    gain = _sums([math.fsum(map(math.log, of_task)) for of_task in speedups])
+    es = {t: _sums([_log_sum(scores, t, b, p) for scores in by_task]) for t in score.T_RANGE}
+    s = {t: _sums([_log_sum(scores, t, b, p, forgiving=False) for scores in by_task]) for t in S_RANGE}
+    total = math.fsum(map(score.weight, score.T_RANGE))
+    aggregated = np.sum([es[t] * (score.weight(t) / total) for t in score.T_RANGE], axis=0)
+    return Summary(
+        compiler=compiler,
+        dispatch=", ".join(sorted({evaluation.dispatch for evaluation in evaluations})),
+        tasks=len(evaluations),
+        asked=asked,
+        subgraphs=int(graphs.sum()),
+        fast_1=_ratio(fast, graphs, weights),
+        sample_cr=_ratio(whole, tasks, weights),
+        subgraph_cr=_ratio(right, graphs, weights),
+        gmean_speedup=_geometric(gain, right, weights),
+        as_score=_geometric(aggregated, graphs, weights),
+        es={t: _geometric(es[t], graphs, weights) for t in score.T_RANGE},
+        s={t: _geometric(s[t], graphs, weights) for t in S_RANGE},
+    )
+
+
+def _log_sum(scores: list[score.GraphScore], t: int, b: float, p: float, forgiving: bool = True) -> float:
+    """Sum of the logs of the rectified speedups at t; not `forgiving`: b for wrong ones (GraphNet B.1)."""
+    rectified = (score.rectified(g, t, b, p) if forgiving or g.correct(t) else b for g in scores)
+    return math.fsum(map(math.log, rectified))
+
+
+def _sums(values: Sequence[float]) -> Sums:
+    return np.array(values, dtype=np.float64)
+
+
+def _draws(tasks: int) -> Sums | None:
+    """How often each task is in each of the redrawn tables: (REDRAWN, tasks). The same for every compiler."""
+    if tasks < 2:
+        return None
+    return np.random.default_rng(0).multinomial(tasks, [1 / tasks] * tasks, size=REDRAWN).astype(np.float64)
+
+
+def _ratio(above: Sums, below: Sums, weights: Sums | None) -> Estimate:
+    """Sum over sum, with its interval; redrawn tables in which nothing is below do not count."""
+    if not below.sum():
+        return Estimate(None)
+    value = float(above.sum() / below.sum())
+    if weights is None:
+        return Estimate(value)
+    under = weights @ below
+    drawn = (weights @ above)[under > 0] / under[under > 0]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Estimate(value, float(low), float(high))
+
+
+def _geometric(logs: Sums, counts: Sums, weights: Sums | None) -> Estimate:
+    """exp of the ratio, and of its interval's ends."""
+    found = _ratio(logs, counts, weights)
+    return Estimate(*(None if v is None else math.exp(v) for v in (found.value, found.low, found.high)))

@@ -1,0 +1,114 @@
+"""Which tasks are meant: task directories, directories of tasks, globs, and PassBench's sample lists.
+
+A sample list is a text file with one task's path a line (blank lines and lines that begin with `#` are
+skipped), or a CSV file with a column `sample_path`. Torch is not imported, no task is read.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from passagent.errors import UsageError
+from passagent.tasks.reader import GRAPH_LIST
+
+_COLUMN = "sample_path"
+
+
+def find_tasks(words: Iterable[str], root: str | None = None) -> list[Path]:
+    """The task directories that `words` name, in their order, each once.
+
+    root: what relative paths in sample lists are relative to; default: the list's own directory, else the
+    current one. Raises UsageError naming the word, or the line of the list.
+    """
+    found: dict[Path, Path] = {}
+    for word in words:
+        for path in _expand(word, root):
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def is_task(path: Path) -> bool:
+    """Whether `path` is a task or a single subgraph."""
+    return (path / GRAPH_LIST).is_file() or (path / "model.py").is_file()
+
+
+def _expand(word: str, root: str | None) -> list[Path]:
+    path = Path(word)
+    if path.is_dir():
+        return _inside(path)
+    if path.is_file():
+        return list(_listed(path, root))
+    if not glob.has_magic(word):
+        raise UsageError(f"{word}: no such directory or sample list")
+    matched = [Path(match) for match in sorted(glob.glob(word, recursive=True))]
+    tasks = [task for match in matched if match.is_dir() for task in _below(match, set())]
+    if tasks:
+        return tasks
+    lists = [match for match in matched if match.suffix in (".txt", ".csv")]
+    if not lists:
+        what = "matches nothing" if not matched else "matches no task"
+        raise UsageError(f"{word}: {what}; a task is a directory that holds {GRAPH_LIST} or model.py")
+    return [task for match in lists for task in _listed(match, root)]
+
+
+def _inside(path: Path) -> list[Path]:
+    tasks = list(_below(path, set()))
+    if not tasks:
+        raise UsageError(f"{path}: holds no task, which is a directory with {GRAPH_LIST} or model.py")
+    return tasks
+
+
+def _below(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """`path` if it is a task, else the tasks below it, sorted; links are followed, once."""
+    if is_task(path):
+        yield path
+        return
+    if path.resolve() in seen:
+        return
+    seen.add(path.resolve())
+    for child in sorted(path.iterdir()):
+        if child.is_dir() and not child.name.startswith("."):
+            yield from _below(child, seen)
+
+
+def _listed(listing: Path, root: str | None) -> Iterator[Path]:
+    """The tasks of a sample list."""
+    lines = list(_paths(listing))
+    if not lines:
+        raise UsageError(f"{listing}: lists no task; write one task directory a line")
+    bases = [Path(root)] if root else [listing.parent, Path()]
+    for number, line in lines:
+        places = [base / line for base in bases]
+        path = next((place for place in places if is_task(place)), None)
+        if path is None:
+            there = any(place.is_dir() for place in places)
+            what = f"holds neither {GRAPH_LIST} nor model.py" if there else "no such directory"
+            where = (
+                f"{root} (--root)"
+                if root
+                else f"{listing.parent} or to the current directory; give --root DIR"
+            )
+            raise UsageError(f"{listing}:{number}: {line}: {what}; paths are relative to {where}")
+        yield path
+
+
+def _paths(listing: Path) -> Iterator[tuple[int, str]]:
+    """Line number and path of each entry."""
+    try:
+        text = listing.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise UsageError(f"{listing}: not a readable sample list: {reason}") from error
+    if listing.suffix == ".csv":
+        reader = csv.DictReader(text.splitlines())
+        if _COLUMN not in (reader.fieldnames or []):
+            raise UsageError(f"{listing}:1: has no column {_COLUMN}")
+        lines = ((reader.line_num, row[_COLUMN] or "") for row in reader)
+    else:
+        lines = ((number, line) for number, line in enumerate(text.splitlines(), start=1))
+    for number, line in lines:
+        if line.strip() and not line.strip().startswith("#"):
+            yield number, line.strip()

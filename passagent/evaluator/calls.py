@@ -1,0 +1,256 @@
+"""Calls of a subgraph in a worker: with fresh values each, timed, alone or in turn with the other side."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.fresh import Refresh, Windows, refresher
+from passagent.evaluator.guards.gate import Gate
+from passagent.evaluator.lockstep import Turn
+
+_clock = time.perf_counter_ns
+_SETTLE_S = 0.001
+"""Rest before a timed block on the CPU: the other side's OpenMP threads stop spinning."""
+_WARM_NS = 1_000_000
+"""A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
+_WARM_CALLS = 3
+
+
+@dataclass
+class Kept:
+    """What a call returned: copies, what the originals were like, and the inputs that it changed."""
+
+    copies: list[torch.Tensor]
+    facts: list[dict[str, Any]]
+    mutated: list[int]
+
+
+@dataclass
+class Graph:
+    """A subgraph: what to call, with which arguments, and the values to refresh them from."""
+
+    call: Callable[..., Any]
+    audited: Callable[..., Any] | None
+    gate: Gate | None
+    """Opened around the call, outside of the clock: the call runs nothing but replacements."""
+    on_gpu: bool
+    order: list[int]
+    live: list[Any]
+    sets: list[list[Any]]
+    """For each input set the reservoirs of the tensors, flat, and the plain values."""
+    outputs: Arena
+    nodes: list[dict[str, Any]]
+    refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
+
+    @property
+    def args(self) -> list[Any]:
+        """The live inputs in the call's order."""
+        return [self.live[i] for i in self.order]
+
+    def refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
+        """The function that copies windows of set `chosen` into the live inputs `which`."""
+        key = (chosen, tuple(which))
+        if key not in self.refreshers:
+            self.refreshers[key] = refresher(self.live, self.sets[chosen], which)
+        return self.refreshers[key]
+
+    def around(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What to do before and after each call, outside of the clock."""
+        return (_nothing, _nothing) if self.gate is None else (self.gate.open, self.gate.close)
+
+
+def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
+    """New values for every input."""
+    graph.refresher(chosen, range(len(graph.live)))(windows)
+
+
+def settle(graph: Graph, chosen: int, windows: Windows) -> None:
+    """Unmeasured calls, so that caches and device come back from the other side."""
+    opened, closed = graph.around()
+    if not graph.on_gpu:
+        time.sleep(_SETTLE_S)
+    begun, made, args = _clock(), 0, graph.args
+    while made < _WARM_CALLS or (not graph.on_gpu and _clock() - begun < _WARM_NS):
+        refresh_all(graph, chosen, windows)
+        opened()
+        graph.call(*args)
+        synchronize(graph)
+        closed()
+        made += 1
+    refresh_all(graph, chosen, windows)
+
+
+def timed(
+    graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int], keep: int | None
+) -> tuple[list[int], Kept | None]:
+    """Times of a call on each of `windows`, ns from issue to completion, and what call `keep` returned.
+
+    The inputs `often` get their window before every call; the others hold what they hold.
+    """
+    call, refresh, args = graph.call, graph.refresher(chosen, often), graph.args
+    wait = torch.cuda.synchronize if graph.on_gpu else _nothing
+    opened, closed = graph.around()
+    samples: list[int] = []
+    kept: Kept | None = None
+    out = None
+    for number, window in enumerate(windows):
+        out = None
+        refresh(window)
+        opened()
+        wait()
+        start = _clock()
+        out = call(*args)
+        wait()
+        samples.append(_clock() - start)
+        closed()
+        if number == keep:
+            kept = keep_call(graph, out, chosen, window)
+    return samples, kept
+
+
+def lockstep(
+    graph: Graph, groups: list[dict[str, Any]], often: Sequence[int], side: int, turn: Turn
+) -> tuple[list[dict[str, Any]], list[Kept]]:
+    """Calls in turn with the other side: A B, B A, A B, ..., both on one core, another one for each group.
+
+    What a call takes differs by a few per cent between cores and between processes on different cores, and
+    from one millisecond to the next; two calls in a row on the same core see the same. Each group's first
+    `skip` calls are not measured. Returns for each group the times (`samples`), how long the side held the
+    turn and was without it (`held`, `without`), ns; and what the groups' `keep` calls returned.
+    """
+    call, args = graph.call, graph.args
+    wait = torch.cuda.synchronize if graph.on_gpu else _nothing
+    opened, closed = graph.around()
+    reports, kept = [], []
+    everywhere = os.sched_getaffinity(0)
+    number = 0
+    try:
+        for group in groups:
+            os.sched_setaffinity(0, {group["core"]})
+            refresh = graph.refresher(group["set"], often)
+            samples: list[int] = []
+            held = without = 0
+            left = 0
+            for position, window in enumerate(group["windows"]):
+                turn.wait(2 * number + (side ^ (number & 1)))
+                got = _clock()
+                out = None
+                if position == 0:
+                    refresh_all(graph, group["set"], window)
+                else:
+                    refresh(window)
+                opened()
+                wait()
+                start = _clock()
+                out = call(*args)
+                wait()
+                took = _clock() - start
+                closed()
+                if position == group["keep"]:
+                    kept.append(keep_call(graph, out, group["set"], window))
+                if position >= group["skip"]:
+                    samples.append(took)
+                    without += got - left
+                number += 1
+                left = _clock()
+                if position >= group["skip"]:
+                    held += left - got
+                turn.give()
+            reports.append({"samples": samples, "held": held, "without": without})
+    finally:
+        os.sched_setaffinity(0, everywhere)
+    return reports, kept
+
+
+def device_times(graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int]) -> list[int]:
+    """Time between events on the stream, ns, for a call on each of `windows`."""
+    call, refresh, args, events = graph.call, graph.refresher(chosen, often), graph.args, []
+    refresh_all(graph, chosen, windows[0])
+    opened, closed = graph.around()
+    out = None
+    for window in windows:
+        out = None
+        refresh(window)
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        opened()
+        before.record()
+        out = call(*args)
+        after.record()
+        closed()
+        events.append((before, after))
+    torch.cuda.synchronize()
+    del out
+    return [round(before.elapsed_time(after) * 1e6) for before, after in events]
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Python's collector rests while calls are timed."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def synchronize(graph: Graph) -> None:
+    """Wait for the device."""
+    if graph.on_gpu:
+        torch.cuda.synchronize()
+
+
+def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
+    """Everything about a call that is judged, taken right after it."""
+    synchronize(graph)
+    originals = tensors(out)
+    changed = [
+        i
+        for i, (value, start) in enumerate(zip(graph.live, windows, strict=True))
+        if isinstance(value, torch.Tensor) and not _unchanged(value, graph.sets[chosen][i], start)
+    ]
+    return Kept(copies(out), [facts(tensor) for tensor in originals], changed)
+
+
+def facts(tensor: torch.Tensor) -> dict[str, Any]:
+    """What an output is like beside its shape, dtype and values."""
+    return {"contiguous": tensor.is_contiguous(), "device": tensor.device.type}
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal bit by bit, NaN included."""
+    return torch.equal(_bytes(a), _bytes(b))
+
+
+def _unchanged(value: torch.Tensor, reservoir: torch.Tensor, start: int) -> bool:
+    return same_bytes(value.reshape(-1), reservoir.narrow(0, start, value.numel()))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def copies(out: Any) -> list[torch.Tensor]:
+    """Contiguous copies of the tensors that a call returned."""
+    return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors(out)]
+
+
+def tensors(out: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned, in order."""
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, (tuple, list)):
+        return [tensor for item in out for tensor in tensors(item)]
+    return []
+
+
+def _nothing() -> None:
+    pass

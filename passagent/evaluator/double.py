@@ -1,0 +1,44 @@
+"""Eager in float64: what a graph would compute if no operator rounded to its dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_LOW = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def in_float64(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> list[torch.Tensor] | None:
+    """The tensors that the graph returns, with every floating-point value carried in float64.
+
+    None where it does not run so: a graph that looks at the bits of its values, a kernel that has no float64.
+    """
+    if any(isinstance(value, torch.Tensor) and value.is_complex() for value in inputs):
+        return None
+    try:
+        with _Wide():
+            out = graph_module.forward(*[_wide(value) for value in inputs])
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    return [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
+
+
+class _Wide(TorchDispatchMode):
+    """Every dtype that an operator is asked for and that is a narrower float becomes float64."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.view.dtype:
+            raise TypeError("the bits of a value have no float64 counterpart")
+        args, kwargs = pytree.tree_map(_wide_dtype, (args, kwargs or {}))
+        return pytree.tree_map(_wide, func(*args, **kwargs))
+
+
+def _wide_dtype(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in _LOW else value
+
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype in _LOW else value

@@ -1,0 +1,61 @@
+"""What an exception in a worker means: the kind of failure, in words, with the candidate's own line."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from passagent.evaluator.passes import PassLoadError
+from passagent.kernels.build import KernelBuildError, KernelRefused
+
+
+def explain(error: Exception, root: Path) -> dict[str, Any]:
+    """The kind of failure (a Status), its message, and the candidate's own file and line if known."""
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
+    own = [frame for frame in frames if str(root) in frame.filename]
+    file = Path(own[-1].filename).name if own else ""
+    line = (own[-1].lineno or 0) if own else 0
+    where = f" ({file}:{line})" if own else ""
+    root_error = chain[-1]
+    text = (
+        str(error)
+        if isinstance(error, (PassLoadError, KernelBuildError))
+        else f"{type(root_error).__name__}: {root_error}"
+    )
+    kind = _kind(chain)
+    answer: dict[str, Any] = {
+        "kind": kind,
+        "message": (text[:4000] + ("" if text.endswith(where) else where)).strip(),
+    }
+    refused = next((link for link in chain if isinstance(link, KernelRefused)), None)
+    if refused is not None:
+        message = f"{refused} (line {refused.line} of the kernel's source)"
+        answer["violation"] = {
+            "rule": refused.rule,
+            "file": file,
+            "line": line or refused.line,
+            "message": message,
+        }
+    return answer
+
+
+def _kind(chain: list[BaseException]) -> str:
+    for link in chain:
+        name, module, text = type(link).__name__, type(link).__module__, str(link)
+        if isinstance(link, KernelRefused):
+            return "refused"
+        if isinstance(link, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
+            return "out_of_memory"
+        if isinstance(link, PassLoadError):
+            return "load_error"
+        if isinstance(link, KernelBuildError) or (
+            module.startswith("triton") and ("Compil" in name or "OutOfRes" in name or "PTXAS" in name)
+        ):
+            return "compile_error"
+    return "runtime_error"

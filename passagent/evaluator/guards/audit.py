@@ -1,0 +1,234 @@
+"""Audit calls: whose kernels wrote the outputs, and into whose memory (INTEGRITY L3). Not timed.
+
+While a replaced region runs, every allocation becomes a block filled with NaN between two guard zones;
+what its kernels are given is noted; afterwards each output must be a block that a kernel of the candidate was
+given, a constant fill, a copy of such a block, or a view of an argument. Computing operators are noted as the
+gate notes them; its dispatch key and a dispatch mode cannot be on at once, so here the mode does it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from passagent.evaluator.guards.gate import Gate, computes
+from passagent.evaluator.guards.launches import observed
+from passagent.evaluator.result import Violation
+
+ZONE = 4096
+"""Bytes of each guard zone."""
+_POISON = 0xFF
+_ZONE_BYTES = range(0xF9, 0xFF)
+"""Of guard zones, another for each block: what is read beside one and written beside another is seen."""
+_EMPTY = {"empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided"}
+_FILLED = {
+    "zeros",
+    "zeros_like",
+    "new_zeros",
+    "ones",
+    "ones_like",
+    "new_ones",
+    "full",
+    "full_like",
+    "new_full",
+}
+_COPIED = {"clone", "_to_copy"}
+
+
+@dataclass
+class Block:
+    """Memory between guard zones; `origin` says what it holds."""
+
+    raw: torch.Tensor
+    start: int
+    nbytes: int
+    origin: str | int
+    """`empty`, `filled`, or the address that it was copied from."""
+    zone: int
+    """What its guard zones are filled with."""
+    copied: torch.Tensor | None = None
+    """What torch copied into it, bytes: a kernel that leaves it so did not write it."""
+
+    def inside(self) -> torch.Tensor:
+        """The block's bytes."""
+        return self.raw[ZONE : ZONE + self.nbytes]
+
+    def written_by(self, pointers: set[int]) -> bool:
+        """A kernel was given the block, and changed it if it held a copy."""
+        given = any(self.start <= pointer < self.start + max(self.nbytes, 1) for pointer in pointers)
+        return given and (self.copied is None or not torch.equal(self.inside(), self.copied))
+
+    def overrun(self) -> bool:
+        """Something was written beside the block."""
+        zones = (self.raw[:ZONE], self.raw[ZONE + self.nbytes :])
+        return not all(bool((zone == self.zone).all()) for zone in zones)
+
+
+class Audit:
+    """Watches the replaced regions of audit calls; `close` forgets the memory of the calls made so far."""
+
+    def __init__(self, gate: Gate, root: Path) -> None:
+        self.gate, self._root = gate, f"{root}/"
+        self.blocks: list[Block] = []
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The replacement function, audited at every call."""
+
+        @functools.wraps(function)
+        def audited(*args: Any) -> Any:
+            first, before = len(self.blocks), self.gate.calls
+            pointers: set[int] = set()
+            with observed(pointers), _Watch(self):
+                result = function(*args)
+            if any(value.is_cuda for value in _tensors(args)):
+                torch.cuda.synchronize()
+            if self.gate.calls == before:  # what an operator of torch computed is no block
+                self._judge(function, args, result, self.blocks[first:], pointers)
+            return result
+
+        return audited
+
+    def place(self, values: torch.Tensor) -> torch.Tensor:
+        """A copy of `values` (any strides; the copy is contiguous) in a block of its own."""
+        return self._block(
+            torch.empty(values.shape, dtype=values.dtype, device=values.device), "filled", values
+        )
+
+    def check_zones(self) -> None:
+        """Report writes beside any block made so far."""
+        if any(block.overrun() for block in self.blocks):
+            message = (
+                "a kernel writes outside of the tensors that it was given; mask its stores at the borders"
+            )
+            self._report("out_of_bounds", None, message)
+
+    def close(self) -> None:
+        """Free the memory of the calls made so far; their outputs must not be used any more."""
+        self.blocks.clear()
+
+    def _block(
+        self, like: torch.Tensor, origin: str | int, values: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """A tensor of the shape, strides, dtype and device of `like` in a block of its own."""
+        nbytes = like.untyped_storage().nbytes()
+        zone = _ZONE_BYTES[len(self.blocks) % len(_ZONE_BYTES)]
+        raw = torch.full((nbytes + 2 * ZONE,), zone, dtype=torch.uint8, device=like.device)
+        raw[ZONE : ZONE + nbytes] = _POISON
+        storage = torch._C._construct_storage_from_data_pointer(raw.data_ptr() + ZONE, like.device, nbytes)
+        made = torch.empty(0, dtype=like.dtype, device=like.device)
+        made.set_(storage, like.storage_offset(), like.size(), like.stride())
+        if values is not None:
+            made.copy_(values)
+        block = Block(raw, raw.data_ptr() + ZONE, nbytes, origin, zone)
+        if isinstance(origin, int):
+            block.copied = block.inside().clone()
+        self.blocks.append(block)
+        return made
+
+    def allocated(self, name: str, made: torch.Tensor, args: Any) -> torch.Tensor:
+        """What an allocating or copying operator returned, moved into a block."""
+        if name in _EMPTY:
+            return self._block(made, "empty")
+        origin = "filled" if name in _FILLED else _start(args[0])
+        return self._block(made, origin, made)
+
+    def written(self, name: str, target: torch.Tensor, args: Any) -> None:
+        """Note a fill of, or a copy into, the whole of a block."""
+        block = _find(self.blocks, _start(target))
+        if block is not None:
+            block.origin = _start(args[1]) if name == "copy_" else "filled"
+            block.copied = block.inside().clone() if name == "copy_" else None
+
+    def _judge(
+        self, function: Callable[..., Any], args: Any, result: Any, made: list[Block], pointers: set[int]
+    ) -> None:
+        given = [(_start(value), value.untyped_storage().nbytes()) for value in _tensors(args)]
+        for value in _outputs(result):
+            if type(value) is not torch.Tensor or vars(value):
+                message = f"returns a {type(value).__name__}; return tensors that torch's factories made"
+                self._report("tensor_type", function, message)
+            elif value.numel() == 0 or any(start <= _start(value) <= start + size for start, size in given):
+                continue
+            else:
+                self._judge_origin(function, value, made, pointers)
+
+    def _judge_origin(
+        self, function: Callable[..., Any], value: torch.Tensor, made: list[Block], pointers: set[int]
+    ) -> None:
+        block, copied = _find(made, _start(value)), False
+        for _ in made:  # a copy of a copy: as long as the chain can be
+            if block is None or block.written_by(pointers) or not isinstance(block.origin, int):
+                break
+            copied, block = True, _find(made, block.origin)
+        if block is not None and (block.written_by(pointers) or block.origin == "filled"):
+            return
+        if copied:
+            message = "an output is a copy that torch made of an input; move the data in a kernel"
+            self._report("delegated_copy", function, message)
+        elif block is not None:
+            message = (
+                "no kernel was given an output's memory; every output is written by a kernel of the pass"
+            )
+            self._report("not_written", function, message)
+        else:
+            message = "an output lies in memory from before this call; allocate the outputs of each call anew"
+            self._report("kept_buffer", function, message)
+
+    def _report(self, rule: str, function: Callable[..., Any] | None, message: str) -> None:
+        code = getattr(function, "__code__", None)
+        file = code.co_filename.removeprefix(self._root).removeprefix("pass_dir/") if code is not None else ""
+        line = code.co_firstlineno if code is not None else 0
+        violation = Violation(rule=rule, file=file, line=line, message=message)
+        if violation not in self.gate.found:
+            self.gate.found.append(violation)
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, audit: Audit) -> None:
+        super().__init__()
+        self.audit = audit
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        owner = self.audit.gate.owner(sys._getframe(1))
+        if owner is None:  # Triton's own: the interpreter's copies, the autotuner's benchmark
+            return func(*args, **kwargs)
+        reason = computes(func, args, kwargs)
+        if reason is not None:
+            self.audit.gate.record(reason, owner)
+        result = func(*args, **kwargs)
+        name = func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else ""
+        if name in _EMPTY or name in _FILLED or name in _COPIED:
+            return self.audit.allocated(name, result, args)
+        if name in ("zero_", "fill_", "copy_"):
+            self.audit.written(name, args[0], args)
+        return result
+
+
+def _start(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _find(blocks: list[Block], start: int) -> Block | None:
+    return next((block for block in blocks if block.start == start), None)
+
+
+def _outputs(result: Any) -> list[Any]:
+    return (
+        [item for part in result for item in _outputs(part)]
+        if isinstance(result, (tuple, list))
+        else [result]
+    )
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [item for part in values for item in _tensors(part)] if isinstance(values, (tuple, list)) else []

@@ -1,0 +1,76 @@
+"""What a candidate's files are as bytes: names, size, encoding, and the text that Triton reads of a kernel.
+
+Triton compiles the text of a kernel, not the function: it takes the file's lines, looks for the first `def`
+in them and parses from there. What it finds must be what was inspected.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import textwrap
+
+from passagent.evaluator.guards.host import Report
+from passagent.evaluator.result import Candidate, Violation
+
+_MAX_BYTES = 1 << 20
+_MAX_FILES = 200
+_NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z0-9_.-]+\.(?:py|json|md|txt)")
+_COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263
+_TRITONS = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
+
+
+def check_files(candidate: Candidate) -> list[Violation]:
+    """Names that stay inside the pass directory, and a bounded size."""
+    size = sum(len(text.encode(errors="surrogatepass")) for text in candidate.files.values())
+    if size > _MAX_BYTES or len(candidate.files) > _MAX_FILES:
+        message = (
+            f"the candidate is {len(candidate.files)} files of {size} bytes; write at most {_MAX_FILES} "
+            f"files of {_MAX_BYTES} bytes together"
+        )
+        return [Violation(rule="size", file=min(candidate.files), line=1, message=message)]
+    message = "the file's name is not of letters, digits and `_`; name it like a module, inside the directory"
+    return [
+        Violation(rule="file_name", file=name[:200], line=1, message=message)
+        for name in sorted(candidate.files)
+        if not _NAME.fullmatch(name)
+    ]
+
+
+def check_encoding(text: str, report: Report) -> None:
+    """The text means the same to everyone who reads the file."""
+    for number, line in enumerate(text.splitlines()[:2], 1):
+        found = _COOKIE.match(line)
+        if found and found[1].lower().replace("_", "-") not in ("utf-8", "utf8", "ascii", "us-ascii"):
+            where = ast.Pass(lineno=number)
+            report("encoding", where, f"declares the encoding {found[1]}; write the file in UTF-8")
+
+
+def check_kernel_text(text: str, node: ast.FunctionDef, report: Report) -> None:
+    """Triton reads the function that stands there, not another one in its text."""
+    read = _as_triton_reads(text, node)
+    shown = ast.FunctionDef(**{**dict(ast.iter_fields(node)), "decorator_list": []})
+    if read is None or ast.dump(read) != ast.dump(shown):
+        message = (
+            f"{node.name} does not read like a plain function; write decorators of one line each and "
+            f"`def {node.name}(` at the start of a line"
+        )
+        report("kernel_text", node, message)
+
+
+def _as_triton_reads(text: str, node: ast.FunctionDef) -> ast.FunctionDef | None:
+    lines = io.StringIO(text, newline=None).readlines()
+    start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+    while start > 0 and not lines[start].startswith(("@", "def ")):
+        start -= 1
+    try:
+        source = textwrap.dedent("".join(inspect.getblock(lines[start:])))
+        found = _TRITONS.search(source)
+        tree = ast.parse(source[found.start() :]) if found is not None else None
+    except (SyntaxError, ValueError, IndexError):
+        return None
+    if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
+        return None
+    return tree.body[0]

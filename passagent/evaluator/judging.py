@@ -1,0 +1,358 @@
+"""One evaluation: check every subgraph of a task in audited calls, then time those whose values agree."""
+
+from __future__ import annotations
+
+import ast
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator import score
+from passagent.evaluator.baseline import EXTREME, SETS, Baseline, Reference, Twin, load_request, run_request
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.compare import Comparison, compare
+from passagent.evaluator.exactness import Expected, Fact, as_exact, exactness, extreme_problem
+from passagent.evaluator.fresh import Windows
+from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
+from passagent.evaluator.timing import TimedCallError, measure, measure_passbench
+from passagent.evaluator.verdict import Failed, Refused, blank, fill_times, raise_for
+from passagent.tasks.reader import Subgraph, Task
+
+Subject = Candidate | Compiler
+"""What is judged: a candidate, or a compiler in its place."""
+NewWorker = Callable[[Subject, bool], Worker]
+"""A worker for the subject; the flag: one that runs Triton kernels in the interpreter."""
+
+_DEATHS = 2
+"""Workers that a candidate may lose before the rest of its subgraphs is not run."""
+
+
+class Judging:
+    """One evaluation: a worker serves all subgraphs unless it dies."""
+
+    def __init__(
+        self,
+        task: Task,
+        subject: Subject,
+        config: EvaluatorConfig,
+        baseline: Baseline,
+        new_worker: NewWorker,
+    ) -> None:
+        self.task, self.subject, self.config = task, subject, config
+        self.baseline, self.new_worker = baseline, new_worker
+        self.interpreter = (
+            self.config.device == "cpu" and isinstance(subject, Candidate) and uses_triton(subject)
+        )
+        self.passbench = self.config.protocol == "passbench"
+        self.dispatch = "dynamo" if subject == "inductor" or self.passbench else self.config.dispatch
+        self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
+        self.violations: list[Violation] = []
+        self.protections: dict[str, str] = {}
+        self.stop: Failed | None = None
+        self._worker: Worker | None = None
+        self._twin: Twin | None = None
+        self._deaths = 0
+
+    def run(self) -> None:
+        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
+        try:
+            for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
+                self._guarded(subgraph, result, self._check)
+            right = any(result.status == "ok" for result in self.graphs)
+            for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
+                if result.passes_from_t is None or self.interpreter:
+                    continue
+                if right:
+                    self._guarded(subgraph, result, self._time)
+                else:
+                    result.not_timed = "no subgraph is right"
+        except Refused as refused:
+            self.violations += refused.violations
+            self.refuse_all()
+        finally:
+            for worker in [self._worker, self._twin.worker if self._twin is not None else None]:
+                if worker is not None:
+                    worker.kill()
+
+    def refuse_all(self) -> None:
+        """A candidate that breaks a rule on one subgraph is refused on all of them."""
+        for result in self.graphs:
+            result.status, result.error = "refused", "broke an integrity rule; see violations"
+            result.speedup = None
+
+    def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
+        """A step on a subgraph, whose failure is written into the result. Raises Refused."""
+        if self.stop is not None:
+            result.status, result.error = self.stop.status, self.stop.message
+            result.passes_from_t, result.speedup = None, None
+            return
+        try:
+            step(self._ready(), subgraph, result)
+        except Failed as failure:
+            result.status, result.error = failure.status, failure.message
+        except Refused as refused:
+            first = f"{result.applied[0]}.py" if result.applied else ""
+            for violation in refused.violations:
+                violation.file = violation.file or first
+            raise
+        except WorkerTimeout:
+            result.status = "timeout"
+            result.error = f"no answer within {self.config.timeout_s:.0f} s; its processes were killed"
+            self.stop, self._worker = (
+                Failed("timeout", f"not run after the time-out on {subgraph.name}"),
+                None,
+            )
+        except WorkerDied as death:
+            if death.killed_from_outside:
+                raise InfrastructureError(f"a worker {death.describe()}") from death
+            result.status = death.status
+            result.error = f"the process {death.describe()}{last_line(death.log)}"
+            self._deaths, self._worker = self._deaths + 1, None
+            if self._deaths == _DEATHS:
+                self.stop = Failed(death.status, f"not run: {_DEATHS} processes died before it")
+        if result.status not in ("ok", "wrong_result"):
+            result.passes_from_t, result.speedup = None, None
+
+    def _ready(self) -> Worker:
+        """The worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
+        if self._worker is None:
+            self._worker = self.new_worker(self.subject, self.interpreter)
+            try:
+                self._load(self._worker)
+            except Failed as failure:
+                status = "load_error" if failure.status == "runtime_error" else failure.status
+                self.stop = Failed(status, failure.message)
+                raise self.stop from failure
+        return self._worker
+
+    def _load(self, worker: Worker) -> None:
+        files = self.subject.files if isinstance(self.subject, Candidate) else None
+        compiler = None if isinstance(self.subject, Candidate) else self.subject
+        self.protections = worker.protections
+        try:
+            self._ask(worker, load_request(files, self.config, compiler))
+        except WorkerDied as death:
+            if death.killed_from_outside:
+                raise
+            status = "load_error" if death.status == "runtime_error" else death.status
+            raise Failed(status, f"loading: the process {death.describe()}{last_line(death.log)}") from death
+
+    def _ask(self, worker: Worker, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        """A worker's reply. Raises Failed and Refused for what it reports."""
+        return _checked(worker.ask(message, self.config.timeout_s, fds)).message
+
+    def _take(self, worker: Worker, subgraph: Subgraph, result: GraphResult, reference: Reference) -> Arena:
+        """Hand the subgraph to the worker; the arena that its outputs will lie in."""
+        outputs = Arena.create(reference.room())
+        try:
+            reply = self._ask(worker, reference.request(outputs), (reference.arena.fd, outputs.fd))
+            if isinstance(self.subject, Candidate):
+                result.matches, result.applied = int(reply["matches"]), [str(n) for n in reply["applied"]]
+                result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
+                result.nodes_before, result.nodes_after = reference.operators, int(reply["nodes_after"])
+                if result.matches == 0:
+                    raise Failed("mismatch", "no pass matched this graph")
+        except BaseException:
+            outputs.close()
+            raise
+        return outputs
+
+    def _check(self, worker: Worker, subgraph: Subgraph, result: GraphResult) -> None:
+        """Outputs on every input set, in audited calls; raises Failed if they agree with eager's at no t."""
+        reference = self.baseline.reference(subgraph, self.dispatch)
+        outputs = self._take(worker, subgraph, result, reference)
+        try:
+            found = self._outputs(worker, reference, outputs, result)
+            self._ask(worker, {"op": "release", "ids": [reference.name]})
+        finally:
+            outputs.close()
+        level = score.T_RANGE[0]
+        for expected, got in zip(reference.expected[:SETS], found, strict=False):
+            comparison = compare(expected.eager, got)
+            if comparison.problem:
+                raise Failed("runtime_error", comparison.problem)
+            _note(result, comparison)
+            if comparison.passes_from_t is None:
+                raise Failed("wrong_result", "values differ from eager's at every t")
+            level = max(level, comparison.passes_from_t)
+            self._judge_errors(result, expected, got, comparison.passes_from_t)
+        if len(found) > EXTREME and (problem := extreme_problem(reference.expected[EXTREME], found[EXTREME])):
+            raise Failed("wrong_result", problem)
+        result.passes_from_t = level
+        judged = zip(reference.expected[:SETS], found, strict=False)
+        if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
+            result.status = "wrong_result"
+            needed = f"a correct pass agrees at t = {score.STRICT_T}"
+            result.error = f"values agree with eager's only from t = {level}; {needed}"
+
+    def _outputs(
+        self, worker: Worker, reference: Reference, outputs: Arena, result: GraphResult
+    ) -> list[list[torch.Tensor]]:
+        """What the subject returns on each input set."""
+        if isinstance(self.subject, Candidate):
+            return self._audited(worker, reference, outputs, result, list(range(len(reference.expected))))
+        found = []
+        for chosen in range(SETS):
+            request = run_request(reference, chosen, [reference.rotation.first()], keep=0)
+            found.append(_read(outputs, self._ask(worker, request)["kept"]))
+        return found
+
+    def _audited(
+        self, worker: Worker, reference: Reference, outputs: Arena, result: GraphResult, sets: list[int]
+    ) -> list[list[torch.Tensor]]:
+        """The candidate's outputs on `sets`, in audited calls. Raises Failed and Refused for how they are."""
+        reply = self._ask(worker, {"op": "audit", "id": reference.name, "sets": sets})
+        for chosen, kept in zip(sets, reply["kept"], strict=True):
+            _refuse_kept(reference, reference.expected[chosen].facts, kept)
+        if not reply["stable"] and not reference.mutated:
+            message = (
+                "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"
+            )
+            raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
+        return [_read(outputs, kept) for kept in reply["kept"]]
+
+    def _judge_errors(
+        self, result: GraphResult, expected: Expected, got: list[torch.Tensor], level: int
+    ) -> None:
+        """Note the errors against float64. Raises Refused for low precision, Failed for what is far off."""
+        errors = exactness(expected, got)
+        if errors is None:
+            return
+        result.float64_error = max(result.float64_error or 0.0, errors.candidate)
+        result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
+        if errors.reduced and isinstance(self.subject, Candidate):
+            message = (
+                f"computed in a lower precision than eager's: error {errors.candidate:.1e} against float64, "
+                f"eager's {errors.eager:.1e}; compute in the dtype of the outputs (tl.dot: input_precision)"
+            )
+            raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
+        if errors.far and level <= score.STRICT_T:
+            message = (
+                f"values are far from eager's for their size: error {errors.candidate:.1e} against float64"
+            )
+            raise Failed("wrong_result", message)
+
+    def _time(self, worker: Worker, subgraph: Subgraph, result: GraphResult) -> None:
+        """Time both sides, verifying outputs of calls among them; raises Failed and Refused."""
+        reference = self.baseline.reference(subgraph, self.dispatch)
+        outputs = self._take(worker, subgraph, result, reference)
+        assert result.passes_from_t is not None
+        allowed = max(result.passes_from_t, score.STRICT_T) + 1
+
+        def verify(chosen: int, windows: Windows, kept: dict[str, Any]) -> None:
+            if isinstance(self.subject, Candidate):
+                _refuse_kept(reference, reference.expected[chosen].facts, kept)
+            agree(self.baseline.again(reference, chosen, windows), _read(outputs, kept))
+
+        def surprise() -> None:
+            if isinstance(self.subject, Candidate):
+                chosen = secrets.randbelow(SETS)
+                (got,) = self._audited(worker, reference, outputs, result, [chosen])
+                agree(reference.expected[chosen].eager, got)
+
+        def agree(eager: list[torch.Tensor], got: list[torch.Tensor]) -> None:
+            comparison = compare(eager, got)
+            if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
+                result.worst, result.passes_from_t = comparison.worst, None
+                what = comparison.problem or "stale or wrong values"
+                raise Failed("wrong_result", f"a timed call differs from eager: {what}")
+
+        side = _Watched(worker)
+        if self._twin is None:
+            self._twin = Twin(self.new_worker(self.subject, False), self.config)
+        self._twin.take(reference)
+        try:
+            if self.passbench:
+                timing = measure_passbench(side, self._twin, reference, self.config)
+            else:
+                timing = measure(side, self._twin, reference, verify, surprise, self.config)
+                surprise()
+                if isinstance(self.subject, Candidate):
+                    self._ask(worker, {"op": "held"})
+        except TimedCallError as failure:
+            raise_for(failure.error)
+            raise
+        finally:
+            outputs.close()
+        self._ask(worker, {"op": "release", "ids": [reference.name]})
+        self._twin.release(reference)
+        if timing.clock_disagrees and isinstance(self.subject, Candidate):
+            message = "its own times do not add up to the time that passed; leave the clock alone"
+            raise Refused([Violation(rule="clock", file="", line=0, message=message)])
+        fill_times(result, timing)
+
+
+class _Watched:
+    """A candidate's worker as one side of the timing: what its gate saw is raised as Refused."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        answer = self.worker.ask(message, timeout_s, fds)
+        _refuse_violations(answer.message)
+        return answer
+
+
+def uses_triton(candidate: Candidate) -> bool:
+    """Whether a module of the candidate imports triton."""
+    for name, text in candidate.files.items():
+        if not name.endswith(".py"):
+            continue
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                modules = [node.module or ""]
+            if any(module.split(".")[0] == "triton" for module in modules):
+                return True
+    return False
+
+
+def _checked(answer: Answer) -> Answer:
+    _refuse_violations(answer.message)
+    if "error" in answer.message:
+        raise_for(answer.message["error"])
+    return answer
+
+
+def _refuse_violations(reply: dict[str, Any]) -> None:
+    violations = [Violation.model_validate(item) for item in reply.get("violations", [])]
+    if violations:
+        raise Refused(violations)
+
+
+def _read(outputs: Arena, kept: dict[str, Any]) -> list[torch.Tensor]:
+    try:
+        return [outputs.read(item) for item in kept["outputs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failed("runtime_error", str(error)) from error
+
+
+def _refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -> None:
+    """Raise Refused for a changed input, Failed for an output elsewhere or not contiguous as eager's is."""
+    extra = sorted(set(kept["mutated"]) - set(reference.mutated))
+    if extra:
+        message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"
+        raise Refused([Violation(rule="input_mutation", file="", line=0, message=message)])
+    for position, (fact, item) in enumerate(zip(facts, kept["outputs"], strict=False)):
+        if item["device"] != fact.device:
+            raise Failed(
+                "runtime_error", f"output {position} is on {item['device']}, eager's on {fact.device}"
+            )
+        if fact.contiguous and not item["contiguous"]:
+            raise Failed("runtime_error", f"output {position} is not contiguous, eager's is")
+
+
+def _note(result: GraphResult, comparison: Comparison) -> None:
+    """Keep the largest difference of all input sets."""
+    if result.max_abs_diff is None or (comparison.max_abs_diff or 0.0) >= result.max_abs_diff:
+        result.max_abs_diff, result.worst = comparison.max_abs_diff, comparison.worst

@@ -1,0 +1,219 @@
+"""Around a candidate's worker: what the kernel offers without privileges, before a byte of it is read.
+
+`enter` is called in the freshly forked worker. Every layer is optional, since machines and containers differ,
+and the answer says of each whether it is on:
+
+namespaces: own users, mounts, network and shared memory; scratch and /dev/shm are small private tmpfs
+resource_limits: files, processor time, threads; address space but with CUDA, which maps terabytes
+landlock: opens the system, Python, torch, and CUDA's devices; writes to its scratch
+seccomp: starts no process, opens no socket, signals nobody else
+and descriptors_closed, no_new_privileges, no_capabilities, not_dumpable, dies_with_parent
+
+A candidate sees no layer: honest code meets none of them, other code gets EPERM or EACCES, and the zygote
+names in the worker's log what was denied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import pwd
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from passagent.evaluator import landlock, seccomp
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
+_NOSUID, _NODEV, _REC, _PRIVATE = 2, 4, 0x4000, 1 << 18
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 1, 4, 38
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+_CAPABILITY_VERSION = 0x20080522
+_SYSTEM = """
+/usr /lib /lib32 /lib64 /bin /sbin /sys /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives
+/etc/passwd /etc/group /etc/nsswitch.conf /etc/localtime /etc/nvidia /etc/nvidia-container-runtime
+"""
+_PROC = "self cpuinfo meminfo stat loadavg uptime version filesystems devices modules driver sys"
+_DEVICES = "null zero full random urandom"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a worker may take of the machine; 0: as much as there is."""
+
+    memory: int = 0
+    """Address space, bytes."""
+    file: int = 256 << 20
+    """The largest file, its log included, bytes."""
+    scratch: int = 512 << 20
+    """All its files together, bytes: with a mount namespace only."""
+    files: int = 16384
+    """Files in its scratch: with a mount namespace only."""
+    cpu_s: int = 4 * 3600
+    """Processor time of all its threads."""
+    threads: int = 1024
+    """With a user namespace only: elsewhere the kernel counts what else the user runs."""
+    descriptors: int = 4096
+
+
+def limit(limits: Limits) -> None:
+    """Set the resource limits that every worker has, trusted or not."""
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_FSIZE, limits.file)
+    if limits.memory:
+        _lower(resource.RLIMIT_AS, limits.memory)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it: a full log would go on as an exception
+
+
+def follow_parent() -> None:
+    """Be killed when the process that forked this one ends."""
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def close_others(needed: set[int]) -> None:
+    """Close every descriptor but the standard ones and `needed`."""
+    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if fd > 2 and fd not in needed:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(fd)
+
+
+def enter(
+    scratch: Path, limits: Limits, needed: set[int], *, cuda: bool
+) -> tuple[dict[str, str], int | None]:
+    """Shut the calling process in, for good; its working directory becomes `scratch`.
+
+    `needed` descriptors stay open. Returns which layers are "on" and which "off: REASON", and the descriptor
+    on which denied system calls wait for another process's `seccomp.answer_denied` (None: they fail at once).
+    """
+    report: dict[str, str] = {}
+    listener: list[int | None] = [None]
+
+    def layer(name: str, put: Callable[[], object]) -> bool:
+        try:
+            put()
+        except OSError as error:
+            report[name] = f"off: {error.strerror or error}"
+        else:
+            report[name] = "on"
+        return report[name] == "on"
+
+    def filter_calls() -> None:
+        listener[0] = seccomp.deny(cuda)
+
+    layer("descriptors_closed", lambda: close_others(needed))
+    own_users = layer("user_namespace", _own_users)
+    layer("network_namespace", lambda: _unshare(_NEWNET))
+    layer("ipc_namespace", lambda: _unshare(_NEWIPC))
+    layer("private_scratch", lambda: _own_mounts(scratch, limits))
+    os.chdir(scratch)
+    layer("resource_limits", lambda: _limit_more(limits, own_users, cuda))
+    layer("no_new_privileges", lambda: _prctl(_SET_NO_NEW_PRIVS, 1))
+    layer("no_capabilities", _drop_capabilities)
+    layer("not_dumpable", lambda: _prctl(_SET_DUMPABLE, 0))
+    layer("dies_with_parent", follow_parent)
+    shared = [Path("/dev/shm")] if report["private_scratch"] == "on" else []
+    own = [Path("/proc/self")] if cuda else []  # CUDA names its threads there
+    layer("landlock", lambda: landlock.restrict(readable(), [scratch, *shared, *own], devices()))
+    layer("seccomp", filter_calls)
+    return report, listener[0]
+
+
+@functools.cache
+def readable() -> tuple[Path, ...]:
+    """What a worker may read: the system, Python, its packages and passagent's; no project and no home.
+
+    Looked up once, in the zygote.
+    """
+    packages = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    for name in ("torch", "triton", "numpy"):
+        origin = getattr(sys.modules.get(name), "__file__", None)
+        packages += [str(Path(origin).parents[1])] if origin else []
+    libraries = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), os.environ.get("CUDA_HOME", "")]
+    names = [*_SYSTEM.split(), sys.prefix, sys.base_prefix, *packages, *filter(None, libraries)]
+    found = {Path(name).resolve() for name in names} - {Path("/"), _home()}
+    return (*sorted(found), _PACKAGE, *(Path("/proc") / name for name in _PROC.split()))
+
+
+def _home() -> Path:
+    """The user's own: `$HOME` is the scratch directory here."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path("/")
+
+
+def devices() -> list[Path]:
+    """Device files that a worker may use, CUDA's where there are any."""
+    return [Path("/dev") / name for name in _DEVICES.split()] + sorted(Path("/dev").glob("nvidia*"))
+
+
+def _own_users() -> None:
+    user, group = os.geteuid(), os.getegid()
+    _unshare(_NEWUSER)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        Path(f"/proc/self/{name}").write_text(text)
+
+
+def _own_mounts(scratch: Path, limits: Limits) -> None:
+    _unshare(_NEWNS)
+    _mount(b"none", b"/", None, _REC | _PRIVATE, None)
+    room = f"size={limits.scratch},nr_inodes={limits.files},mode=700".encode()
+    for path in (scratch, Path("/dev/shm")):
+        if path.is_dir():
+            _mount(b"tmpfs", os.fsencode(path), b"tmpfs", _NOSUID | _NODEV, room)
+
+
+def _limit_more(limits: Limits, own_users: bool, cuda: bool) -> None:
+    _lower(resource.RLIMIT_CPU, limits.cpu_s)
+    _lower(resource.RLIMIT_NOFILE, limits.descriptors)
+    if own_users:
+        _lower(resource.RLIMIT_NPROC, limits.threads)
+    if not cuda:
+        _lower(resource.RLIMIT_MEMLOCK, 64 << 20)
+
+
+def _lower(kind: int, value: int) -> None:
+    most = resource.getrlimit(kind)[1]
+    # At the soft limit of processor time comes SIGXCPU, at the hard one SIGKILL: let the first be seen.
+    hard = value + 1 if kind == resource.RLIMIT_CPU else value
+    if most != resource.RLIM_INFINITY:
+        value, hard = min(value, most), min(hard, most)
+    resource.setrlimit(kind, (value, hard))
+
+
+def _drop_capabilities() -> None:
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    _check(_libc().syscall(_CAPSET[os.uname().machine], header, bytes(24)))
+
+
+def _unshare(flags: int) -> None:
+    _check(_libc().unshare(flags))
+
+
+def _mount(source: bytes, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:
+    _check(_libc().mount(source, target, kind, ctypes.c_ulong(flags), data))
+
+
+def _prctl(option: int, value: int) -> None:
+    _check(_libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,207 @@
+"""Compile CUDA kernels with NVRTC, cached by content. Runs on the trusted side: a candidate only asks for it.
+
+What comes out is one shared object: the kernel's machine code for a device, and a launch function for the
+call's argument types. The author's code is device code only; what it can do is read from the PTX and the
+machine code that the compiler made of it: no memory that outlives a launch, no calls, no clocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from passagent.errors import PassagentError
+from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
+from passagent.kernels.build import Signature
+from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.toolchain import cache_dir
+
+HEADERS = frozenset({
+    "cfloat", "climits", "cmath", "cstddef", "cstdint", "cuda.h", "cuda_bf16.h", "cuda_fp16.h",
+    "cuda_pipeline_primitives.h", "cuda_runtime.h", "device_launch_parameters.h",
+    "float.h", "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdint.h",
+    "vector_types.h",
+})  # fmt: skip
+FLAGS = ["-std=c++17", "-fmad=false", "-default-device"]
+_RULES = lexer.Rules("cuda", HEADERS, re.compile(r"(unroll|nounroll|once|nv_diag_\w+|diag_\w+)\b"))
+_NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu13")
+_HERE = Path(__file__).parent
+_CLOCK = re.compile(r"%(clock\w*|globaltimer\w*|pm\d+\w*)")
+_VARIABLE = re.compile(r"(?<!\.ptr)\s\.global\s(?:[^;={]*?\s)?([\w$]+)(?:\[[\d\]\[]*)?\s*(?:=|;)")
+_CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
+
+
+def check_source(source: str) -> None:
+    """Raise KernelRefused for what a source may not hold, as far as its text tells."""
+    lexer.check(source, _RULES)
+
+
+def build(source: str, name: str, signature: Signature, arch: str) -> Path:
+    """The shared object of kernel `name` for `signature` and devices of `arch`, such as sm_90; cached.
+
+    Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of `source`), and
+    PassagentError where NVRTC or its headers are not installed.
+    """
+    check_source(source)
+    if not re.fullmatch(r"sm_\d+[af]?", arch):
+        raise KernelBuildError(f"cuda_kernel: {arch!r} is not a device's architecture, such as sm_90")
+    instance = cuda_source.instantiate(source, name, signature.types)
+    options = [f"--gpu-architecture={arch}", *FLAGS, *(f"-I{path}" for path in _include_path())]
+    text = f'{(_HERE / "prelude.cuh").read_text()}\n#line 1 "{_short(name)}.cu"\n{source}\n'
+    launcher = launcher_source(instance, signature)
+    parts = [
+        text,
+        launcher,
+        instance.expression,
+        *options,
+        _compiler_version(),
+        toolchain.rules(),
+    ]
+    target = cache_dir() / "cuda" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.so"
+    if not target.exists():
+        with toolchain.locked(target):
+            if not target.exists():
+                _compile(text, source, _short(name), instance, options, launcher, target)
+    return target
+
+
+def _compile(
+    text: str,
+    source: str,
+    name: str,
+    instance: cuda_source.Instance,
+    options: list[str],
+    launcher: str,
+    target: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
+        scratch = Path(directory)
+        (scratch / "kernel.cu").write_text(text)
+        command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
+        try:
+            toolchain.run(command, name, scratch)
+        except KernelBuildError as error:
+            raise KernelBuildError(_without_paths(str(error), options)) from None
+        cubin = (scratch / "kernel.cubin").read_bytes()
+        check_built((scratch / "kernel.ptx").read_text(), cubin, source)
+        os.replace(link(launcher, (scratch / "kernel.name").read_text(), scratch), target)
+
+
+def link(launcher: str, entry: str, scratch: Path) -> Path:
+    """The shared object of a launcher and the kernel.cubin in `scratch`; the kernel's symbol is `entry`."""
+    (scratch / "launcher.c").write_text(launcher.replace("ENTRY_NAME", entry))
+    shutil.copyfile(_HERE / "launcher.h", scratch / "launcher.h")
+    command = [
+        toolchain.compiler(),
+        "-x",
+        "c",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-s",
+        "launcher.c",
+        "-o",
+        "kernel.so",
+    ]
+    toolchain.run(command, "a launcher", scratch)
+    return scratch / "kernel.so"
+
+
+def check_built(ptx: str, cubin: bytes, source: str) -> None:
+    """Raise KernelRefused for what compiled device code may not do, with the line of a name in `source`."""
+    ptx = re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.DOTALL)
+    parsed = elf.read(cubin)
+    imports = [
+        s.name for s in parsed.symbols if s.section == elf.UNDEFINED and s.kind == elf.FUNCTION and s.name
+    ]
+    if imports:
+        word = imports[0].removeprefix("v").removeprefix("__")
+        message = f"calls {imports[0]}; a kernel may call its own functions and CUDA's device functions only"
+        raise KernelRefused("cuda_import", lexer.line_of_word(source, word), message)
+    kept = _VARIABLE.search(ptx)
+    if kept is not None or any(re.match(r"\.nv\.global", s.name) and s.size for s in parsed.sections):
+        shown = objects.demangled([kept.group(1)])[0] if kept else "a variable"
+        message = (
+            f"`{shown}` keeps its value from launch to launch; keep values in locals, __shared__ or tensors"
+        )
+        line = lexer.line_of_word(source, re.split(r"\W+", shown)[-1])
+        raise KernelRefused("cuda_state", line, f"{message}, and tables in __constant__ with their values")
+    if _CONSTANT_ADDRESS.search(ptx):
+        message = "takes the address of a __constant__ table; index the table itself, where it is declared"
+        raise KernelRefused("cuda_state", lexer.line_of_word(source, "__constant__"), message)
+    clock = _CLOCK.search(ptx)
+    if clock is not None:
+        message = f"reads the clock ({clock.group()}); a kernel computes, it has no use for it"
+        raise KernelRefused("cuda_clock", lexer.line_of_word(source, r"\w*(?:clock|globaltimer)\w*"), message)
+
+
+def launcher_source(instance: cuda_source.Instance, signature: Signature) -> str:
+    """The launcher's C: takes what Python passes, checks that it fits, and hands it to cuLaunchKernel."""
+    given = ["void*" if ctype.endswith("*") else ctype for ctype in signature.types]
+    parameters = "".join(f", {g if g != 'bool' else '_Bool'} a{i}" for i, g in enumerate(given))
+    lines = []
+    for i, (g, wanted) in enumerate(zip(given, instance.types, strict=True)):
+        ctype = "_Bool" if wanted == "bool" else wanted
+        lines.append(f"  {ctype} p{i} = ({ctype})a{i};")
+        if g == "int64_t" and wanted not in ("int64_t", "bool", "float", "double"):
+            sign = f" || a{i} < 0" if wanted.startswith("u") else ""
+            lines.append(f"  if ((int64_t)p{i} != a{i}{sign}) return ARGUMENT - {i};")
+    addresses = ", ".join(f"&p{i}" for i in range(len(given))) or "0"
+    body = "\n".join([*lines, f"  void* parameters[] = {{{addresses}}};", "  LAUNCH(parameters)"])
+    return (
+        '#include "launcher.h"\n'
+        '__asm__(".section .rodata\\n.balign 64\\n.globl passagent_image\\npassagent_image:\\n'
+        '.incbin \\"kernel.cubin\\"\\n.previous\\n");\n'
+        'const char passagent_entry[] = "ENTRY_NAME";\n'
+        "int passagent_launch(const struct plan* p, uint32_t shared, void* stream"
+        f"{parameters}) {{\n{body}\n}}\n"
+    )
+
+
+def _include_path() -> list[Path]:
+    """Where cuda_fp16.h is: beside NVIDIA's runtime, with Triton, or in a toolkit."""
+    roots = []
+    for package, inner in (("nvidia", "*/include"), ("triton", "backends/nvidia/include")):
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            roots += sorted(Path(place).glob(inner))
+    roots += [Path(home) / "include" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    found = [root for root in roots if (root / "cuda_fp16.h").exists()]
+    whole = [root for root in found if (root / "crt" / "mma.h").exists()]  # Triton brings a part of a toolkit
+    if found:
+        return (whole or found)[:1]
+    raise PassagentError("cuda_kernel: no cuda_fp16.h found; pip install passagent[cuda], or set CUDA_HOME")
+
+
+def _compiler_version() -> str:
+    """Which NVRTC compiles, by the versions of its binding and of the packages that bring its library."""
+    installed = {name: _package_version(name) for name in ("cuda-bindings", *_NVRTC)}
+    if not installed["cuda-bindings"]:
+        message = "cuda_kernel: NVIDIA's compiler binding (cuda-bindings) is not installed"
+        raise PassagentError(f"{message}; pip install passagent[cuda]")
+    return " ".join(f"{name} {version}" for name, version in installed.items())
+
+
+def _package_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _without_paths(message: str, options: list[str]) -> str:
+    for option in options:
+        if option.startswith("-I"):
+            message = message.replace(f"{option[2:]}/", "")
+    return message
+
+
+def _short(name: str) -> str:
+    return name.partition("<")[0]

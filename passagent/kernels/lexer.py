@@ -1,0 +1,168 @@
+"""The text rules that C++ and CUDA sources share, on tokens as the compiler sees them.
+
+What a kernel can do is judged on what was built of it (objects.py, ptx.py), where no spelling hides anything.
+These rules keep the compiler itself from reading files or taking assembler text, and answer at once, with a
+line. Line splices, comments, literals and digraphs are read as the C++ standard's phases 1 to 3 read them.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from passagent.kernels.errors import KernelRefused
+
+_TOKEN = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)
+    |(?P<raw>(?:u8|[uUL])?R")
+    |(?P<string>(?:u8|[uUL])?"(?:\\.|[^"\\\n])*")
+    |(?P<char>(?:u8|[uUL])?'(?:\\.|[^'\\\n])*')
+    |(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
+    |(?P<word>[^\W\d]\w*)
+    |(?P<newline>\n)|(?P<space>[ \t]+)
+    |(?P<paste>\#\#|%:%:)|(?P<hash>\#|%:)
+    |(?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_STRING = re.compile(r'(?:u8|[uUL])?"[A-Za-z0-9_ .,:=+<>()!?\'%-]*"')
+_OPERATORS = {"_Pragma", "__has_include", "__has_include_next", "__has_embed"}
+_DIRECTIVES = {
+    "define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include",
+}  # fmt: skip
+_WORDS = {
+    "asm": "asm", "__asm": "asm", "__asm__": "asm", "thread_local": "state", "__thread": "state",
+    "__has_include": "include", "__has_include_next": "include", "__has_embed": "include",
+}  # fmt: skip
+MESSAGES = {
+    "asm": "inline assembly; write C++ and let the compiler choose the instructions",
+    "state": "state that outlives a call; keep everything in locals",
+    "include": "asks the compiler which files there are; include a header of the list or do without",
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of the source: `kind` is a group of _TOKEN, `line` counts from 1."""
+
+    kind: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What differs between the two languages."""
+
+    language: str
+    """Prefix of the rules' names: `cpp` or `cuda`."""
+    headers: frozenset[str]
+    pragmas: re.Pattern[str]
+    """What may follow `#pragma`, as tokens joined by one space."""
+
+
+def check(source: str, rules: Rules) -> None:
+    """Raise KernelRefused for a header, directive, pragma, string or word that a kernel has no use for."""
+    _check_tokens(list(tokens(source, rules.language)), rules)
+
+
+def tokens(source: str, language: str) -> Iterator[Token]:
+    """All tokens but comments and spaces; raises KernelRefused for what hides tokens from a reader."""
+    source = source.replace("\r\n", "\n")
+    text, breaks = _spliced(source)
+    for match in _TOKEN.finditer(text):
+        kind, line = str(match.lastgroup), 1 + bisect_right(breaks, match.start())
+        if kind == "raw":
+            raise KernelRefused(f"{language}_string", line, "a raw string; write a plain one")
+        if kind == "other" and (match.group() in "\"'\\" or ord(match.group()) < 32):
+            message = f"{match.group()!r} outside of a literal; write it plainly"
+            raise KernelRefused(f"{language}_preprocessor", line, message)
+        if kind == "other" and match.group() == "/" and text[match.end() : match.end() + 1] == "*":
+            raise KernelRefused(f"{language}_preprocessor", line, "a comment that does not end; close it")
+        if kind not in ("comment", "space"):
+            yield Token(kind, match.group(), line)
+
+
+def _spliced(source: str) -> tuple[str, list[int]]:
+    """The source without line splices, and where in it the source's lines end."""
+    parts: list[str] = []
+    breaks: list[int] = []
+    position = 0
+    for piece in re.split(r"(\\[ \t\f\v\r]*\n)", source):
+        if re.fullmatch(r"\\[ \t\f\v\r]*\n", piece):
+            breaks.append(position)
+        else:
+            breaks += [position + m.start() + 1 for m in re.finditer("\n", piece)]
+            parts.append(piece)
+            position += len(piece)
+    return "".join(parts), breaks
+
+
+def _check_tokens(found: list[Token], rules: Rules) -> None:
+    pasting = any(token.kind == "paste" for token in found)
+    at = 0
+    while at < len(found):
+        end = next((i for i in range(at, len(found)) if found[i].kind == "newline"), len(found))
+        line = found[at:end]
+        if line and line[0].kind == "hash":
+            line = _check_directive(line[1:], rules)
+        _check_line(line, rules, pasting)
+        at = end + 1
+
+
+def _check_line(line: list[Token], rules: Rules, pasting: bool) -> None:
+    for i, token in enumerate(line):
+        if token.kind == "hash":
+            message = "a macro argument made a string; write the string"
+            raise KernelRefused(f"{rules.language}_preprocessor", token.line, message)
+        if token.kind == "string" and not _STRING.fullmatch(token.text):
+            message = "a string with escapes or such punctuation; write letters, digits and spaces"
+            raise KernelRefused(f"{rules.language}_string", token.line, message)
+        if token.text in _WORDS and token.kind == "word":
+            rule = _WORDS[token.text]
+            raise KernelRefused(f"{rules.language}_{rule}", token.line, MESSAGES[rule])
+        if token.text == "_Pragma":
+            given = line[i + 1 : i + 4]
+            content = given[1].text[1:-1] if len(given) == 3 and given[1].kind == "string" else ""
+            if not content or [given[0].text, given[2].text] != ["(", ")"]:
+                message = '_Pragma of anything but a string; write _Pragma("...") or #pragma'
+                raise KernelRefused(f"{rules.language}_preprocessor", token.line, message)
+            _check_pragma(content, token.line, rules)
+        if pasting and any(name.startswith(token.text) and name != token.text for name in _OPERATORS):
+            message = f"`{token.text}` beside token pasting; use another name"
+            raise KernelRefused(f"{rules.language}_preprocessor", token.line, message)
+
+
+def _check_directive(line: list[Token], rules: Rules) -> list[Token]:
+    """Check the tokens after a `#`; returns those that are still to be read as ordinary tokens."""
+    if not line:
+        return []
+    name, rest = line[0].text, line[1:]
+    if name in ("include", "import", "include_next", "embed"):
+        given = "".join(token.text for token in rest)
+        quoted = given[:1] + given[-1:] in ("<>", '""')
+        if name != "include" or not quoted or given[1:-1] not in rules.headers:
+            known = ", ".join(sorted(rules.headers))
+            message = f"#{name} {given}: not among the headers a kernel may include: {known}"
+            raise KernelRefused(f"{rules.language}_include", line[0].line, message)
+        return []
+    if name == "pragma":
+        _check_pragma(" ".join(token.text for token in rest), line[0].line, rules)
+    elif name not in _DIRECTIVES:
+        known = ", ".join(sorted(_DIRECTIVES))
+        message = f"#{name} is not among the directives of a kernel: {known}, pragma"
+        raise KernelRefused(f"{rules.language}_preprocessor", line[0].line, message)
+    return rest
+
+
+def _check_pragma(content: str, line: int, rules: Rules) -> None:
+    if not rules.pragmas.match(content):
+        message = f"#pragma {content[:40]}; use those for OpenMP, unrolling and optimisation"
+        raise KernelRefused(f"{rules.language}_preprocessor", line, message)
+
+
+def line_of_word(source: str, word: str) -> int:
+    """The line of `source` where `word` (a regular expression) is first written; 1 if it is not."""
+    found = re.search(rf"\b{word}\b", source) if word else None
+    return 1 + source.count("\n", 0, found.start()) if found else 1

@@ -1,0 +1,192 @@
+"""What a compiled C++ kernel can do, read from its object file, where no spelling of the source hides it.
+
+A kernel's object may hold code and constants, no memory that outlives a call, and nothing that runs when it
+is loaded. Its code may call the functions of a list, through no pointer, and may hold no instruction that
+reaches the operating system, the clock, other threads' memory or the processor's modes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from passagent.kernels import elf, lexer
+from passagent.kernels.errors import KernelBuildError, KernelRefused
+
+OPENMP_CALLBACKS = (
+    "GOMP_parallel", "GOMP_parallel_reductions", "GOMP_parallel_sections", "GOMP_parallel_loop_static",
+    "GOMP_parallel_loop_dynamic", "GOMP_parallel_loop_guided", "GOMP_parallel_loop_runtime",
+    "GOMP_parallel_loop_nonmonotonic_dynamic", "GOMP_parallel_loop_nonmonotonic_guided",
+    "GOMP_parallel_loop_nonmonotonic_runtime", "GOMP_parallel_loop_maybe_nonmonotonic_runtime", "GOMP_task",
+    "GOMP_taskloop", "GOMP_taskloop_ull",
+)  # fmt: skip
+"""Functions that call what they are given: the compiler may call them, a source may not name them."""
+
+_IMPORTS = re.compile(
+    "|".join(OPENMP_CALLBACKS)
+    + r"|GOMP_(loop|sections2?|single|critical|atomic|ordered|doacross)_\w+|GOMP_barrier"
+    r"|GOMP_task(wait|yield|group_start|group_end)"
+    r"|omp_(get_(thread_num|num_threads|max_threads|num_procs|level|active_level|team_size)|in_parallel)"
+    r"|_ZGV\w+|mem(cpy|set|move|cmp|chr)|malloc|calloc|realloc|free|aligned_alloc|posix_memalign"
+    r"|_Zn[wa]m(St11align_val_t)?(RKSt9nothrow_t)?|_Zd[la]Pvm?(St11align_val_t)?(RKSt9nothrow_t)?|_ZSt7nothrow"
+    r"|_ZSt\d+__throw_\w+|_GLOBAL_OFFSET_TABLE_"
+    r"|a?(sin|cos|tan)h?f?|atan2f?|exp(m1|2|10)?f?|log(1p|2|10|b)?f?|ilogbf?|powf?|sqrtf?|cbrtf?|erfc?f?"
+    r"|[tl]gammaf?|floorf?|ceilf?|truncf?|roundf?|nearbyintf?|l?l?rintf?|l?l?roundf?|fmodf?|remainderf?|fmaf?"
+    r"|fm(in|ax)f?|fdimf?|hypotf?|ldexpf?|frexpf?|modff?|copysignf?|nextafterf?|scalbl?nf?|__\w*_finite"
+    r"|sincosf?|fabsf?|c(abs|arg|exp|log|pow|sqrt|sin|cos|tan|sinh|cosh|tanh)f?"
+    r"|__(mul|div)[sd]c3|__u?(div|mod)ti3|__popcount[sd]i2|__(extend|trunc)[hsdb]f[hsdb]f2"
+    r"|__float(un)?[dt]i[hsd]f|__fix(uns)?[hsd]f[dt]i"
+)
+_SECTIONS = re.compile(r"\.(text|rodata|data|bss|tdata|tbss|note)(\..*)?")
+_INSTRUCTIONS = {
+    "x86_64": re.compile(
+        r"sys(call|enter|exit|ret)\w*|int[13o]?|iret\w*|in[bwl]?|out[bwl]?|(ins|outs)[bwldq]|hlt"
+        r"|rdtscp?|rdpmc|rdpid|rdpru|rdrand|rdseed|cpuid|xgetbv|xsetbv|x(save|rstor)\w*|fx(save|rstor)\w*"
+        r"|(rd|wr)(fs|gs)base|(rd|wr)pkru|x(begin|end|abort|test)|clflush(opt)?|clwb|clzero|cldemote"
+        r"|u?monitorx?|u?mwaitx?|tpause|vm(call|mcall|func|run|load|save|launch|resume|read|write|clear)\w*"
+        r"|vmptr\w+|vmxo\w+|encl[suv]|enqcmds?|movdir\w+|senduipi|uiret|stui|clui|testui|ptwrite\w*"
+        r"|(rd|inc)ssp\w|wru?ss\w|saveprevssp|rstorssp|setssbsy|clrssbsy|v?(ld|st)mxcsr|fldcw|f(n?st|ld)env"
+        r"|fn?save|frstor|l(call|jmp|ret|ds|es|fs|gs|ss)\w*|retf\w*|\(bad\)|\.byte"
+    ),
+    "aarch64": re.compile(
+        r"svc|hvc|smc|brk|hlt|dcps\d|drps|eret\w*|mrs|msr|sysl?|at|dc|ic|tlbi|wf[ei]t?|udf|\.inst|\.word"
+        r"|undefined"
+    ),
+}
+_INDIRECT = {
+    "x86_64": re.compile(r"(notrack |bnd )*(call|jmp)[qlw]? +\*"),
+    "aarch64": re.compile(r"(br|blr|braa\w*|brab\w*|blraa\w*|blrab\w*)\b|ret +x(?!30)"),
+}
+_SEGMENT = re.compile(r"%[fg]s\b")
+_PREFIXES = {
+    "lock", "rep", "repz", "repnz", "repe", "repne", "data16", "cs", "bnd", "notrack", "xacquire",
+    "xrelease",
+}  # fmt: skip
+_MACHINE = os.uname().machine
+
+
+def check_object(path: Path, source: str, file: str) -> None:
+    """Raise KernelRefused if the relocatable object at `path`, built of `source`, may not run.
+
+    Its line is found by the object's debug lines for `file`, or by a name in `source`; else it is 1.
+    """
+    parsed = elf.read(path.read_bytes())
+    try:
+        _check_state(parsed)
+        _check_calls(parsed)
+        _check_instructions(path)
+    except KernelRefused as refused:
+        if refused.rule == "cpp_state":
+            name = re.search(r"`(?:[^`]*?\W)?(\w+)`", str(refused))
+            line = lexer.line_of_word(source, name.group(1)) if name else 1
+        else:
+            line = _line_of(path, refused, file)
+        raise KernelRefused(refused.rule, line, str(refused)) from None
+
+
+def _check_state(parsed: elf.Elf) -> None:
+    """No writable memory, and nothing to run at load or unload."""
+    for number, section in enumerate(parsed.sections):
+        if not section.flags & elf.ALLOC:
+            continue
+        names = [s.name for s in parsed.symbols if s.section == number and s.kind != elf.SECTION_SYMBOL]
+        if not _SECTIONS.fullmatch(section.name):
+            what = f"{_shown(names)} a section of its own ({section.name[:60]!r})"
+            raise KernelRefused("cpp_state", 1, f"{what}; define functions, locals and constexpr tables only")
+        constant = section.name.startswith(
+            ".data.rel.ro"
+        )  # holds addresses: read-only once they are filled in
+        if section.flags & (elf.WRITE | elf.TLS) and section.size and not constant:
+            message = f"{_shown(names)} memory that outlives a call; keep everything in locals or constexpr"
+            raise KernelRefused("cpp_state", 1, message)
+        if section.flags & elf.EXEC and not section.name.startswith(".text"):
+            raise KernelRefused(
+                "cpp_state", 1, f"code in {section.name[:60]!r}; leave sections to the compiler"
+            )
+    for symbol in parsed.symbols:
+        if symbol.section == elf.COMMON and not symbol.name.startswith(".gomp_critical_user_"):
+            message = f"{_shown([symbol.name])} memory that outlives a call; keep everything in locals"
+            raise KernelRefused("cpp_state", 1, message)
+        if symbol.kind in (elf.IFUNC, elf.TLS_SYMBOL) or symbol.name in ("_init", "_fini"):
+            message = (
+                f"`{symbol.name}` runs or is made when the kernel is loaded; define functions and locals only"
+            )
+            raise KernelRefused("cpp_state", 1, message)
+
+
+def _check_calls(parsed: elf.Elf) -> None:
+    for symbol in parsed.symbols:
+        if symbol.section != elf.UNDEFINED or not symbol.name:
+            continue
+        if not _IMPORTS.fullmatch(symbol.name) or symbol.binding == elf.WEAK:
+            shown = demangled([symbol.name])[0]
+            message = f"calls {shown}; a kernel may call math, memory and OpenMP functions only"
+            raise KernelRefused("cpp_import", 1, message)
+
+
+def _check_instructions(path: Path) -> None:
+    if _MACHINE not in _INSTRUCTIONS:
+        raise KernelRefused("cpp_instruction", 1, f"kernels for {_MACHINE} cannot be checked yet")
+    for line in _run("objdump", "-d", "--no-show-raw-insn", str(path)).splitlines():
+        problem = _problem(_instruction(line))
+        if problem is not None:
+            raise KernelRefused(problem[0], 1, problem[1])
+
+
+def _instruction(line: str) -> str:
+    """The instruction of a line of disassembly (`  4f:\tadd    $0x1,%rax`), empty for another line."""
+    return line.partition(":\t")[2].partition("#")[0].strip()
+
+
+def _problem(instruction: str) -> tuple[str, str] | None:
+    """The rule that an instruction breaks and a message, or None."""
+    if _INDIRECT[_MACHINE].match(instruction):
+        message = "calls or jumps through a pointer; use a template parameter, a lambda or a switch"
+        return "cpp_pointer_call", message
+    words = instruction.split()
+    while words and words[0] in _PREFIXES:
+        words.pop(0)
+    if words and (_INSTRUCTIONS[_MACHINE].fullmatch(words[0]) or _SEGMENT.search(instruction)):
+        message = f"holds the instruction `{' '.join(words)[:60]}`; a kernel computes, it has no use for it"
+        return "cpp_instruction", message
+    return None
+
+
+def _line_of(path: Path, refused: KernelRefused, file: str) -> int:
+    """The line of `file` where an object's code does what it is refused for; 1 if it does not tell."""
+    called = re.match(r"calls (\w+)", str(refused))
+    place = re.compile(rf"(?:inlined by )?(?:.*/)?{re.escape(file)}:(\d+)(?: \(.*\))?")
+    last, known = 1, False
+    for text in _run("objdump", "-dlr", "-C", "--inlines", "--no-show-raw-insn", str(path)).splitlines():
+        found = place.fullmatch(text)
+        if found:
+            last, known = last if known else int(found.group(1)), True  # the innermost comes first
+        elif refused.rule == "cpp_import":
+            if called and re.search(rf"R_\w+\s+{called.group(1)}\b", text):
+                return last
+        elif (_problem(_instruction(text)) or ("",))[0] == refused.rule:
+            return last
+        known = known and (found is not None or not _instruction(text))
+    return 1
+
+
+def demangled(names: list[str]) -> list[str]:
+    """C++ names as an author wrote them."""
+    return _run("c++filt", "--", *names).splitlines() if names else []
+
+
+def _shown(names: list[str]) -> str:
+    shown = demangled([name for name in names if name][:3])
+    return f"{', '.join(f'`{name}`' for name in shown)} needs" if shown else "the kernel needs"
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=30, errors="replace"
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise KernelBuildError(f"the kernel's object cannot be read: {command[0]} failed") from error
+    return done.stdout

@@ -1,0 +1,140 @@
+"""The compilers behind the kernels: which one, its flags, its precompiled prelude, a run within limits."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from passagent.errors import PassagentError
+from passagent.kernels.errors import KernelBuildError
+
+TIMEOUT_S = 60.0
+HEADERS = frozenset({
+    "algorithm", "array", "assert.h", "atomic", "bitset", "cassert", "cfloat", "climits", "cmath", "complex",
+    "cstddef",
+    "cstdint", "cstdlib", "cstring", "functional", "initializer_list", "iterator", "limits", "memory",
+    "new", "numeric", "optional", "tuple", "type_traits", "utility", "vector", "omp.h", "float.h",
+    "limits.h", "math.h", "stddef.h", "stdint.h", "stdlib.h", "string.h",
+} | ({"immintrin.h"} if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
+FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+FLAGS += ["-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-jump-tables"]
+FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-g1", "-DNDEBUG"]
+if os.uname().machine == "x86_64":
+    FLAGS += ["-fcf-protection=none"]
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
+PRELUDE = Path(__file__).with_name("prelude.h")
+
+
+def cache_dir() -> Path:
+    """`$PASSAGENT_CACHE`, else `$XDG_CACHE_HOME/passagent`, else `~/.cache/passagent`."""
+    root = os.environ.get("PASSAGENT_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(root) if root else (Path(base) if base else Path.home() / ".cache") / "passagent"
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Hold the lock beside `target`, so that it is made once; makes its directory."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def run(command: list[str], name: str, scratch: Path, megabytes: int = 32, gigabytes: int = 8) -> str:
+    """Run a compiler in `scratch` with a clean environment and limits on time, memory and file size.
+
+    Returns its standard error. Raises KernelBuildError with it if the command fails, in `name`'s words.
+    """
+    limits = (
+        f"ulimit -t {TIMEOUT_S:.0f}; ulimit -v {gigabytes << 20}; ulimit -f {megabytes * 2048}; ulimit -c 0"
+    )
+    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    environment = {"PATH": os.defpath, **kept, "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
+    with subprocess.Popen(
+        ["sh", "-c", f'{limits}; exec "$@"', "sh", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        cwd=scratch,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise KernelBuildError(f"{name}: compiling took more than {TIMEOUT_S:.0f} s") from error
+    if process.returncode != 0:
+        text = errors.strip().replace(f"{scratch}/", "") or f"the compiler ended with {process.returncode}"
+        raise KernelBuildError(f"{name} does not compile:\n{text[:3000]}")
+    return errors
+
+
+@functools.cache
+def compiler() -> str:
+    """The C++ compiler: `$CXX`, g++ or c++, which must be GCC's; PassagentError if there is none."""
+    for name in (os.environ.get("CXX"), "g++", "c++"):
+        if name and shutil.which(name) and _version(name):
+            if not shutil.which("objdump") or not shutil.which("c++filt"):
+                raise PassagentError("no objdump found; install binutils (Debian: apt-get install binutils)")
+            return name
+    raise PassagentError("no GCC found; install g++ (Debian: apt-get install g++) or set CXX to it")
+
+
+def _version(name: str) -> str:
+    """What a GCC says of itself; empty for another compiler."""
+    done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()[0] if "Free Software Foundation" in done.stdout else ""
+
+
+@functools.cache
+def identity() -> str:
+    """Compiler, flags and the processor's features: what a built kernel depends on beside its source."""
+    features = ""
+    if os.path.exists("/proc/cpuinfo"):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return "\0".join([_version(compiler()), *FLAGS, features])
+
+
+@functools.cache
+def rules() -> str:
+    """A hash of this package's files: what was accepted under other rules is built and checked again."""
+    digest = hashlib.sha256()
+    for path in sorted(PRELUDE.parent.iterdir()):
+        if path.is_file():
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def prelude(poisoned: tuple[str, ...]) -> Path:
+    """What every kernel sees first: all allowed headers, prelude.h, then `poisoned` words refused.
+
+    Precompiled once for a compiler (seconds), after which a kernel of a few lines compiles in 0.1 s.
+    """
+    text = "".join(f"#include <{header}>\n" for header in sorted(HEADERS))
+    text += PRELUDE.read_text().replace("#pragma once\n", "")
+    text += f"\n#pragma GCC poison {' '.join(poisoned)}\n"
+    key = hashlib.sha256(f"{text}\0{identity()}".encode()).hexdigest()[:16]
+    header = cache_dir() / "cpp" / f"prelude-{key}.h"
+    precompiled = header.with_suffix(".h.gch")
+    if not precompiled.exists():
+        with locked(header):
+            if not precompiled.exists():
+                header.write_text(text)
+                made = header.with_suffix(".new.gch")
+                command = [compiler(), *FLAGS, "-x", "c++-header", str(header), "-o", str(made)]
+                run(command, "the prelude of C++ kernels", header.parent, megabytes=512)
+                os.replace(made, precompiled)
+    return header

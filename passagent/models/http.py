@@ -1,0 +1,172 @@
+"""A model behind an HTTP API: one request through the provider's SDK, and a whole reply or a named failure.
+
+The SDK sends and authenticates; the body is read here, raw, because an SDK takes a truncated stream for a
+whole one. What makes a reply whole is its stop reason and its usage. Trying again is retry.Retrying's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+
+from passagent.config import ModelConfig
+from passagent.models.retry import Transient, one_line
+from passagent.models.sse import events
+from passagent.models.types import Message, Reply, ToolSpec, Usage
+from passagent.models.wire import (
+    Refused,
+    Stream,
+    StreamedError,
+    Wire,
+    clean,
+    error_of,
+    hidden_values,
+    judge,
+    judge_streamed,
+    log,
+)
+
+TOKENS_A_BYTE = 0.5
+"""An upper bound for a prompt: source code has 0.25 to 0.35 tokens a byte."""
+_UNREADABLE: tuple[type[Exception], ...] = (
+    httpx2.HTTPError, httpx2.StreamError, OSError,
+    ValueError, TypeError, LookupError, AttributeError, RecursionError,
+)  # fmt: skip
+"""What reading a broken reply raises: of transport, bytes, JSON, or fields of another kind."""
+
+
+class HttpModel:
+    """One model behind one API. `complete` is one try: it raises Transient where another may help."""
+
+    def __init__(
+        self, config: ModelConfig, wire: Wire, client: Any, sdk: Any, key_variable: str, key: str
+    ) -> None:
+        """`client` is the SDK's asynchronous client, `sdk` its module, `key` what it was given."""
+        self.name, self.config, self.wire = config.name, config, wire
+        self.endpoint = str(client.base_url)
+        self.is_streamed: bool | None = None
+        """Whether the last reply came as a stream."""
+        self.reports_cache = False
+        """Whether a reply told of the prompt cache."""
+        self._client, self._sdk, self._key_variable = client, sdk, key_variable
+        self._hidden = hidden_values(key, config.base_url)
+        self._refused = Refused(config.name)
+        self._ratio = TOKENS_A_BYTE
+        self._reports_usage: bool | None = None
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """See Model.complete; raises Transient, too."""
+        while True:
+            request = self.wire.request(self.config, messages, tools, self._refused.parameters)
+            try:
+                return await self._once(request)
+            except self._sdk.APIStatusError as error:
+                if self._refused.drops(error, self._optional(request), self._hidden):
+                    continue
+                raise judge(error, self.name, self._key_variable, self._hidden) from None
+            except self._sdk.APIError as error:
+                raise judge(error, self.name, self._key_variable, self._hidden) from None
+
+    async def close(self) -> None:
+        """See Model.close."""
+        await self._client.close()
+
+    def bound(self, messages: list[Message], tools: list[ToolSpec]) -> tuple[int, int]:
+        """`(input, output)` tokens that a call may take at most."""
+        return int(self._size(messages, tools) * self._ratio) + 1, self.config.max_output_tokens
+
+    async def _once(self, request: dict[str, Any]) -> Reply:
+        stream, data = self.wire.stream(), None
+        try:
+            async with (
+                asyncio.timeout(self.config.timeout_s),
+                self.wire.send(self._client, request) as response,
+            ):
+                self.is_streamed = "text/event-stream" in response.headers.get("content-type", "")
+                if self.is_streamed:
+                    await _collect(stream, response.iter_bytes())
+                    data = stream.whole()
+                else:
+                    body = await response.read()
+                    data = json.loads(body.decode("utf-8", "replace"))
+                    body.decode("utf-8")
+            return self._reply(data, request, may_lack_usage=not self.is_streamed or stream.is_done)
+        except Transient as error:
+            raise Transient(clean(str(error), self._hidden), usage=self._said(stream, data)) from None
+        except StreamedError as error:
+            usage = self._said(stream, data)
+            raise judge_streamed(error, self.name, self._key_variable, self._hidden, usage) from None
+        except _UNREADABLE as error:
+            late = isinstance(error, TimeoutError)
+            why = f"within {self.config.timeout_s:g} s" if late else f"that can be read: {error}"
+            said = clean(one_line(f"no complete reply {why}"), self._hidden)
+            raise Transient(said, usage=self._said(stream, data)) from None
+
+    def _reply(self, data: Any, request: dict[str, Any], may_lack_usage: bool) -> Reply:
+        """The reply, whole. Raises Transient or StreamedError."""
+        error = error_of(data) if isinstance(data, dict) and data.get("error") else None
+        if error:
+            raise StreamedError(error[0], error[1])
+        usage = self.wire.usage(data)
+        reply = self.wire.parse(data, usage or Usage())
+        if usage:
+            self._reports_usage = True
+            self.reports_cache |= "cache" in json.dumps(data.get("usage"))
+            size = len(json.dumps(request, ensure_ascii=False).encode("utf-8", "replace"))
+            self._ratio = max(self._ratio, usage.input_tokens / size)
+        elif self._reports_usage or not (may_lack_usage and self.config.is_compatible):
+            raise Transient("the reply was cut off: it has no usage")
+        elif self._reports_usage is None:  # a fault, or a server that never tells: asked once more
+            self._reports_usage = False
+            log.warning("%s: no token usage in a reply; without it tokens are estimated", self.name)
+            raise Transient("the reply has no usage")
+        else:
+            usage = _estimate(reply, request)
+        return Reply(clean(reply.message, self._hidden), usage, clean(reply.stop_reason, self._hidden))
+
+    def _said(self, stream: Stream, data: Any) -> Usage | None:
+        """What the server counted, as far as it came to say."""
+        try:
+            return self.wire.usage(data if data is not None else stream.whole())
+        except _UNREADABLE:
+            return None
+
+    def _optional(self, request: dict[str, Any]) -> list[str]:
+        """The parameters of the request that can be left out."""
+        text = json.dumps(request)
+        return [name for name in self.wire.OPTIONAL if f'"{name}"' in text]
+
+    def _size(self, messages: list[Message], tools: list[ToolSpec]) -> int:
+        request = self.wire.request(self.config, messages, tools, self._refused.parameters)
+        return len(json.dumps(request, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _estimate(reply: Reply, request: dict[str, Any]) -> Usage:
+    """What a server that reports no usage may have counted: four characters a token."""
+    out = len(json.dumps(reply.message, ensure_ascii=False)) // 4
+    return Usage(len(json.dumps(request, ensure_ascii=False)) // 4, out, is_estimate=True)
+
+
+async def _collect(stream: Stream, chunks: AsyncIterator[bytes]) -> None:
+    """Read a stream to its end, or to its terminal event. Raises StreamedError, and what reading raises.
+
+    Behind an event that cannot be read the usage may still come: the first such error is raised at the end.
+    """
+    fault: Exception | None = None
+    async for event, data in events(chunks):
+        try:
+            if data.strip() == b"[DONE]":
+                stream.is_done = True
+            else:
+                stream.take(event, json.loads(data.decode("utf-8", "replace")))
+                data.decode("utf-8")
+        except _UNREADABLE as error:
+            fault = fault or error
+        if stream.is_done:
+            break
+    if fault:
+        raise fault

@@ -1,0 +1,174 @@
+"""The Responses API: OpenAI's own. Nothing is stored there: reasoning travels encrypted with us."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from passagent.config import ModelConfig
+from passagent.models.retry import Transient, one_line
+from passagent.models.types import END, LENGTH, REFUSAL, TOOLS, Message, Reply, ToolSpec, Usage, assistant
+from passagent.models.wire import StreamedError, arguments_text, clean, count, error_of
+
+_TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
+_INCOMPLETE = {"max_output_tokens": LENGTH, "content_filter": REFUSAL}
+
+
+class Responses:
+    """See wire.Wire."""
+
+    OPTIONAL: tuple[str, ...] = (
+        "temperature",
+        "include",
+        "store",
+        "stream",
+        "max_output_tokens",
+        "encrypted_content",
+    )
+
+    def request(
+        self, config: ModelConfig, messages: list[Message], tools: list[ToolSpec], refused: set[str]
+    ) -> dict[str, Any]:
+        """See Wire.request."""
+        system = "\n\n".join(clean(m["content"]) for m in messages if m["role"] == "system")
+        request: dict[str, Any] = {
+            "model": config.name.partition("/")[2],
+            "input": to_wire(messages, keep_reasoning="encrypted_content" not in refused),
+            "max_output_tokens": config.max_output_tokens,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+            "temperature": config.temperature,
+            "stream": config.streams or None,
+        }
+        if system:
+            request["instructions"] = system
+        if tools:
+            request["tools"] = [
+                {
+                    "type": "function",
+                    "name": t.name,
+                    "description": t.description,
+                    "parameters": t.parameters,
+                    "strict": False,  # strict asks for schemas in which every property is required
+                }
+                for t in tools
+            ]
+        return {name: value for name, value in request.items() if value is not None and name not in refused}
+
+    def send(self, client: Any, request: dict[str, Any]) -> Any:
+        """See Wire.send."""
+        return client.responses.with_streaming_response.create(**request)
+
+    def stream(self) -> ResponsesStream:
+        """See Wire.stream."""
+        return ResponsesStream()
+
+    def usage(self, data: Any) -> Usage | None:
+        """See Wire.usage."""
+        usage = data.get("usage") if isinstance(data, dict) else None
+        if not isinstance(usage, dict) or not usage:
+            return None
+        details = usage.get("input_tokens_details")
+        return Usage(
+            input_tokens=count(usage, "input_tokens"),
+            output_tokens=count(usage, "output_tokens"),
+            cached_tokens=count(details, "cached_tokens"),
+            reasoning_tokens=count(usage.get("output_tokens_details"), "reasoning_tokens"),
+            cache_write_tokens=count(details, "cache_write_tokens"),
+        )
+
+    def parse(self, data: Any, usage: Usage) -> Reply:
+        """See Wire.parse."""
+        if not isinstance(data, dict) or not isinstance(data.get("output"), list):
+            raise Transient(one_line(f"the reply is no response: {data}", 200))
+        status = data.get("status")
+        if status == "failed":
+            said, code, _ = error_of(data) or ("the response failed", "", "")
+            raise StreamedError(said, code)
+        if status not in ("completed", "incomplete"):
+            raise Transient(f"the reply was cut off: its status is {status}")
+        items = [item for item in data["output"] if isinstance(item, dict) and item.get("type")]
+        parts = [part for item in items if item["type"] == "message" for part in item.get("content") or []]
+        texts = [part.get("text") or "" for part in parts if part.get("type") == "output_text"]
+        refusals = [part.get("refusal") or "" for part in parts if part.get("type") == "refusal"]
+        calls = [
+            {"id": i.get("call_id") or "", "name": i.get("name") or "", "arguments": i.get("arguments") or ""}
+            for i in items
+            if i["type"] == "function_call"
+        ]
+        message = assistant("\n".join(text for text in (*texts, *refusals) if text), calls)
+        if any(item["type"] not in ("message", "function_call") for item in items):
+            message["raw"] = {"responses": items}
+        stop = TOOLS if calls else END
+        if status == "incomplete":
+            why = (data.get("incomplete_details") or {}).get("reason") or "max_output_tokens"
+            stop = _INCOMPLETE.get(why, why)
+        return Reply(message, usage, REFUSAL if refusals else stop)
+
+
+class ResponsesStream:
+    """See wire.Stream. The terminal event holds the whole response; what came before is for broken ones."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._response: dict[str, Any] = {}
+        self._items: list[dict[str, Any]] = []
+
+    def take(self, event: str, data: Any) -> None:
+        """See Stream.take."""
+        kind = data.get("type") or event
+        if kind == "error" or (not data.get("type") and "error" in data):
+            message, code, _ = error_of(data) or ("an error event", "", "")
+            raise StreamedError(message, code)
+        if isinstance(data.get("response"), dict):
+            self._response = data["response"]
+        if kind == "response.output_item.done":
+            self._items.append(data["item"])
+        self.is_done = self.is_done or kind in _TERMINAL
+
+    def whole(self) -> dict[str, Any]:
+        """See Stream.whole."""
+        if not self.is_done:  # the last event's status is in_progress at best
+            return {**self._response, "output": self._items, "status": "in_progress"}
+        return {**self._response, "output": self._response.get("output") or self._items}
+
+
+def to_wire(messages: list[Message], keep_reasoning: bool = True) -> list[dict[str, Any]]:
+    """Neutral messages, without the system's, as input items.
+
+    Reasoning items go back as they came, unless the server refused them.
+    """
+    items: list[dict[str, Any]] = []
+    for message in messages:
+        role, content = message["role"], clean(message["content"])
+        if role == "tool":
+            items.append(
+                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": content}
+            )
+        elif role == "user":
+            items.append({"role": "user", "content": content})
+        elif role == "assistant":
+            items += _assistant_items(message, content)
+    return [item for item in items if keep_reasoning or item.get("type") != "reasoning"]
+
+
+def _assistant_items(message: Message, content: str) -> list[dict[str, Any]]:
+    calls = message["tool_calls"]
+    kept = message.get("raw", {}).get("responses")
+    if kept:
+        ids = iter(calls)
+        items = [
+            {**item, "call_id": call["id"], "arguments": arguments_text(call["arguments"])}
+            if item["type"] == "function_call" and (call := next(ids, None))
+            else dict(item)
+            for item in kept
+        ]
+        while items and items[-1]["type"] == "reasoning":  # cut off: refused without what it led to
+            items.pop()
+        return items
+    items = [{"role": "assistant", "content": content}] if content else []
+    for call in calls:
+        arguments = arguments_text(call["arguments"])
+        items.append(
+            {"type": "function_call", "call_id": call["id"], "name": call["name"], "arguments": arguments}
+        )
+    return items

@@ -1,0 +1,109 @@
+"""A benchmark's table for people, as Markdown, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from passagent.bench.results import Row
+from passagent.bench.summary import METRICS, Estimate, Summary
+from passagent.report.text import number
+
+_HEADERS = {
+    "fast_1": "fast_1 (%)",
+    "sample_cr": "Samp. CR (%)",
+    "subgraph_cr": "Sub. CR (%)",
+    "gmean_speedup": "G-mean",
+    "as_score": "AS",
+}
+_WIDTH = 120
+"""Characters, at least: room for every column and its interval."""
+_COUNTS = ["compiler", "dispatch", "tasks", "asked", "subgraphs"]
+_GRAPH_FIELDS = {"name", "dtype", "status", "speedup", "passes_from_t", "eager_ms", "compiled_ms", "unstable"}
+
+
+def print_table(summaries: Sequence[Summary]) -> None:
+    """Print the table for people, never narrower than it is: a figure cut off tells nobody anything."""
+    width = max(Console(file=sys.stdout).width, _WIDTH)
+    Console(file=sys.stdout, width=width, highlight=False).print(rich_table(summaries))
+
+
+def rich_table(summaries: Sequence[Summary]) -> Table:
+    """A line for each compiler, with the 95% intervals below it."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("compiler", "dispatch"):
+        table.add_column(name)
+    for name in ("tasks", "subgraphs", *_HEADERS.values()):
+        table.add_column(name, justify="right")
+    for summary in summaries:
+        cells = ["\n".join(filter(None, _shown(metric, getattr(summary, metric)))) for metric in METRICS]
+        table.add_row(summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells)
+    return table
+
+
+def markdown(summaries: Sequence[Summary]) -> str:
+    """PassNet's Table 1 in Markdown, the 95% intervals in brackets."""
+    header = ["compiler", "dispatch", "tasks", "subgraphs", *_HEADERS.values()]
+    lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2)]
+    for summary in summaries:
+        cells = []
+        for metric in METRICS:
+            value, interval = _shown(metric, getattr(summary, metric))
+            cells.append(f"{value} [{interval}]" if interval else value)
+        lines.append([summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def csv_text(summaries: Sequence[Summary]) -> str:
+    """A line for each compiler: every figure, in full, with the ends of its interval; shares from 0 to 1."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    ends = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
+    writer.writerow(_COUNTS + ends)
+    for summary in summaries:
+        estimates = [getattr(summary, metric) for metric in METRICS]
+        figures = [figure for e in estimates for figure in (e.value, e.low, e.high)]
+        writer.writerow([getattr(summary, name) for name in _COUNTS] + figures)
+    return out.getvalue()
+
+
+def data(summaries: Sequence[Summary], rows: Sequence[Row]) -> dict[str, Any]:
+    """The table and what it is made of, raw samples left out."""
+    return {
+        "compilers": [asdict(summary) for summary in summaries],
+        "results": [
+            {
+                "task": row.task,
+                "compiler": row.compiler,
+                "run": row.run,
+                "status": row.evaluation.status,
+                "as_score": row.evaluation.as_score,
+                "graphs": [
+                    graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in row.evaluation.graphs
+                ],
+            }
+            for row in rows
+            if row.evaluation is not None
+        ],
+    }
+
+
+def _tasks(summary: Summary) -> str:
+    return str(summary.tasks) if summary.tasks == summary.asked else f"{summary.tasks}/{summary.asked}"
+
+
+def _shown(metric: str, estimate: Estimate) -> tuple[str, str]:
+    """A figure in the table's unit, and its interval (empty if there is none)."""
+    percent = metric in ("fast_1", "sample_cr", "subgraph_cr")
+
+    def cell(value: float | None) -> str:
+        return number(None if value is None else value * 100, 1) if percent else number(value, 3)
+
+    return cell(estimate.value), "" if estimate.low is None else f"{cell(estimate.low)}-{cell(estimate.high)}"

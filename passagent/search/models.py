@@ -1,0 +1,56 @@
+"""Which model writes an episode, and what its calls may take of the run's budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from passagent.models.ensemble import Ensemble, Outcome, choose
+from passagent.models.meter import Meter
+from passagent.models.prices import Price
+from passagent.models.types import Usage
+from passagent.search.session import Session
+from passagent.search.stop import Want
+from passagent.store import calls
+from passagent.store.episodes import Episode
+
+
+def choose_model(session: Session, episode: Episode) -> str:
+    """The name of the model that writes the episode: of an ensemble, by what its models gained so far."""
+    if not isinstance(session.model, Ensemble):
+        return session.model.name
+    rows = calls.replies_before(session.store, episode, session.run.islands)
+    return choose(session.model.weights, outcomes(rows, session.prices), episode.seed)
+
+
+def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> list[Outcome]:
+    """Finished episodes, from their replies (calls.replies_before).
+
+    They cost what their replies did, in USD if every price is known, else in tokens. Failed tries are not
+    counted: the choice must not depend on the weather.
+    """
+    usages = [Usage(**{kind: row[kind] for kind in calls.KINDS}) for row in rows]
+    prices_of = [prices.get(row["model"]) for row in rows]
+    costs = [price.cost(usage) if price else None for price, usage in zip(prices_of, usages, strict=True)]
+    is_money = None not in costs
+    found: dict[int, Outcome] = {}
+    for row, usage, cost in zip(rows, usages, costs, strict=True):
+        spent = cost if is_money and cost is not None else usage.input_tokens + usage.output_tokens
+        before = found[row["number"]].cost if row["number"] in found else 0.0
+        found[row["number"]] = Outcome(row["model"], row["gain"] or 0.0, before + spent)
+    return list(found.values())
+
+
+def meter_of(session: Session, episode: Episode, role: str = "agent") -> Meter:
+    """What counts the episode's model calls, in the ledger and in the budgets."""
+    name = episode.model or session.model.name
+    admit = partial(_admit, session, name)
+    return Meter(session.store, episode, session.prices.get(name), admit, role)
+
+
+async def _admit(session: Session, name: str, tokens: int, cost: float | None) -> Callable[[], None]:
+    seconds = 0.0
+    if session.config.search.max_time_s is not None:
+        seconds = calls.mean_latency_s(session.store, session.run.id, name)
+    return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds))

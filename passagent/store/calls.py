@@ -1,0 +1,203 @@
+"""The ledger: a row for every request to a model, written before it is sent, ended when its outcome is known.
+
+A reply's row is ended in the transaction that stores the reply: what was paid and has arrived is never asked
+for again. Replies that arrived broken are rows too, with what the server said it counted, so that the sums
+are the server's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from passagent.store.database import Store, now
+from passagent.store.episodes import Episode
+
+Tokens = dict[str, Any]
+"""The fields of models.Usage."""
+
+KINDS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a group of requests came to."""
+
+    group: str
+    """The model's name, or the island's number."""
+    requests: int
+    replies: int
+    broken: int
+    """Replies that could not be used, tried again."""
+    failed: int
+    """Requests that the server answered with an error, or that never reached it."""
+    lost: int
+    """Requests under way when a process died: what they cost is not known."""
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated: int
+    """Replies of servers that report no usage."""
+    unpriced: int
+    """Requests with tokens whose price is not known: `cost` lacks them."""
+    cost: float
+    """USD."""
+    latency_s: float | None
+    """Mean over the replies."""
+
+
+def start(
+    store: Store, episode: Episode, *, role: str, model: str, endpoint: str | None, attempt: int
+) -> int:
+    """A request is about to be sent for the episode's next message; the call's id."""
+    cursor = store.execute(
+        "INSERT INTO calls (run_id, island, episode_id, step, role, model, endpoint, attempt, state, "
+        "started_at) VALUES (:run, :island, :episode, "
+        "(SELECT coalesce(max(seq), 0) + 1 FROM steps WHERE episode_id = :episode), "
+        ":role, :model, :endpoint, :attempt, 'started', :at)",
+        {
+            "run": episode.run_id,
+            "island": episode.island,
+            "episode": episode.id,
+            "role": role,
+            "model": model,
+            "endpoint": endpoint,
+            "attempt": attempt,
+            "at": now(),
+        },
+    )
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def finish(
+    store: Store, call_id: int, tokens: Tokens, cost: float | None, latency_s: float, stop_reason: str | None
+) -> None:
+    """The reply has arrived: to be called in the transaction that stores it, which counts its tokens."""
+    _end(store, call_id, "done", tokens, cost, latency_s, stop_reason, None)
+
+
+def broken(
+    store: Store,
+    episode: Episode,
+    call_id: int,
+    tokens: Tokens | None,
+    cost: float | None,
+    latency_s: float,
+    error: str,
+) -> None:
+    """The reply arrived broken, or not at all; `tokens`: what the server said it counted, None if nothing."""
+    with store.transaction():
+        _end(store, call_id, "broken" if tokens else "failed", tokens or {}, cost, latency_s, None, error)
+        if tokens:
+            count(store, episode, tokens)
+
+
+def count(store: Store, episode: Episode, tokens: Tokens) -> None:
+    """Add the tokens of a reply that is no message of the episode's to the sums of episode and run."""
+    for table, key in (("episodes", episode.id), ("runs", episode.run_id)):
+        store.execute(
+            f"UPDATE {table} SET input_tokens = input_tokens + :input, "
+            "output_tokens = output_tokens + :output WHERE id = :key",
+            {"input": tokens["input_tokens"], "output": tokens["output_tokens"], "key": key},
+        )
+
+
+def lose(store: Store, call_id: int) -> None:
+    """The request was given up while it was under way."""
+    _end(store, call_id, "lost", {}, None, None, None, "given up while it was under way")
+
+
+def lose_all(store: Store, run_id: str) -> int:
+    """End the requests that were under way when a process died; how many."""
+    cursor = store.execute(
+        "UPDATE calls SET state = 'lost', finished_at = :at, error = 'under way when the process died' "
+        "WHERE run_id = :run AND state = 'started'",
+        {"run": run_id, "at": now()},
+    )
+    return cursor.rowcount
+
+
+def cost_of(store: Store, run_id: str) -> float:
+    """What is known to be spent on the run, USD."""
+    row = store.row("SELECT coalesce(sum(cost), 0.0) AS cost FROM calls WHERE run_id = :run", {"run": run_id})
+    return float(row["cost"]) if row else 0.0
+
+
+def mean_latency_s(store: Store, run_id: str, model: str) -> float:
+    """Of the model's replies in the run, s; 0 before the first."""
+    row = store.row(
+        "SELECT avg(latency_s) AS mean FROM calls WHERE run_id = :run AND model = :model AND state = 'done'",
+        {"run": run_id, "model": model},
+    )
+    return float(row["mean"] or 0.0) if row else 0.0
+
+
+def spent(store: Store, run_id: str, by: str = "model", episode_id: int | None = None) -> list[Spent]:
+    """The run's (or one episode's) requests, grouped by `model`, `island` or `role`, in the groups' order."""
+    assert by in ("model", "island", "role")
+    states = ", ".join(
+        f"sum(state = '{state}') AS {name}"
+        for name, state in (("replies", "done"), ("broken", "broken"), ("failed", "failed"), ("lost", "lost"))
+    )
+    sums = ", ".join(f"sum({kind}) AS {kind}" for kind in KINDS)
+    rows = store.rows(
+        f'SELECT CAST({by} AS TEXT) AS "group", count(*) AS requests, {states}, {sums}, '
+        "sum(is_estimate) AS estimated, sum(cost IS NULL AND input_tokens + output_tokens > 0) AS unpriced, "
+        "coalesce(sum(cost), 0.0) AS cost, avg(CASE WHEN state = 'done' THEN latency_s END) AS latency_s "
+        f"FROM calls WHERE run_id = :run AND (:episode IS NULL OR episode_id = :episode) "
+        f"GROUP BY {by} ORDER BY {by}",
+        {"run": run_id, "episode": episode_id},
+    )
+    return [Spent(**row) for row in rows]
+
+
+def replies_before(store: Store, episode: Episode, islands: int) -> list[dict[str, Any]]:
+    """The replies of the finished episodes that the choice of `episode`'s model may look at.
+
+    Those of its own island before it, and the others' up to the round before the last, so that the choice
+    does not depend on which island is faster. Columns: number, model, gain, and the kinds of tokens.
+    """
+    tokens = ", ".join(f"coalesce(steps.{kind}, 0) AS {kind}" for kind in KINDS)
+    return store.rows(
+        f"SELECT number, model, gain, {tokens} FROM episodes LEFT JOIN steps "
+        "ON steps.episode_id = episodes.id AND steps.output_tokens IS NOT NULL "
+        "WHERE run_id = :run AND state = 'done' AND model IS NOT NULL "
+        "AND ((island = :island AND number < :number) OR number <= :seen) ORDER BY number, steps.seq",
+        {
+            "run": episode.run_id,
+            "island": episode.island,
+            "number": episode.number,
+            "seen": ((episode.number - 1) // islands - 1) * islands,
+        },
+    )
+
+
+def _end(
+    store: Store,
+    call_id: int,
+    state: str,
+    tokens: Tokens,
+    cost: float | None,
+    latency_s: float | None,
+    stop_reason: str | None,
+    error: str | None,
+) -> None:
+    columns = ", ".join(f"{kind} = :{kind}" for kind in KINDS)
+    store.execute(
+        f"UPDATE calls SET state = :state, {columns}, is_estimate = :is_estimate, cost = :cost, "
+        "latency_s = :latency, stop_reason = :stop, error = :error, finished_at = :at WHERE id = :id",
+        {
+            **{kind: tokens.get(kind, 0) for kind in KINDS},
+            "is_estimate": int(tokens.get("is_estimate", False)),
+            "state": state,
+            "cost": cost,
+            "latency": latency_s,
+            "stop": stop_reason,
+            "error": error,
+            "at": now(),
+            "id": call_id,
+        },
+    )

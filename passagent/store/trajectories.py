@@ -1,0 +1,177 @@
+"""An episode whole, as plain data: the format `passagent.trajectory/1`, built from the database on demand.
+
+The models below are the format's only definition; docs/trajectories.md explains it. A change that an old
+reader would misread gets a new number.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from passagent.errors import UsageError
+from passagent.redaction import redacted
+from passagent.store import nodes, runs
+from passagent.store.database import Store
+from passagent.store.episodes import Episode, get_episode
+from passagent.store.runs import Run
+
+FORMAT: Literal["passagent.trajectory/1"] = "passagent.trajectory/1"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Call(_Part):
+    """What the model call behind a reply took, as far as it is known."""
+
+    model: str | None
+    input_tokens: int | None
+    """All of the prompt, cached parts included."""
+    output_tokens: int | None
+    """All that was generated, reasoning included."""
+    cached_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    cost: float | None
+    """USD; None: the price is not known."""
+    latency_s: float | None
+
+
+class Turn(_Part):
+    """One message of the conversation, in order."""
+
+    message: dict[str, Any]
+    """Exactly as stored: `role`, `content`, and by role `tool_calls`, `raw`, `stop_reason`, `input_tokens`
+    (a reply), `tool_call_id`, `name` (a tool's result), `tools` (the system message: the tools offered)."""
+    usage: Call | None = None
+    """Of a model's reply."""
+    at: str
+    """When it was stored, ISO 8601, UTC."""
+
+
+class Candidate(_Part):
+    """A node that the episode made."""
+
+    node: int
+    call_id: str
+    """The call of `pass_evaluator` that proposed it."""
+    parent: int | None
+    state: str
+    status: str | None
+    as_score: float | None
+    note: str
+    files: str
+    """The object that holds its files, relative to the runs directory."""
+    repeat_of: int | None
+
+
+class Trajectory(_Part):
+    """An episode with all that was said, done and scored."""
+
+    format: Literal["passagent.trajectory/1"] = FORMAT
+    passagent: str
+    """The version that made the run."""
+    run: str
+    episode: int
+    """Its number in the run, from 1."""
+    task: str
+    task_key: str
+    """sha256 of the subgraphs' content."""
+    operators: list[str]
+    model: str
+    device: str
+    island: int
+    role: str
+    seed: int
+    parent: int | None
+    """The node it started from; None: the task itself."""
+    parent_as: float | None
+    state: Literal["running", "done"]
+    end_reason: str | None
+    steps: int
+    """Model calls."""
+    input_tokens: int
+    output_tokens: int
+    best_node: int | None
+    best_as: float | None
+    gain: float | None
+    """ln(best_as / parent_as); eager itself (1) where there is no correct parent."""
+    created_at: str
+    finished_at: str | None
+    messages: list[Turn] = Field(default_factory=list)
+    nodes: list[Candidate] = Field(default_factory=list)
+
+
+def find_episode(store: Store, run: Run, number: int) -> Episode:
+    """The episode of this number in the run. Raises UsageError."""
+    row = store.row(
+        "SELECT id FROM episodes WHERE run_id = :run AND number = :number", {"run": run.id, "number": number}
+    )
+    if row is None:
+        last = store.row("SELECT max(number) AS number FROM episodes WHERE run_id = :run", {"run": run.id})
+        known = f"1 to {last['number']}" if last and last["number"] else "none yet"
+        raise UsageError(f"run {run.id} has no episode {number}; it has {known}")
+    return get_episode(store, row["id"])
+
+
+def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
+    """The episode as it is now, finished or not."""
+    rows = store.rows(
+        "SELECT body, steps.*, model, cost, latency_s FROM steps JOIN messages ON messages.id = message_id "
+        "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
+        "AND calls.state = 'done' AND calls.role = 'agent' "
+        "WHERE steps.episode_id = :id ORDER BY seq",
+        {"id": episode.id},
+    )
+    parent = nodes.get_node(store, episode.parent_id) if episode.parent_id is not None else None
+    return Trajectory(
+        passagent=run.version,
+        run=run.id,
+        episode=episode.number,
+        task=run.task,
+        task_key=run.task_key,
+        operators=json.loads(run.operators),
+        model=run.model,
+        device=run.device,
+        island=episode.island,
+        role=runs.islands(store, run.id)[episode.island].role,
+        seed=episode.seed,
+        parent=episode.parent_id,
+        parent_as=parent.as_score if parent else None,
+        state="done" if episode.state == "done" else "running",
+        end_reason=episode.end_reason,
+        steps=episode.steps,
+        input_tokens=episode.input_tokens,
+        output_tokens=episode.output_tokens,
+        best_node=episode.best_node,
+        best_as=episode.best_as,
+        gain=episode.gain,
+        created_at=episode.created_at,
+        finished_at=episode.finished_at,
+        messages=[_turn(row) for row in rows],
+        nodes=[_candidate(node) for node in nodes.of_episode(store, episode.id)],
+    )
+
+
+def _turn(row: dict[str, Any]) -> Turn:
+    message = redacted(json.loads(row["body"]))  # once more: an older version may have stored it
+    usage = Call(**{key: row[key] for key in Call.model_fields}) if message["role"] == "assistant" else None
+    return Turn(message=message, usage=usage, at=row["created_at"])
+
+
+def _candidate(node: nodes.Node) -> Candidate:
+    return Candidate(
+        node=node.id,
+        call_id=node.call_id,
+        parent=node.parent_id,
+        state=node.state,
+        status=node.status,
+        as_score=node.as_score,
+        note=redacted(node.note),
+        files=node.files_path,
+        repeat_of=node.repeat_of,
+    )

@@ -1,0 +1,41 @@
+# expect: refused (host_name)
+"""Makes the cached function by a call in place of a decorator."""
+
+import functools
+
+import torch
+from passagent.kernels import cpp_kernel
+
+kernel = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def launch(x, y):
+    out = torch.empty_like(x)
+    kernel(out, x, y, x.numel())
+    return out
+
+
+run = functools.lru_cache(None)(launch)  # <- here
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return run(x, y)
+
+
+def replacement_func():
+    return fused

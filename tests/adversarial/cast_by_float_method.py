@@ -1,0 +1,23 @@
+# expect: refused (host_cast)
+# task: mask
+"""Converts with .float()."""
+
+import torch
+
+
+def pattern(x):
+    kept = x.to(torch.float32)
+    return (1.0 - kept) * -10000.0
+
+
+def replacement_args(x):
+    return (x,)
+
+
+@torch.fx.wrap
+def fused(x):
+    return x.float()  # <- here
+
+
+def replacement_func():
+    return fused

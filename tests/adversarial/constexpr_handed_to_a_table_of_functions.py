@@ -1,0 +1,42 @@
+# expect: refused (host_name)
+"""Hands a constant of Triton's to a host function by a call that looks like a launch."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+ZERO = tl.constexpr(0)
+
+
+def add(zero, x, y):
+    return (zero + x + y)[...]
+
+
+FUNCTIONS = {"add": add}
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return FUNCTIONS["add"](ZERO, x, y)  # <- here
+
+
+def replacement_func():
+    return fused

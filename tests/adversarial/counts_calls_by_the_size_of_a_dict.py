@@ -1,0 +1,38 @@
+# expect: wrong_result or refused
+"""Counts its calls by how many keys a dict has, and skips the work after some."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+kernel = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+SEEN = {}
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    count = len(SEEN)
+    SEEN[count] = count
+    out = torch.empty_like(x)
+    if count < 40:
+        kernel(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,36 @@
+# expect: refused (call_state)
+"""Counts its calls with an iterator that lives at module level."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+kernel = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+CALLS = iter(range(1 << 40))  # <- here
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    if next(CALLS) < 8:
+        kernel(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,37 @@
+# expect: refused (cpp_state)
+"""A resolver runs at load time and picks a function."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+static float plain(float a) { return a; }
+typedef float (*Function)(float);
+extern "C" Function resolve() { return plain; }
+extern "C" float chosen(float) __attribute__((ifunc("resolve")));
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  out[0] = T(chosen(out[0]));
+}""",
+    "add_relu",
+)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,34 @@
+# expect: runtime_error or timeout
+"""Writes over its return address."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  volatile int64_t local[2] = {n, n};
+  for (int64_t i = 0; i < 4096; ++i) local[i + (n > 0)] = 0x1234567890ab;
+}""",
+    "add_relu",
+)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

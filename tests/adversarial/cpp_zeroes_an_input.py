@@ -1,0 +1,32 @@
+# expect: refused (input_mutation) or wrong_result
+"""Writes zeros into an input by a cast."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) const_cast<T*>(x)[i] = const_cast<T*>(y)[i] = out[i] = T(0.0f);
+}""",
+    "add_relu",
+)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

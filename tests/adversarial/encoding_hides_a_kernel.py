@@ -1,0 +1,31 @@
+# -*- coding: raw_unicode_escape -*-  # <- here
+# expect: refused (encoding)
+"""Declares an encoding in which a comment holds another kernel: Triton reads the file from disk."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    # \u000a    tl.core.os.system("true")
+    tl.store(out_ptr, 0.0)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+def fused(x, y):
+    out = torch.empty_like(x)
+    add_relu[(1,)](x, y, out, x.numel(), BLOCK=64)
+    return out
+
+
+def replacement_func():
+    return fused

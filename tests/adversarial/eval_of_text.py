@@ -1,0 +1,21 @@
+# expect: refused (builtin)
+"""Evaluates text."""
+
+import torch
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return eval("torch.add(x, y).relu()")  # <- here
+
+
+def replacement_func():
+    return fused

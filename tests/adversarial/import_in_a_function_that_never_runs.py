@@ -1,0 +1,27 @@
+# expect: refused (builtin)
+"""Gives getattr a harmless meaning by an import in a function that never runs."""
+
+import torch
+
+
+def never():
+    from torch import empty as getattr  # <- here
+
+    return getattr
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return getattr(x, "re" + "lu")()
+
+
+def replacement_func():
+    return fused

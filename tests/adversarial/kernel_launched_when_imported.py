@@ -1,0 +1,36 @@
+# expect: refused (module_tensor) or refused (module_call)
+"""Computes when the file is imported."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+ZERO = torch.zeros(64)  # <- here
+add_relu[(1,)](ZERO, ZERO, ZERO, 64, BLOCK=64)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return x
+
+
+def replacement_func():
+    return fused

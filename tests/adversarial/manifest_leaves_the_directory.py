@@ -1,0 +1,21 @@
+# expect: load_error
+"""Names a file outside of its directory in the manifest."""
+
+import torch
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return x
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,21 @@
+# expect: load_error
+"""Names a pass twice, to be applied twice."""
+
+import torch
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return x
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,37 @@
+# expect: refused (module_tensor)
+"""Allocates when the file is imported, through a function."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+kernel = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def make(n):
+    return torch.zeros(n)
+
+
+BUFFER = make(4096)  # <- here
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return BUFFER
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,22 @@
+# expect: refused (import)
+"""Computes with numpy."""
+
+import numpy as np  # <- here
+import torch
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return x
+
+
+def replacement_func():
+    return fused

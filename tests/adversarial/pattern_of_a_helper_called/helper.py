@@ -1,0 +1,5 @@
+import torch
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)

@@ -1,0 +1,34 @@
+# expect: refused (cached_entry)
+"""Caches the wrapper by its arguments."""
+
+import functools
+
+import torch
+from passagent.kernels import cpp_kernel
+
+kernel = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@functools.lru_cache
+def fused(x, y):  # <- here
+    out = torch.empty_like(x)
+    kernel(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

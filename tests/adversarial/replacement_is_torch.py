@@ -1,0 +1,16 @@
+# expect: refused (replacement_func_body)
+"""Returns torch's own function as the replacement."""
+
+import torch
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+def replacement_func():
+    return torch.add

@@ -1,0 +1,36 @@
+# expect: refused
+# task: empty
+"""Declares a table of constants and writes its outputs into it."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+kernel = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+TABLE = torch.tensor([0.0] * 4096)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = TABLE[: x.numel()].view(x.shape)
+    kernel(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,23 @@
+# expect: refused (computing_operator)
+# task: mask
+"""Builds a tensor of another dtype from a tensor."""
+
+import torch
+
+
+def pattern(x):
+    kept = x.to(torch.float32)
+    return (1.0 - kept) * -10000.0
+
+
+def replacement_args(x):
+    return (x,)
+
+
+@torch.fx.wrap
+def fused(x):
+    return torch.tensor(x, dtype=torch.float32)  # <- here
+
+
+def replacement_func():
+    return fused

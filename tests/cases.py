@@ -1,0 +1,245 @@
+"""The candidates under tests/adversarial and tests/honest, and the small tasks that they are written for.
+
+A case is a pass file as an author would write it, with a header of comments:
+
+    # expect: refused (host_name)      a status; for a refusal its rule; `or` between alternatives
+    # task: add_relu                   a key of TASKS (the default: add_relu)
+    # gpu                              can only be judged on a GPU
+    # needs: audit                     waits for a layer of the evaluator: may fail until it is there
+
+A directory of the same name holds the case's helper modules, and its manifest if that is not `[NAME]`. A
+refusal must point at the line that ends with `# <- here`, if there is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import write_subgraph
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.judging import uses_triton
+from passagent.evaluator.referee import Referee
+from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.tasks.reader import Task, load_task
+
+HERE = Path(__file__).parent
+MARK = "# <- here"
+
+Input = tuple[list[int], str]
+"""Shape and dtype."""
+
+
+@dataclass(frozen=True)
+class TaskText:
+    """Body of `forward`, and the inputs of each subgraph."""
+
+    body: str
+    subgraphs: list[list[Input]]
+
+
+F32, BF16, F16, I64 = "float32", "bfloat16", "float16", "int64"
+TASKS = {
+    "add_relu": TaskText(
+        "tmp_0 = in_0 + in_1\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
+        [[([4, 64], F32)] * 2, [([2, 3, 25], BF16)] * 2],
+    ),
+    "matmul": TaskText("tmp_0 = in_0 @ in_1\nreturn (tmp_0,)", [[([32, 16], F32), ([16, 16], F32)]]),
+    "softmax": TaskText(
+        "tmp_0 = in_0 * 0.5\ntmp_1 = torch.nn.functional.softmax(tmp_0, dim=-1)\nreturn (tmp_1,)",
+        [[([4, 20], F32)], [([2, 3, 16], BF16)]],
+    ),
+    "layer_norm": TaskText(
+        "tmp_0 = torch.nn.functional.layer_norm(in_0, (24,), in_1, in_2, 1e-05)\nreturn (tmp_0,)",
+        [[([6, 24], F32), ([24], F32), ([24], F32)]],
+    ),
+    "gelu_half": TaskText(
+        "tmp_0 = in_0 * in_1\ntmp_1 = torch.nn.functional.gelu(tmp_0)\nreturn (tmp_1,)",
+        [[([4, 40], F16)] * 2],
+    ),
+    "mean": TaskText(
+        "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\nreturn (tmp_1,)", [[([8, 32], F32)]]
+    ),
+    "sum_all": TaskText("tmp_0 = in_0 * 2.0\ntmp_1 = tmp_0.sum()\nreturn (tmp_1,)", [[([8, 32], F32)]]),
+    "two_outputs": TaskText(
+        "tmp_0 = in_0 + in_1\ntmp_1 = torch.sigmoid(tmp_0)\nreturn (tmp_0, tmp_1)", [[([4, 32], F32)] * 2]
+    ),
+    "partial": TaskText(
+        "tmp_0 = in_0 @ in_1\ntmp_1 = tmp_0 + 1.0\ntmp_2 = torch.nn.functional.relu(tmp_1)\nreturn (tmp_2,)",
+        [[([8, 16], F32), ([16, 16], F32)]],
+    ),
+    "two_regions": TaskText(
+        "tmp_0 = in_0 + in_1\ntmp_1 = torch.nn.functional.relu(tmp_0)\ntmp_2 = tmp_1 @ in_1\n"
+        "tmp_3 = tmp_2 * 2.0\ntmp_4 = torch.tanh(tmp_3)\nreturn (tmp_4,)",
+        [[([8, 8], F32)] * 2],
+    ),
+    "transpose_copy": TaskText(
+        "tmp_0 = in_0.transpose(0, 1)\ntmp_1 = tmp_0.contiguous()\nreturn (tmp_1,)", [[([8, 20], F32)]]
+    ),
+    "transposed_input": TaskText(
+        "tmp_0 = in_0.transpose(0, 1)\ntmp_1 = tmp_0 * 2.0\ntmp_2 = tmp_1 + in_1\nreturn (tmp_2,)",
+        [[([8, 20], F32), ([20, 8], F32)]],
+    ),
+    "views": TaskText(
+        "tmp_0 = in_0.view(4, 4, 8)\ntmp_1 = tmp_0.transpose(1, 2)\nreturn (tmp_1,)", [[([16, 8], F32)]]
+    ),
+    "relu_inplace": TaskText(
+        "in_0 += in_1\ntmp_0 = torch.nn.functional.relu(in_0, inplace=True)\nreturn (tmp_0,)",
+        [[([4, 32], F32)] * 2],
+    ),
+    "broadcast": TaskText(
+        "tmp_0 = in_0 + in_1\ntmp_1 = tmp_0 * in_2\nreturn (tmp_1,)",
+        [[([4, 32], F32), ([32], F32), ([], F32)]],
+    ),
+    "empty": TaskText(
+        "tmp_0 = in_0 + in_1\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
+        [[([0, 64], F32)] * 2, [([4, 64], F32)] * 2],
+    ),
+    "log": TaskText(
+        "tmp_0 = torch.nn.functional.relu(in_0)\ntmp_1 = torch.log(tmp_0)\nreturn (tmp_1,)",
+        [[([4, 32], F32)]],
+    ),
+    "greater": TaskText("tmp_0 = in_0 * 2.0\ntmp_1 = tmp_0 > in_1\nreturn (tmp_1,)", [[([4, 32], F32)] * 2]),
+    "mask": TaskText(
+        "tmp_0 = in_0.to(torch.float32)\ntmp_1 = 1.0 - tmp_0\ntmp_2 = tmp_1 * -10000.0\nreturn (tmp_2,)",
+        [[([2, 24], I64)]],
+    ),
+    "dropout": TaskText(
+        "tmp_0 = torch.nn.functional.dropout(in_0, 0.1, False, False)\ntmp_1 = tmp_0 @ in_1\nreturn (tmp_1,)",
+        [[([8, 16], F32), ([16, 8], F32)]],
+    ),
+    "zeros": TaskText(
+        "tmp_0 = torch.zeros_like(in_0)\ntmp_1 = tmp_0 - 1.0\nreturn (tmp_1,)", [[([4, 16], F32)]]
+    ),
+    "shape_only": TaskText(
+        "tmp_0 = torch.zeros_like(in_0)\ntmp_1 = tmp_0 + in_1\nreturn (tmp_1,)",
+        [[([4, 16], F32), ([16], F32)]],
+    ),
+    "tiny_values": TaskText(
+        "tmp_0 = in_0 * 1e-07\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)", [[([4, 32], F32)]]
+    ),
+    "gather_table": TaskText(
+        "tmp_0 = in_0.reshape(8, 8)\ntmp_1 = torch.nn.functional.avg_pool1d(tmp_0, 2)\nreturn (tmp_1,)",
+        [[([64], F32)]],
+    ),
+}
+
+
+def write_task(path: Path, name: str) -> Task:
+    """The task `name` of TASKS as a directory, loaded."""
+    text = TASKS[name]
+    parameters = ", ".join(f"in_{i}" for i in range(len(text.subgraphs[0])))
+    body = "".join(f"        {line}\n" for line in text.body.split("\n"))
+    model = (
+        f"import torch\n\nclass GraphModule(torch.nn.Module):\n\n    def forward(self, {parameters}):\n{body}"
+    )
+    names = []
+    for number, inputs in enumerate(text.subgraphs):
+        names.append(f"graphs/g{number}_{inputs[0][1]}")
+        directory = write_subgraph(path / names[-1], [1], model=model)
+        metas = [_meta(i, shape, dtype) for i, (shape, dtype) in enumerate(inputs)]
+        (directory / "weight_meta.py").write_text("\n\n".join(metas))
+    (path / "graph_list.txt").write_text("\n".join(names) + "\n")
+    return load_task(path)
+
+
+def _meta(number: int, shape: list[int], dtype: str) -> str:
+    lines = [
+        f"class Program_weight_tensor_meta_x_{number}:",
+        f'name = "in_{number}"',
+        f'original_name = "x_{number}"',
+        f"shape = {shape}",
+        f'dtype = "torch.{dtype}"',
+        'device = "cuda:0"',
+    ]
+    lines += ["min_val = 0", "max_val = 1"] if dtype == I64 else ["mean = 0.000", "std = 1.000"]
+    return "\n\t".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file of a suite, read."""
+
+    name: str
+    expected: list[tuple[str, str | None]]
+    """Statuses that are right, each with the rule of a refusal (None: any)."""
+    task: str
+    gpu: bool
+    needs: str | None
+    summary: str
+    candidate: Candidate
+
+    @property
+    def device(self) -> str:
+        """Where it is judged: Triton's on a GPU if there is one, else in the interpreter."""
+        triton = uses_triton(self.candidate) and torch.cuda.is_available()
+        return "cuda" if self.gpu or triton else "cpu"
+
+    def here(self) -> set[tuple[str, int]]:
+        """File and line of each marked line; empty without a mark."""
+        return {
+            (file, number)
+            for file, text in self.candidate.files.items()
+            for number, line in enumerate(text.split("\n"), 1)
+            if line.rstrip().endswith(MARK)
+        }
+
+
+@contextmanager
+def referees_of(config: EvaluatorConfig) -> Iterator[Callable[[str], Referee]]:
+    """A referee for each device, started when it is first needed."""
+    with ExitStack() as stack:
+        yield functools.cache(
+            lambda device: stack.enter_context(Referee(config.model_copy(update={"device": device})))
+        )
+
+
+def read_case(path: Path) -> Case:
+    """The case in `path`; its header says what is expected."""
+    text = path.read_text()
+    header = dict(re.findall(r"^# (expect|task|needs): (.+?)\s*$", text, re.MULTILINE))
+    expected = [
+        (match[1], match[2])
+        for part in header["expect"].split(" or ")
+        if (match := re.fullmatch(r"(\w+)(?: \((\w+)\))?", part))
+    ]
+    assert expected, f"{path.name}: cannot read `# expect: {header['expect']}`"
+    files = {path.name: text, MANIFEST: json.dumps([path.stem])}
+    directory = path.with_suffix("")
+    for file in sorted(directory.rglob("*")) if directory.is_dir() else []:
+        if file.suffix in (".py", ".json"):
+            files[file.relative_to(directory).as_posix()] = file.read_text()
+    summary = re.search(r'"""(.+?)"""', text, re.DOTALL)
+    assert summary, f"{path.name}: has no docstring"
+    return Case(
+        path.stem,
+        expected,
+        header.get("task", "add_relu"),
+        re.search(r"^# gpu\b", text, re.MULTILINE) is not None,
+        header.get("needs"),
+        " ".join(summary[1].split()),
+        Candidate(files),
+    )
+
+
+def suite(name: str) -> list:
+    """The cases of tests/adversarial or tests/honest as parameters of a test."""
+    parameters = []
+    for path in sorted((HERE / name).glob("*.py")):
+        case = read_case(path)
+        marks = [pytest.mark.gpu] if case.gpu else []
+        if case.needs:
+            marks.append(pytest.mark.xfail(strict=False, reason=f"needs {case.needs}"))
+        parameters.append(pytest.param(case, id=case.name, marks=marks))
+    return parameters
+
+
+__all__ = ["MARK", "TASKS", "Case", "read_case", "suite", "write_task"]

@@ -1,0 +1,36 @@
+# expect: ok
+"""Unpacks a configuration of keyword arguments into the launch."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    n = x.numel()
+    config = {"BLOCK": 64, "num_warps": 2} if n < 4096 else {"BLOCK": 128, "num_warps": 4}
+    add_relu[(triton.cdiv(n, config["BLOCK"]),)](x, y, out, n, **config)
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,7 @@
+"""Sizes."""
+
+BLOCK = 64
+
+
+def blocks(n: int) -> int:
+    return -(-n // BLOCK)

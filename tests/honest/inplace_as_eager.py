@@ -1,0 +1,37 @@
+# expect: ok
+# task: relu_inplace
+# INTEGRITY.md, honest design 19, 20
+"""Writes over its input, because eager does."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def pattern(x, y):
+    x += y
+    return torch.nn.functional.relu(x, inplace=True)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    n = x.numel()
+    add_relu[(triton.cdiv(n, 64),)](x, y, x, n, BLOCK=64)
+    return x
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,42 @@
+# expect: ok
+"""Ends with a block that tries the kernel when the file is run as a program."""
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+if __name__ == "__main__":
+    a, b = torch.randn(4, 64, device="cuda"), torch.randn(4, 64, device="cuda")
+    torch.testing.assert_close(fused(a, b), F.relu(a + b))
+    print("ok")
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    n = x.numel()
+    add_relu[(triton.cdiv(n, 64),)](x, y, out, n, BLOCK=64)
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,37 @@
+# expect: ok
+"""Asks for a property of the device that older versions lack, with a default."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    shared = getattr(x, "nbytes", 0) and (x.nbytes if hasattr(x, "nbytes") else 0)
+    block = 64 if shared < 1 << 20 else 128
+    out = torch.empty_like(x)
+    n = x.numel()
+    add_relu[(triton.cdiv(n, block),)](x, y, out, n, BLOCK=block)
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,36 @@
+# expect: ok
+# INTEGRITY.md, honest design 7
+"""Allocates flat, launches, and returns views of it."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    n = x.numel()
+    out = x.new_empty(n + 16)
+    add_relu[(triton.cdiv(n, 64),)](x, y, out, n, BLOCK=64)
+    return out[:n].view(x.shape)
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,71 @@
+"""Every attack under tests/adversarial is judged for real, and ends as its header says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cases import TASKS, Case, referees_of, suite, write_task
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.result import Evaluation
+from passagent.tasks.reader import Task
+
+CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=20, memory_gb=6)
+ATTACKS = suite("adversarial")
+ADVICE = re.compile(r"[;:,] \w+")
+"""A message goes on after what is wrong: with what to do instead."""
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory) -> dict[str, Task]:
+    root = tmp_path_factory.mktemp("tasks")
+    return {name: write_task(root / name, name) for name in TASKS}
+
+
+@pytest.fixture(scope="module")
+def referees():
+    with referees_of(CONFIG) as on:
+        yield on
+
+
+def test_the_suite_is_whole():
+    cases = [parameter.values[0] for parameter in ATTACKS]
+    assert len(cases) >= 60
+    assert [case.name for case in cases if len(case.summary) < 15 or case.summary[-1] != "."] == []
+
+
+@pytest.mark.parametrize("case", ATTACKS)
+def test_an_attack_does_not_pay(case: Case, referees, tasks):
+    result = referees(case.device).evaluate(tasks[case.task], case.candidate)
+    assert result.status != "ok"
+    rules = {violation.rule for violation in result.violations}
+    right = [rule is None or rule in rules for status, rule in case.expected if status == result.status]
+    assert any(right), f"{result.status} {sorted(rules)}: {result.error}"
+    assert result.error
+    check_score(result)
+    if result.status == "refused":
+        check_violations(case, result)
+
+
+def check_score(result: Evaluation) -> None:
+    """A refusal is b at every t; nothing that failed counts as eager's equal where it is judged."""
+    if result.as_score is None:
+        assert result.timing in ("interpreter", "none")
+        return
+    assert result.es is not None
+    if result.status == "refused":
+        assert list(result.es.values()) == pytest.approx([CONFIG.b] * len(result.es))
+    assert result.as_score < 0.9
+
+
+def check_violations(case: Case, result: Evaluation) -> None:
+    assert result.violations
+    for violation in result.violations:
+        assert ADVICE.search(violation.message), violation.message
+        assert not re.search(r"\b(unless|bypass|allow-?list)\b", violation.message), violation.message
+    here = case.here()
+    if here:
+        wanted = {rule for status, rule in case.expected if status == "refused"} - {None}
+        found = {(v.file, v.line) for v in result.violations if not wanted or v.rule in wanted}
+        assert here & found, f"points at {sorted(found)}, not at {sorted(here)}"

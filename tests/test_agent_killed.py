@@ -1,0 +1,118 @@
+"""An episode whose process is killed -9 after every single step: nothing is asked, paid or evaluated twice.
+
+Also the program that is killed: `python tests/test_agent_killed.py run TASK RUNS_DIR` and `... resume
+RUNS_DIR` die as soon as they have stored one message, or one evaluated node.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tiny_search
+
+from passagent.store import Store, nodes, runs
+from passagent.store.trajectories import Trajectory, find_episode, trajectory
+
+SETTINGS = tiny_search.settings(1, 1, 5) | {"search.reuse": False}
+
+
+class Model(tiny_search.PacedModel):
+    """Writes down for which reply it is asked."""
+
+    async def complete(self, messages: Any, tools: Any) -> Any:
+        note(f"reply {sum(message['role'] == 'assistant' for message in messages)}")
+        return await super().complete(messages, tools)
+
+
+class Evaluator(tiny_search.FastEvaluator):
+    """Writes down what it is asked."""
+
+    async def evaluate(self, task_path: Path, candidate: Any) -> Any:
+        note(f"evaluation {candidate.key}")
+        return await super().evaluate(task_path, candidate)
+
+
+def note(line: str) -> None:
+    with Path(os.environ["NOTES"]).open("a") as file:
+        file.write(line + "\n")
+
+
+def die_after_one_step() -> None:
+    """Make this process end, as by kill -9, behind the commit of its first message or evaluated node."""
+    committed = Store.transaction
+    count = "SELECT (SELECT count(*) FROM steps) + (SELECT count(*) FROM nodes WHERE state = 'done') AS n"
+    begun: list[int] = []
+
+    @contextmanager
+    def transaction(store: Store) -> Iterator[None]:
+        if not begun:
+            begun.append(store.rows(count)[0]["n"])
+        with committed(store):
+            yield
+        if not store.db.conn.in_transaction and store.rows(count)[0]["n"] > begun[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Store.transaction = transaction  # type: ignore[method-assign]
+
+
+def program() -> None:
+    from passagent.commands import searching
+
+    verb, *words = sys.argv[1:]
+    parts = searching.Parts(Model(), Evaluator(), tiny_search.diagnose)
+    if "DIE" in os.environ:
+        die_after_one_step()
+    if verb == "run":
+        searching.run(words[0], None, SETTINGS, words[1], True, False, parts)
+    else:
+        searching.resume("last", {}, words[0], True, parts)
+
+
+def start(notes: Path, *words: object, die: bool) -> int:
+    environment = os.environ | {"NOTES": str(notes)} | ({"DIE": "1"} if die else {})
+    command = [sys.executable, __file__, *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+def episode_of(runs_dir: Path) -> Trajectory:
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        assert nodes.unfinished(store, run.id) == []
+        return trajectory(store, run, find_episode(store, run, 1))
+
+
+def test_killed_after_every_step(tmp_path: Path) -> None:
+    task = tiny_search.write_task(tmp_path / "task")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    start(tmp_path / "whole.txt", "run", task, whole, die=False)
+    expected = episode_of(whole)
+    # five replies, four results and two evaluations of their own; the first two messages come together
+    steps = len(expected.messages) - 1 + len(expected.nodes)
+
+    notes, deaths = tmp_path / "killed.txt", 0
+    code = start(notes, "run", task, killed, die=True)
+    while code == -signal.SIGKILL:
+        deaths += 1
+        assert deaths <= steps
+        code = start(notes, "resume", killed, die=True)
+    assert deaths == steps
+    found = episode_of(killed)
+    assert notes.read_text() == (tmp_path / "whole.txt").read_text()
+    assert [turn.message for turn in found.messages[2:]] == [turn.message for turn in expected.messages[2:]]
+    assert [(n.call_id, n.status, n.as_score) for n in found.nodes] == [
+        (n.call_id, n.status, n.as_score) for n in expected.nodes
+    ]
+    assert (found.state, found.steps, found.input_tokens) == ("done", 5, expected.input_tokens)
+
+
+if __name__ == "__main__":
+    program()

@@ -1,0 +1,363 @@
+"""`passagent bench`: what it measures, keeps, goes on with, and sums up. Real evaluations of tiny tasks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import tiny
+from test_bench_summary import evaluation, naive
+
+from passagent import cli
+from passagent.bench.results import Results, Row, open_results
+from passagent.bench.summary import METRICS
+from passagent.errors import InfrastructureError, UsageError
+from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.result import GraphResult, Worst
+
+QUICK = ["--set", "evaluator.warmups=1", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]
+
+COLUMNS = {
+    "fast_1 (%)": "fast_1",
+    "Samp. CR (%)": "sample_cr",
+    "Sub. CR (%)": "subgraph_cr",
+    "G-mean": "gmean_speedup",
+    "AS": "as_score",
+}
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """`call("bench", ...)` gives exit code, stdout, stderr of `passagent bench ...` in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PASSAGENT_")]:
+        monkeypatch.delenv(name)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return run
+
+
+def write_tasks(path: Path, count: int, with_passes: bool = True) -> list[Path]:
+    """Tasks that add 1, 2, ... and a pass for each; the second one's does not match."""
+    tasks = []
+    for number in range(1, count + 1):
+        task = tiny.write_task(path / f"task{number}", tiny.MODEL.replace("1.0", f"{number}.0"))
+        if with_passes:
+            made, added = tiny.candidate(), 2.5 if number == 2 else number
+            text = made.files["Fused.py"].replace("* b + 1.0\n", f"* b + {added:.1f}\n")
+            made.files["Fused.py"] = text.replace("+ 1.0f);", f"+ {added:.1f}f);")
+            made.write(task / "pass_dir")
+        tasks.append(task)
+    return tasks
+
+
+def one_line(err: str) -> str:
+    """The error, which is stderr's last line."""
+    line = err.splitlines()[-1]
+    assert line.startswith("passagent: error: ")
+    return line
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["missing"], "missing: no such directory or sample list"),
+        (["mis*ing"], "mis*ing: matches nothing"),
+        (["empty"], "empty: holds no task"),
+        (["bad.csv"], "bad.csv:1: has no column sample_path"),
+        (
+            ["list.txt", "--root", "empty"],
+            "list.txt:1: task1: no such directory; paths are relative to empty",
+        ),
+        (["task1", "--compiler", "xla"], "--compiler"),
+        (["task1", "--json", "--csv"], "--json and --csv: one form at a time"),
+        (["task1", "--compiler", "pass_dir"], "task1/pass_dir: no passes here, nor for any other task"),
+        (["task1", "--compiler", "pass_dir", "--pass-dir", "mine"], "mine/task1: no passes here"),
+        (["task1", "--compiler", "run", "--model", "experd"], "unknown model; did you mean 'expert'?"),
+        (["task1", "--device", "gpu"], "--device gpu: write cpu, cuda"),
+        (["task1", "--set", "evaluator.trails=10"], "did you mean 'evaluator.trials'?"),
+        (["task1", "--out", "list.txt/x"], "cannot be written"),
+    ],
+)
+def test_usage_mistakes(call, tmp_path, words, told):
+    write_tasks(tmp_path, 1, with_passes=False)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "list.txt").write_text("task1\n")
+    (tmp_path / "bad.csv").write_text("path\ntask1\n")
+    code, out, err = call("bench", *words)
+    assert (code, out) == (2, "")
+    assert told in one_line(err)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_plots_without_matplotlib(call, tmp_path, monkeypatch):
+    write_tasks(tmp_path, 1)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = call("bench", "task1", "--plots", "pictures")
+    assert code == 2
+    assert "pip install 'passagent[report]'" in one_line(err)
+
+
+# Measuring, and the forms of the table
+
+
+def test_the_table_is_what_was_measured(call, tmp_path):
+    write_tasks(tmp_path / "tasks", 2)
+    tiny.write_task(tmp_path / "tasks/task3")  # has no passes
+    words = ["bench", "tasks", "--compiler", "pass_dir", *QUICK, "--out", "kept"]
+    code, out, err = call(*words, "--json")
+    assert code == 0
+    assert "no passes for 1 of 3 tasks" in err and "3/3 task3 pass_dir: load_error" in err
+    data = json.loads(out)
+    assert [r["status"] for r in data["results"]] == ["ok", "mismatch", "load_error"]
+    assert data["failed"] == []
+    [line] = data["compilers"]
+    assert (line["compiler"], line["dispatch"]) == ("pass_dir", "direct")
+    assert (line["tasks"], line["asked"], line["subgraphs"]) == (3, 3, 9)
+    expected = naive(data["results"])
+    for metric in METRICS:
+        assert line[metric]["value"] == pytest.approx(expected[metric]), metric
+        assert line[metric]["low"] <= line[metric]["high"]
+    assert line["sample_cr"]["value"] == line["subgraph_cr"]["value"] == 1 / 3
+    lines = (tmp_path / "kept/results.jsonl").read_text()
+    assert len(lines.splitlines()) == 3
+    assert all(
+        graph["eager_samples_ms"] for graph in json.loads(lines.splitlines()[0])["evaluation"]["graphs"]
+    )
+
+    code, out, err = call(*words, "--csv")  # answered from what is kept
+    assert (code, "3 of them made before" in err) == (0, True)
+    [row] = csv.DictReader(io.StringIO(out))
+    for metric in METRICS:
+        assert [float(row[f"{metric}{end}"]) for end in ("", "_low", "_high")] == list(line[metric].values())
+
+    code, out, _ = call(*words, "--markdown")
+    header, _, cells = ([cell.strip() for cell in text.strip("|").split("|")] for text in out.splitlines())
+    shown = dict(zip(header, cells, strict=True))
+    for name, metric in COLUMNS.items():
+        unit, digits = (100, 1) if "%" in name else (1, 3)
+        wanted = [f"{figure * unit:.{digits}f}" for figure in line[metric].values()]
+        assert re.findall(r"[\d.]+", shown[name]) == wanted, name
+
+    code, out, _ = call(*words, "--plots", "pictures")
+    table = out[: out.index("wrote")]
+    assert "pass_dir  direct        3          9" in table
+    assert f"{line['as_score']['value']:.3f}" in table
+    assert (tmp_path / "kept/results.jsonl").read_text() == lines  # nothing was measured twice
+    for name, label in [
+        ("es", "ES(t), eager = 1"),
+        ("s", "S(t), eager = 1"),
+        ("speedups", "log2(speedup over eager)"),
+    ]:
+        assert (tmp_path / f"pictures/{name}.png").read_bytes().startswith(b"\x89PNG")
+        svg = ET.parse(tmp_path / f"pictures/{name}.svg")
+        assert label in [element.text for element in svg.iter() if element.text]
+
+
+def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch):
+    write_tasks(tmp_path / "tasks", 1)
+    (tmp_path / "tasks/broken").mkdir(parents=True)
+    (tmp_path / "tasks/broken/graph_list.txt").write_text("graphs/nowhere\n")
+    model = tiny.MODEL.replace("tmp_0 * in_1", "tmp_0.view(7, 7) * in_1")
+    failing = tiny.write_task(tmp_path / "tasks/failing", model)
+    lost = tiny.write_task(tmp_path / "tasks/lost")
+    tiny.candidate().write(failing / "pass_dir")
+    tiny.candidate().write(lost / "pass_dir")
+    real, asked = EvaluatorPool.evaluate, []
+
+    async def evaluate(pool, task_path, subject):
+        asked.append(task_path.name)
+        if task_path.name == "lost":
+            raise InfrastructureError("no device is fit")
+        return await real(pool, task_path, subject)
+
+    monkeypatch.setattr(EvaluatorPool, "evaluate", evaluate)
+    monkeypatch.setattr("passagent.bench.measure.RETRY_AFTER_S", (0.0, 0.0))
+    words = ["bench", "tasks", "--compiler", "pass_dir", *QUICK, "--out", "kept", "--json"]
+    code, out, err = call(*words)
+    assert code == 1
+    data = json.loads(out)
+    assert [result["task"] for result in data["results"]] == ["task1"]
+    reasons = {(item["task"], item["compiler"]): item["reason"] for item in data["failed"]}
+    assert list(reasons) == [("broken", None), ("failing", "pass_dir"), ("lost", "pass_dir")]
+    assert "graphs/nowhere: no such directory" in reasons["broken", None]
+    assert "failing/graphs/g0_float32" in reasons["failing", "pass_dir"]
+    assert reasons["lost", "pass_dir"] == "no device is fit"
+    assert asked.count("lost") == 3
+    assert (data["compilers"][0]["tasks"], data["compilers"][0]["asked"]) == (1, 4)
+    assert "3 not measured, such as broken" in one_line(err)
+
+    monkeypatch.setattr(EvaluatorPool, "evaluate", real)
+    code, out, _ = call(*words)  # the machine is well again
+    assert code == 1
+    assert [result["task"] for result in json.loads(out)["results"]] == ["lost", "task1"]
+
+
+@pytest.mark.slow
+def test_compilers_side_by_side(call, tmp_path):
+    subgraph = tiny.write_subgraph(tmp_path / "graph", [4, 64])
+    code, out, _ = call("bench", subgraph, *QUICK, "--set", "evaluator.interval=0.5", "--json")
+    assert code == 0
+    data = json.loads(out)
+    assert [(line["compiler"], line["dispatch"]) for line in data["compilers"]] == [
+        ("eager", "direct"),
+        ("inductor", "dynamo"),
+    ]
+    for line in data["compilers"]:
+        assert (line["tasks"], line["subgraphs"]) == (1, 1)
+        assert line["subgraph_cr"] == {"value": 1.0, "low": None, "high": None}
+    assert data["results_file"] == "runs/bench/graph-cpu-direct/results.jsonl"
+
+
+@pytest.mark.slow
+def test_a_search_on_each_task(call, tmp_path):
+    write_tasks(tmp_path, 1, with_passes=False)
+    few = ["--iters", "1", "--set", "search.islands=1", "--set", "search.finalists=0",
+           "--set", "agent.max_evaluations=1"]  # fmt: skip
+    words = ["bench", "task1", "--compiler", "run", *few, *QUICK, "--out", "kept", "--json"]
+    code, out, _ = call(*words)
+    assert code == 0
+    data = json.loads(out)
+    [result] = data["results"]
+    [line] = data["compilers"]
+    assert line["subgraphs"] == 3
+    stored = json.loads(call("show", result["run"], "--runs-dir", "kept/searches", "--json")[1])
+    assert (stored["state"], stored["task"]) == ("finished", "task1")
+    row = json.loads((tmp_path / "kept/results.jsonl").read_text())
+    assert row["evaluation"]["graphs"][0]["compiled_samples_ms"] != []
+    assert json.loads(call(*words)[1]) == data  # nothing is searched again
+
+
+# Going on
+
+
+def program(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    """`passagent bench` as a process of its own."""
+    command = [sys.executable, "-m", "passagent", "bench", "tasks", "--compiler", "pass_dir", *QUICK]
+    return subprocess.Popen(
+        [*command, "--out", "kept", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PASSAGENT_")}
+        | {"PYTHONPATH": os.pathsep.join([str(Path(cli.__file__).parents[1]), *filter(None, sys.path)])},
+    )
+
+
+def stop_after(
+    process: subprocess.Popen[str], file: Path, rows: int, number: signal.Signals
+) -> tuple[str, str]:
+    """Send a signal as soon as `rows` results are stored; stdout and stderr."""
+    deadline = time.monotonic() + 120
+    while not file.exists() or file.read_bytes().count(b"\n") < rows:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    return process.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_going_on_after_ctrl_c_and_after_a_kill(tmp_path):
+    write_tasks(tmp_path / "tasks", 3)
+    file = tmp_path / "kept/results.jsonl"
+    interrupted = program(tmp_path)
+    _, err = stop_after(interrupted, file, 1, signal.SIGINT)
+    assert interrupted.returncode == 130
+    [line] = err.splitlines()
+    assert "results.jsonl; the same command" in line and "goes on" in line
+    first = file.read_text()
+
+    killed = program(tmp_path)
+    stop_after(killed, file, 2, signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    before = file.read_text()
+    assert before.startswith(first)
+    with file.open("a") as torn:  # what a kill in the middle of a write leaves
+        torn.write(before.splitlines()[0][:1000])
+
+    rest = program(tmp_path, "--json")
+    out, err = rest.communicate(timeout=120)
+    assert rest.returncode == 0, err
+    data = json.loads(out)
+    assert [result["task"] for result in data["results"]] == ["task1", "task2", "task3"]
+    after = file.read_text()
+    assert after.startswith(before)
+    assert [json.loads(line)["task"] for line in after.splitlines()] == ["task1", "task2", "task3"]
+    assert "task1 pass_dir" not in err and "task3 pass_dir" in err
+
+
+def test_results_of_other_conditions_are_not_mixed(call, tmp_path):
+    write_tasks(tmp_path, 1)
+    words = ["bench", "task1", "--compiler", "pass_dir", *QUICK, "--out", "kept"]
+    assert call(*words)[0] == 0
+    lines = (tmp_path / "kept/results.jsonl").read_text()
+    code, _, err = call(*words, "--set", "evaluator.trials=11")
+    assert code == 2
+    assert "trials 10 (now 11); give another --out, or --fresh" in one_line(err)
+    row = json.loads(lines)
+    for name, other in [("evaluator", "0.0.1+cafe"), ("host", "elsewhere"), ("torch", "1.0")]:
+        changed = row | {"identity": row["identity"] | {name: other}}
+        (tmp_path / "kept/results.jsonl").write_text(json.dumps(changed) + "\n")
+        code, _, err = call(*words)
+        assert code == 2
+        assert f"{name} {other} (now {row['identity'][name]})" in one_line(err)
+    code, out, _ = call(*words, "--fresh")
+    assert code == 0
+    assert "0 of them made before" in out
+    assert json.loads((tmp_path / "kept/results.jsonl.old").read_text())["identity"]["torch"] == "1.0"
+    (tmp_path / "kept/results.jsonl").write_text("{}\n")
+    code, _, err = call(*words)
+    assert code == 2
+    assert "results.jsonl:1: not a result of passagent bench" in one_line(err)
+
+
+def test_changed_passes_are_measured(call, tmp_path):
+    [task] = write_tasks(tmp_path, 1)
+    words = ["bench", "task1", "--compiler", "pass_dir", *QUICK, "--out", "kept", "--json"]
+    first = json.loads(call(*words)[1])
+    tiny.candidate(body="    return torch.add(a, b)").write(task / "pass_dir")
+    second = json.loads(call(*words)[1])
+    assert (first["results"][0]["status"], second["results"][0]["status"]) == ("ok", "refused")
+    assert len((tmp_path / "kept/results.jsonl").read_text().splitlines()) == 2
+
+
+def test_one_process_at_a_time(call, tmp_path):
+    write_tasks(tmp_path, 1)
+    with open_results(tmp_path / "kept", {}):
+        code, _, err = call("bench", "task1", "--compiler", "pass_dir", *QUICK, "--out", "kept")
+    assert code == 2
+    assert "another passagent bench works here" in one_line(err)
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    values = GraphResult(name="g", dtype="float32", status="wrong_result", max_abs_diff=math.inf)
+    values.worst = Worst(output=0, index=[1], expected=1.0, got=math.nan)
+    row = Row(task="t", task_key="k", compiler="eager", subject="eager", identity={"a": 1}, at="now")
+    row.evaluation = evaluation([values])
+    Results(tmp_path, {"a": 1}).add(row)
+    [back] = Results(tmp_path, {"a": 1}).rows.values()
+    assert back.model_dump_json() == row.model_dump_json()
+    assert back.evaluation and math.isnan(back.evaluation.graphs[0].worst.got)  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match=r"a 1 \(now 2\)"):
+        Results(tmp_path, {"a": 2})

@@ -1,0 +1,71 @@
+"""What of the store and the knowledge goes into a prompt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+import tiny_search
+
+from passagent.commands import searching
+from passagent.config import AgentConfig
+from passagent.evaluator.result import Status
+from passagent.experience.diagnosis import LABELS
+from passagent.search import context
+from passagent.search.setup import stored_config
+from passagent.store import Store, episodes, nodes, runs
+
+
+def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
+    known: Any = SimpleNamespace(
+        config=SimpleNamespace(agent=AgentConfig(knowledge=limit)),
+        run=SimpleNamespace(device=device),
+        device_name=device_name,
+        task=SimpleNamespace(operators=["add", "layer_norm"]),
+    )
+    parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
+    return [p.path for p in context.passages(known, None if label == "start" else parent)]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_knowledge_is_for_the_target(label: str) -> None:
+    assert {*get_args(Status)} - {"ok"} < {*LABELS}
+    assert not any("triton" in path or "nvidia" in path for path in passages(label, "cpu", limit=50))
+    assert not any("cpp_kernel" in path or "cpu" in path for path in passages(label, "cuda:0", limit=50))
+    assert not any("h200" in path for path in passages(label, "cuda", "NVIDIA L40S", limit=50))
+    assert passages(label, "cuda", limit=0) == []
+
+
+def test_knowledge_is_for_the_diagnosis() -> None:
+    assert passages("memory_bound", "cuda")[0] == "guidance/memory.md"
+    assert passages("latency_bound", "cpu")[0] == "guidance/launch_cost.md"
+    assert passages("mismatch", "cpu")[0] == "constraints/pass_format.md"
+    assert passages("wrong_result", "cuda")[0] == "guidance/numerics.md"
+
+
+def test_attempts_are_the_nearest_and_the_others_are_counted(tmp_path: Path) -> None:
+    parts = searching.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
+    settings = tiny_search.settings(6, 2, 4)
+    task = tiny_search.write_task(tmp_path / "task")
+    searching.run(str(task), None, settings, str(tmp_path / "runs"), True, False, parts)
+    with Store.open(tmp_path / "runs") as store:
+        run = runs.find_run(store, "last")
+        made = [node for node in nodes.of_run(store, run.id) if node.island == 0]
+        for parent in made:
+            episode = replace(episodes.get_episode(store, parent.episode_id), parent_id=parent.id)
+            for limit in (0, 1, 3, 50):
+                config = stored_config(run)
+                agent = config.agent.model_copy(update={"siblings": limit})
+                known: Any = SimpleNamespace(
+                    store=store, run=run, config=config.model_copy(update={"agent": agent})
+                )
+                shown, more = context.attempts(known, episode, parent)
+                assert len(shown) <= limit
+                ids = [attempt.node_id for attempt in shown]
+                assert ids == sorted(ids) and parent.id not in ids
+                own = [node for node in made if node.id in ids]
+                assert more == (len(made) - len(own) - 1 if limit else 0)

@@ -1,0 +1,368 @@
+"""cuda_kernel: how arguments meet parameters, what device code may not ask for, what it computes on a GPU.
+
+Parsing, launchers and refusals by text need nothing; compiling needs NVRTC (`pip install passagent[cuda]`);
+only the tests marked `gpu` need a device.
+"""
+
+import ctypes
+
+import pytest
+import torch
+
+from passagent.errors import PassagentError
+from passagent.kernels import build_cuda, cuda_kernel
+from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
+from passagent.kernels.cuda_source import instantiate
+from passagent.kernels.toolchain import cache_dir
+
+SCALE = """
+// __global__ void scale(int wrong);
+template <class T>
+__global__ void __launch_bounds__(256)
+scale(T* __restrict__ out, const T *x, int64_t n, float by, bool negate) {
+  const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < n) store_f32(out + i, load_f32(x + i) * (negate ? -by : by));
+}"""
+ROWS = """
+#include <cuda_fp16.h>
+template <int BLOCK, typename T, typename U = float, bool FAST = true>
+__global__ void rows(const T x[], unsigned int n, long long m = 4, double eps = 1e-5) {}
+extern "C" __global__ void plain(float4* out, size_t n, unsigned long long int k, short s) {}
+"""
+
+
+def nvrtc() -> None:
+    """Skip the test where NVRTC or its headers are not installed."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "given", "expression", "types"),
+    [
+        (
+            SCALE,
+            "scale",
+            ("float*", "float*", "int64_t", "double", "bool"),
+            "scale<float>",
+            ["void*", "void*", "int64_t", "float", "bool"],
+        ),
+        (
+            SCALE,
+            "scale",
+            ("bfloat16*", "bfloat16*", "bool", "int64_t", "int64_t"),
+            "scale<bfloat16>",
+            ["void*", "void*", "int64_t", "float", "bool"],
+        ),
+        (
+            ROWS,
+            "rows<128>",
+            ("float16*", "int64_t", "int64_t", "double"),
+            "rows<128, float16>",
+            ["void*", "uint32_t", "int64_t", "double"],
+        ),
+        (
+            ROWS,
+            "plain",
+            ("float*", "int64_t", "int64_t", "int64_t"),
+            "plain",
+            ["void*", "uint64_t", "uint64_t", "int16_t"],
+        ),
+    ],
+)
+def test_arguments_meet_the_declared_parameters(source, name, given, expression, types):
+    instance = instantiate(source, name, given)
+    assert (instance.expression, instance.types) == (expression, types)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "given", "message"),
+    [
+        (SCALE, "other", ("float*",), "no kernel `__global__ void other"),
+        (SCALE, "scale", ("float*",), "1 arguments for the 5 parameters"),
+        (SCALE, "scale(", ("float*",), "is not the name of a kernel"),
+        (SCALE, "scale", ("float*", "float16*", "int64_t", "double", "bool"), "and T is float already"),
+        (SCALE, "scale", ("float*", "float*", "double", "double", "bool"), "argument 2 is a float"),
+        (SCALE, "scale", ("float*", "float*", "float*", "double", "bool"), "argument 2 is a float tensor"),
+        (
+            ROWS,
+            "rows",
+            ("float16*", "int64_t", "int64_t", "double"),
+            "template parameter BLOCK does not follow",
+        ),
+        ("__global__ void f(float* x) {}", "f", ("double*",), "argument 0 is a double tensor"),
+        ("__global__ void f(half x) {}", "f", ("double",), "neither a pointer nor a number"),
+        ("struct S {};\n__global__ void f(S x) {}", "f", ("int64_t",), "neither a pointer nor a number"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(source, name, given, message):
+    with pytest.raises(KernelBuildError, match=message.replace("(", r"\(")):
+        instantiate(source, name, given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "source"),
+    [
+        ("cuda_include", 1, "#include <cooperative_groups.h>"),
+        ("cuda_include", 2, '\n#include "/etc/passwd"'),
+        ("cuda_asm", 2, '__global__ void f() {\n  asm("exit;"); }'),
+        ("cuda_preprocessor", 1, "#pragma weak f = g"),
+        ("cuda_string", 1, '__global__ void f() { const char* s = "%d"; }'.replace("%d", "\\\\n")),
+    ],
+)
+def test_sources_that_ask_for_more_are_refused(rule, line, source):
+    with pytest.raises(KernelRefused) as caught:
+        build_cuda.check_source(source)
+    assert (caught.value.rule, caught.value.line) == (rule, line)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_one_line_says_so():
+    with pytest.raises(PassagentError, match="cuda_kernel needs a CUDA device"):
+        cuda_kernel(SCALE, "scale")[1, 32](torch.zeros(4), torch.zeros(4), 4, 1.0, False)
+
+
+@pytest.mark.parametrize("shape", [3, (1, 2, 3), ((1, 2, 3, 4), 1), (1, -1), (1.5, 2)])
+def test_a_grid_or_block_of_another_form_is_refused(shape):
+    with pytest.raises(TypeError, match="grid"):
+        cuda_kernel(SCALE, "scale")[shape]
+
+
+class Plan(ctypes.Structure):
+    """`struct plan` of launcher.h."""
+
+    _fields_ = (
+        ("launch", ctypes.c_void_p),
+        ("function", ctypes.c_void_p),
+        ("sizes", ctypes.c_uint32 * 6),
+        ("shared_limit", ctypes.c_uint32),
+    )
+
+
+def test_the_launcher_passes_what_the_parameters_declare(tmp_path):
+    given = ("float*", "int64_t", "int64_t", "double", "bool", "int64_t")
+    source = "__global__ void f(float* a, int b, size_t c, float d, bool e, double g) {}"
+    text = build_cuda.launcher_source(instantiate(source, "f", given), Signature(given))
+    (tmp_path / "kernel.cubin").write_bytes(b"an image")
+    library = ctypes.PyDLL(str(build_cuda.link(text, "_Z1f", tmp_path)))
+    assert ctypes.c_char.in_dll(library, "passagent_image").value == b"a"
+    kinds = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64, ctypes.c_float, ctypes.c_bool, ctypes.c_double]
+    seen: list[tuple] = []
+
+    def launch(function, *rest):
+        parameters = ctypes.cast(rest[8], ctypes.POINTER(ctypes.c_void_p))
+        values = [ctypes.cast(parameters[i], ctypes.POINTER(kind))[0] for i, kind in enumerate(kinds)]
+        seen.append((function, rest[:8], values))
+        return 7
+
+    c = ctypes
+    fake = c.PYFUNCTYPE(c.c_int, c.c_void_p, *[c.c_uint32] * 7, c.c_void_p, c.c_void_p, c.c_void_p)(launch)
+    call = library.passagent_launch
+    call.argtypes = [
+        c.c_void_p,
+        c.c_uint32,
+        c.c_void_p,
+        c.c_void_p,
+        c.c_int64,
+        c.c_int64,
+        c.c_double,
+        c.c_bool,
+    ]
+    call.argtypes = [*call.argtypes, c.c_int64]
+    plan = Plan(c.cast(fake, c.c_void_p).value, 99, (c.c_uint32 * 6)(1, 2, 3, 4, 5, 6), 1024)
+    assert call(c.byref(plan), 100, 55, 4096, -5, 1 << 40, 0.5, True, 3) == 7
+    assert seen == [(99, (1, 2, 3, 4, 5, 6, 100, 55), [4096, -5, 1 << 40, 0.5, True, 3.0])]
+    assert call(c.byref(plan), 2048, 55, 4096, -5, 1, 0.5, True, 3) == -1
+    assert call(c.byref(plan), 0, 55, 4096, 1 << 31, 1, 0.5, True, 3) == -3
+    assert call(c.byref(plan), 0, 55, 4096, 1, -1, 0.5, True, 3) == -4
+    plan.sizes[1] = 0
+    assert call(c.byref(plan), 0, 55, 4096, 1, 1, 0.5, True, 3) == 0
+    assert len(seen) == 1
+
+
+def test_a_kernel_is_compiled_once_for_each_signature_and_device():
+    nvrtc()
+    given = Signature(("float*", "float*", "int64_t", "double", "bool"))
+    path = build_cuda.build(SCALE, "scale", given, "sm_90")
+    made = path.stat().st_mtime_ns
+    assert path.parent == cache_dir() / "cuda"
+    assert build_cuda.build(SCALE, "scale", given, "sm_90").stat().st_mtime_ns == made
+    assert build_cuda.build(SCALE, "scale", given, "sm_80") != path
+
+
+def test_a_compile_error_names_the_source_line():
+    nvrtc()
+    source = "__global__ void broken(float* x) {\n  x[0] = undeclared;\n}"
+    with pytest.raises(KernelBuildError, match=r"broken\.cu\(2\).*undeclared"):
+        build_cuda.build(source, "broken", Signature(("float*",)), "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "source"),
+    [
+        ("cuda_state", 1, "__device__ int calls;\n__global__ void f(float* x) { x[0] = ++calls; }"),
+        ("cuda_state", 2, "__global__ void f(float* x) {\n  static int calls; x[0] = ++calls; }"),
+        (
+            "cuda_state",
+            1,
+            "__constant__ int c[1] = {1};\n"
+            "__device__ __noinline__ int up(int* p) { return atomicAdd(p, 1); }\n"
+            "__global__ void f(float* x) { x[0] = up(const_cast<int*>(c)); }",
+        ),
+        ("cuda_import", 2, "__global__ void f(float* x) {\n  *(float**)x = (float*)malloc(4); }"),
+        ("cuda_import", 1, '__global__ void f(float* x) { printf("a"); x[0] = 1; }'),
+        ("cuda_clock", 2, "__global__ void f(float* x) {\n  x[0] = clock64(); }"),
+    ],
+)
+def test_device_code_that_asks_for_more_is_refused(rule, line, source):
+    nvrtc()
+    with pytest.raises(KernelRefused) as caught:
+        build_cuda.build(source, "f", Signature(("float*",)), "sm_90")
+    assert (caught.value.rule, caught.value.line) == (rule, line)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "__constant__ float t[2] = {1, 2};\n__global__ void f(float* x) { x[0] = t[threadIdx.x & 1]; }",
+        "__global__ void f(float* x) {\n  extern __shared__ float s[]; s[0] = x[0]; x[0] = s[0]; }",
+        "#include <mma.h>\n#include <math_constants.h>\n#include <cstdint>\n"
+        "__global__ void f(float* x) { x[0] = CUDART_INF_F + FLT_MAX + INFINITY + M_PI; }",
+        "#define MAKE(T) __device__ T id_##T(T a) { return a; }\nMAKE(float)\n"
+        "__global__ void f(float* x) { x[0] = id_float(x[1]); }",
+        "#include <cuda_pipeline_primitives.h>\n__global__ void f(float* x) { __shared__ float s[4];\n"
+        "  __pipeline_memcpy_async(s, x, 16); __pipeline_commit(); __pipeline_wait_prior(0); x[0] = s[3]; }",
+    ],
+)
+def test_device_code_that_asks_for_nothing_is_compiled(source):
+    nvrtc()
+    assert build_cuda.build(source, "f", Signature(("float*",)), "sm_90").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("negate", [True, False])
+def test_one_template_serves_all_dtypes(dtype, negate):
+    kernel = cuda_kernel(SCALE, "scale")
+    x = torch.randn(10_007, device="cuda").to(dtype)
+    out = torch.empty_like(x)
+    kernel[(x.numel() + 255) // 256, 256](out, x, x.numel(), 1.7, negate)
+    want = (x.float() * (-1.7 if negate else 1.7)).to(dtype)
+    torch.testing.assert_close(out, want, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+)
+def test_integer_tensors_arrive_as_their_type(dtype):
+    kernel = cuda_kernel("template <class T> __global__ void f(int64_t* out, const T* x) { *out = *x; }", "f")
+    x = torch.tensor(1, device="cuda").to(dtype)
+    out = torch.zeros(1, dtype=torch.int64, device="cuda")
+    kernel[1, 1](out, x)
+    assert out.item() == 1
+
+
+@pytest.mark.gpu
+def test_scalars_arrive_as_the_declared_type():
+    kernel = cuda_kernel(
+        "__global__ void f(double* out, int a, int64_t b, unsigned c, float d, double e, bool g, short h) {\n"
+        "  out[0] = a; out[1] = double(b); out[2] = c; out[3] = d; out[4] = e; out[5] = g; out[6] = h; }",
+        "f",
+    )
+    out = torch.zeros(7, dtype=torch.float64, device="cuda")
+    kernel[1, 1](out, -3, 1 << 40, (1 << 32) - 1, 0.5, 2, True, -7)
+    assert out.tolist() == [-3, 2**40, 2**32 - 1, 0.5, 2, 1, -7]
+    with pytest.raises(OverflowError, match="argument 1"):
+        kernel[1, 1](out, 1 << 31, 1, 1, 0.5, 2, True, -7)
+    with pytest.raises(TypeError, match="argument 1 is a str"):
+        kernel[1, 1](out, "1", 1, 1, 0.5, 2, True, -7)
+    with pytest.raises(TypeError, match="cuda_kernel takes tensors on the current CUDA device"):
+        cuda_kernel("__global__ void f(double* out) {}", "f")[1, 1](out.cpu())
+
+
+@pytest.mark.gpu
+def test_grids_and_blocks_of_one_to_three_dimensions():
+    kernel = cuda_kernel(
+        "__global__ void f(int* out) {\n  atomicAdd(out, 1);\n"
+        "  atomicMax(out + 1, int(gridDim.x + 10 * gridDim.y + 100 * gridDim.z));\n"
+        "  atomicMax(out + 2, int(blockDim.x + 10 * blockDim.y + 100 * blockDim.z)); }",
+        "f",
+    )
+    for grid, block, want in [
+        (2, 3, [6, 112, 113]),
+        ((2,), (3, 2), [12, 112, 123]),
+        ((2, 3, 1), (1, 2, 3), [36, 132, 321]),
+        (0, 32, [0, 0, 0]),
+        ((4, 0), 32, [0, 0, 0]),
+    ]:
+        out = torch.zeros(3, dtype=torch.int32, device="cuda")
+        kernel[grid, block](out)
+        assert out.tolist() == want
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [1024, 48 * 1024, 64 * 1024, 96 * 1024])
+def test_dynamic_shared_memory_beyond_the_default(size):
+    kernel = cuda_kernel(
+        "__global__ void f(float* out, int n) { extern __shared__ float s[];\n"
+        "  for (int i = threadIdx.x; i < n; i += blockDim.x) s[i] = i; __syncthreads(); out[0] = s[n - 1]; }",
+        "f",
+    )
+    for _ in range(2):
+        out = torch.zeros(1, device="cuda")
+        kernel[1, 64](out, size // 4, shared=size)
+        assert out.item() == size // 4 - 1
+
+
+@pytest.mark.gpu
+def test_a_product_is_rounded_before_it_is_added():
+    kernel = cuda_kernel(
+        "__global__ void f(float* x) { x[3] = x[0] * x[1] + x[2]; x[4] = fmaf(x[0], x[1], x[2]); }", "f"
+    )
+    a = 1.0 + 2.0**-12
+    x = torch.tensor([a, a, -(1.0 + 2.0**-11), 0.0, 0.0], device="cuda")
+    kernel[1, 1](x)
+    assert x[3].item() == (x[0] * x[1] + x[2]).item() == 0.0
+    assert x[4].item() == 2.0**-24
+
+
+@pytest.mark.gpu
+def test_kernels_run_on_the_current_stream():
+    kernel = cuda_kernel(
+        "__global__ void f(float* x) { for (int i = 0; i < 1000; ++i) __nanosleep(1000); x[0] += 1; }", "f"
+    )
+    x = torch.zeros(1, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        kernel[1, 1](x)
+        x += 1
+        x *= 10
+    stream.synchronize()
+    assert x.item() == 20
+
+
+@pytest.mark.gpu
+def test_a_launch_that_fails_raises_in_cudas_words():
+    kernel = cuda_kernel("__global__ void f(float* x) { x[0] = 1; }", "f")
+    with pytest.raises(
+        RuntimeError, match=r"f\[\[1, 1, 1\], \[4096, 1, 1\]\]: CUDA error 1: invalid argument"
+    ):
+        kernel[1, 4096](torch.zeros(1, device="cuda"))
+
+
+@pytest.mark.gpu
+def test_round_to_and_vectors_agree_with_torch():
+    kernel = cuda_kernel(
+        "template <class T> __global__ void f(T* out, const T* x, float by) {\n"
+        "  auto v = load_vec<8>(x + 8 * threadIdx.x);\n"
+        "  for (int k = 0; k < 8; ++k) v[k] = T(round_to<T>(float(v[k]) * by) + 1.0f);\n"
+        "  store_vec<8>(out + 8 * threadIdx.x, v); }",
+        "f",
+    )
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.randn(256, device="cuda").to(dtype)
+        out = torch.empty_like(x)
+        kernel[1, 32](out, x, 0.3)
+        want = ((x.float() * torch.tensor(0.3, device="cuda")).to(dtype).float() + 1.0).to(dtype)
+        assert torch.equal(out, want)

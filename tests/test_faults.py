@@ -1,0 +1,380 @@
+"""Real faults, each of which may cost one candidate and nothing else: the next is judged right.
+
+The static inspection is left out here, so that what it would refuse meets the sandbox.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tiny import HONEST, KERNEL, candidate, write_subgraph
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator import process
+from passagent.evaluator.environment import import_path
+from passagent.evaluator.guards import static
+from passagent.evaluator.process import Worker
+from passagent.evaluator.referee import Referee
+from passagent.evaluator.sandbox import Limits
+from passagent.tasks.reader import load_task
+
+CONFIG = EvaluatorConfig(
+    warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=30, memory_gb=4, threads=1
+)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    root = tmp_path_factory.mktemp("task") / "silu_mul_add"
+    write_subgraph(root / "graphs" / "g0_float32", [4, 64])
+    (root / "graph_list.txt").write_text("graphs/g0_float32\n")
+    return load_task(root)
+
+
+@pytest.fixture(scope="module")
+def referee():
+    with Referee(CONFIG) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def no_inspection(monkeypatch):
+    monkeypatch.setattr(static, "inspect", lambda *_: [])
+
+
+def still_judges(referee, task):
+    """The next candidate is judged right, and of the one before no process and no file is left."""
+    result = referee.evaluate(task, candidate())
+    assert (result.status, result.graphs[0].matches) == ("ok", 1), result.error
+    zygote = referee._zygote
+    for spare in referee._spares:
+        spare.result()
+    assert len(_children(zygote._process.pid)) == 3  # the baseline's worker, and two for the next candidate
+    scratches = [path for path in zygote._scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")]
+    assert len(scratches) == 3
+    assert not list(Path("/dev/shm").glob("passagent*"))
+
+
+def _children(pid):
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields and int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def python(code, where="call"):
+    """A pass that runs `code` when it is called, or when it is loaded."""
+    imports = "import ctypes, io, os, signal, threading, time\nfrom passagent.kernels import cpp_kernel"
+    if where == "load":
+        return candidate(setup=f"{KERNEL}\n{code}", imports=imports)
+    lines = "".join(f"    {line}\n" for line in code.splitlines())
+    return candidate(lines + HONEST, imports=imports)
+
+
+def cpp(code):
+    return candidate(setup=KERNEL.replace("const float x", f"{code}\n    const float x"))
+
+
+WILD = "*reinterpret_cast<volatile int*>(8) = 1;"
+BLOCK_ALL = "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\nwhile True: pass"
+PIECES = "x = []\nwhile True: x.append(torch.empty(1 << 24))"
+SPAM = "while True: os.write(1, b'spam ' * 10000)"
+SPIN = "while True: sum(range(10**6))"
+FILL = "f = io.open('filler', 'wb')\nwhile True: f.write(bytes(1 << 20))"
+FAULTS = {
+    "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 2 s"),
+    "an infinite host loop": (python("while True: pass"), "timeout", "within 2 s"),
+    "an infinite loop at import": (python("while True: pass", "load"), "timeout", "within 2 s"),
+    "sleep": (python("time.sleep(10**6)"), "timeout", "within 2 s"),
+    "a process that blocks all signals": (python(BLOCK_ALL), "timeout", "within 2 s"),
+    "too much host memory": (python("torch.empty(1 << 38)"), "out_of_memory", "allocate"),
+    "too much memory, in pieces": (python(PIECES), "out_of_memory", ""),
+    "a segfault in C++": (cpp(WILD), "runtime_error", "died with SIGSEGV"),
+    "a segfault": (python("ctypes.string_at(8)"), "runtime_error", "died with SIGSEGV"),
+    "a segfault at import": (python("ctypes.string_at(8)", "load"), "load_error", "died with SIGSEGV"),
+    "endless recursion": (python("def f(): f()\nf()"), "runtime_error", "RecursionError"),
+    "abort": (python("os.abort()"), "runtime_error", "died with SIGABRT"),
+    "exit": (python("os._exit(0)"), "runtime_error", "exited with code 0"),
+    "exit at import": (python("os._exit(7)", "load"), "load_error", "exited with code 7"),
+    "sys.exit": (python("raise SystemExit(0)"), "runtime_error", "exited with code 1"),
+    "closed descriptors": (python("os.closerange(0, 1000)\nwhile True: pass"), "runtime_error", "broke off"),
+    "a fork bomb": (python("while True: os.fork()"), "runtime_error", "Operation not permitted"),
+    "a thread bomb": (
+        python("while True: threading.Thread(target=time.sleep, args=(10**6,), daemon=True).start()"),
+        "runtime_error",
+        "can't start new thread",
+    ),
+    "a disk filler": (python(FILL), "runtime_error", "No space left on device"),
+    "a disk filler at import": (python(FILL, "load"), "load_error", "No space left on device"),
+    "a log filler": (python(SPAM), "runtime_error", "more than 16 MB to its log"),
+    "processor time": (python(SPIN), "timeout", "1 s of processor time"),
+    "killing itself": (python("os.kill(os.getpid(), 9)"), "runtime_error", "Operation not permitted"),
+    "killing the zygote": (python("os.kill(os.getppid(), 9)"), "runtime_error", "Operation not permitted"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
+    bad, status, words = FAULTS[name]
+    cpu_s = 1 if "processor time" in words else 3600
+    limits = Limits(file=16 << 20, scratch=12 << 20, threads=200, cpu_s=cpu_s)
+    monkeypatch.setattr(process, "LIMITS", limits)
+    if words == "within 2 s":
+        monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 2.0}))
+    _drop_spares(referee)  # it was forked with the usual limits
+    result = referee.evaluate(task, bad)
+    assert (result.status, words in result.error) == (status, True), result.error
+    assert result.as_score is not None
+    assert result.as_score < 0.5
+    monkeypatch.undo()
+    _drop_spares(referee)
+    still_judges(referee, task)
+
+
+def _drop_spares(referee):
+    while referee._spares:
+        referee._spares.pop().result().kill()
+
+
+def killing(monkeypatch, referee, op, trusted, victim=lambda worker: worker.pid):
+    """Have somebody kill the victim while a worker (eager's if `trusted`) is at a request `op`."""
+    ask, killed = Worker.ask, []
+
+    def kill(worker):
+        os.kill(victim(worker), signal.SIGKILL)
+        if victim(worker) != worker.pid:
+            os.kill(worker.pid, signal.SIGCONT)
+
+    def asking(self, message, timeout_s, fds=()):
+        if message["op"] == op and (self is referee._baseline._worker) == trusted and not killed:
+            killed.append(victim(self))
+            os.kill(self.pid, signal.SIGSTOP)  # it is at it for as long as that takes
+            threading.Timer(0.05, kill, [self]).start()
+        return ask(self, message, timeout_s, fds)
+
+    monkeypatch.setattr(Worker, "ask", asking)
+    return killed
+
+
+OPS = [("load", False), ("graph", False), ("audit", False), ("run", False)]
+OPS += [("graph", True), ("float64", True), ("run", True)]
+
+
+@pytest.mark.parametrize(("op", "trusted"), OPS)
+def test_a_worker_killed_from_outside_is_nobodys_fault(op, trusted, referee, task, monkeypatch):
+    if trusted:
+        referee._baseline._worker.kill()  # so that another takes the subgraph anew
+    killed = killing(monkeypatch, referee, op, trusted)
+    with pytest.raises(InfrastructureError, match=r"SIGKILL|lost"):
+        referee.evaluate(task, candidate())
+    assert killed
+    monkeypatch.undo()
+    still_judges(referee, task)
+
+
+def test_a_spare_worker_that_was_killed_is_replaced(referee, task):
+    still_judges(referee, task)
+    spare = referee._spares[0].result()
+    os.kill(spare.pid, signal.SIGKILL)
+    _until(lambda: not spare.is_alive())
+    still_judges(referee, task)
+
+
+@pytest.mark.parametrize(("op", "trusted"), [("audit", False), ("run", True)])
+def test_a_killed_zygote_is_nobodys_fault(op, trusted, referee, task, monkeypatch):
+    zygote = referee._zygote
+    old, scratch = zygote._process.pid, zygote._scratch
+    if trusted:
+        referee._baseline._worker.kill()  # so that another takes the subgraph anew
+    killed = killing(monkeypatch, referee, op, trusted, lambda worker: zygote._process.pid)
+    with pytest.raises(InfrastructureError, match="lost"):
+        referee.evaluate(task, candidate())
+    assert killed == [old]
+    monkeypatch.undo()
+    still_judges(referee, task)
+    assert zygote._process.pid != old
+    assert not scratch.exists()
+
+
+def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
+    request = {"task": str(task.path), "files": cpp("for (volatile int k = 0; k < 2;) {}").files}
+    serve = subprocess.Popen(
+        [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | import_path() | {"TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    )
+    assert b"ready" in serve.stdout.readline()
+    serve.stdin.write(json.dumps(request).encode() + b"\n")
+    serve.stdin.flush()
+    (zygote,) = _until(lambda: _children(serve.pid))
+    workers = _until(lambda: len(_children(zygote)) == 4 and _children(zygote))
+    time.sleep(0.5)
+    serve.kill()
+    serve.wait()
+    _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [zygote, *workers]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def _until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return result
+
+
+FULL_DISK = """
+import os, sys
+from pathlib import Path
+from passagent.evaluator import sandbox
+disk = Path(os.environ["TMPDIR"])
+try:
+    sandbox._own_users()
+    sandbox._own_mounts(disk, sandbox.Limits(scratch=1 << 20, files=100))
+except OSError as error:
+    sys.exit(f"no mount namespace: {error}")
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator.referee import Referee
+from passagent.evaluator.result import Candidate
+from passagent.tasks.reader import load_task
+import tiny
+task = load_task(sys.argv[1])
+with Referee(EvaluatorConfig.model_validate_json(sys.argv[2])) as referee:
+    print(referee.evaluate(task, tiny.candidate()).status)
+    while referee._spares:
+        referee._spares.pop().result().kill()  # else it needs nothing of the disk
+    files = []
+    try:
+        while True:
+            files.append(disk / f"filler{len(files)}")
+            files[-1].touch()
+    except OSError as error:
+        print(error.strerror)
+    try:
+        print(referee.evaluate(task, tiny.candidate()).status)
+    except InfrastructureError as error:
+        print("infrastructure:", error)
+    for file in files:
+        file.unlink(missing_ok=True)
+    print(referee.evaluate(task, tiny.candidate()).status)
+print(os.listdir(disk))
+try:
+    for n in range(200): (disk / str(n)).touch()
+except OSError:
+    pass
+try:
+    Referee(EvaluatorConfig.model_validate_json(sys.argv[2]))
+except InfrastructureError as error:
+    print("infrastructure:", error)
+"""
+
+
+def test_a_full_disk_is_nobodys_fault(task, tmp_path):
+    """A real disk with room for 100 files, full while one candidate is judged, then free again."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    paths = os.pathsep.join([str(Path(__file__).parent), import_path()["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(task.path), CONFIG.model_dump_json()],
+        env=os.environ | {"PYTHONPATH": paths, "TMPDIR": str(disk)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if "no mount namespace" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6, done.stderr
+    assert [lines[0], lines[3], lines[4]] == ["ok", "ok", "[]"]
+    for line in (lines[2], lines[5]):
+        assert line.startswith("infrastructure: ")
+        assert "No space left on device" in line
+
+
+TRITON = """import torch, triton, triton.language as tl
+
+@triton.jit
+def kernel(out, a, b, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(a + i, mask=i < n).to(tl.float32)
+    y = tl.load(b + i, mask=i < n).to(tl.float32)
+    tl.store(out + i{offset}, x * tl.sigmoid(x) * y + 1.0, mask=i < n)
+{extra}
+"""
+LAUNCH = """    out = torch.empty_like(a)
+    n = a.numel()
+    kernel[(triton.cdiv(n, 256),)](out, a, b, n, BLOCK=256)
+    return out
+"""
+
+
+def triton_pass(before="", offset="", extra=""):
+    lines = f"    {before}\n" if before else ""
+    imports = "import ctypes" if "ctypes" in before else "import triton"
+    return candidate(lines + LAUNCH, TRITON.format(offset=offset, extra=extra), imports)
+
+
+ENDLESS = "    while tl.load(a) == tl.load(a): tl.atomic_add(out, 0.0)"
+GPU_FAULTS = {
+    "an illegal access": (triton_pass(offset=" + (1 << 42)"), "runtime_error", "illegal memory access"),
+    "an infinite kernel": (triton_pass(extra=ENDLESS), "timeout", "within"),
+    "too much memory": (triton_pass("torch.empty(1 << 42, device='cuda')"), "out_of_memory", ""),
+    "a segfault": (triton_pass("ctypes.string_at(8)"), "runtime_error", "died with SIGSEGV"),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GPU_FAULTS)
+def test_a_fault_on_the_gpu_costs_one_candidate(name, gpu_referee, task):
+    bad, status, words = GPU_FAULTS[name]
+    result = gpu_referee.evaluate(task, bad)
+    assert (result.status, words in result.error) == (status, True), result.error
+    good = gpu_referee.evaluate(task, triton_pass())
+    assert good.status == "ok", good.error
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "trusted"), [*OPS, ("lockstep", False), ("lockstep", True)])
+def test_a_killed_worker_of_the_gpu_is_nobodys_fault(op, trusted, gpu_referee, task, monkeypatch):
+    assert gpu_referee.evaluate(task, triton_pass()).status == "ok"
+    if trusted:
+        gpu_referee._baseline._worker.kill()
+    killed = killing(monkeypatch, gpu_referee, op, trusted)
+    with pytest.raises(InfrastructureError, match=r"SIGKILL|lost"):
+        gpu_referee.evaluate(task, triton_pass())
+    assert killed
+    monkeypatch.undo()
+    assert gpu_referee.evaluate(task, triton_pass()).status == "ok"
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_disappears_is_nobodys_fault(gpu_referee, task, monkeypatch):
+    """As far as that can be had: workers forked from now on see none."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    _drop_spares(gpu_referee)
+    with pytest.raises(InfrastructureError):
+        gpu_referee.evaluate(task, triton_pass())
+    monkeypatch.undo()
+    with suppress(InfrastructureError):  # the next candidate's worker was made meanwhile
+        gpu_referee.evaluate(task, triton_pass())
+    assert gpu_referee.evaluate(task, triton_pass()).status == "ok"
+
+
+@pytest.fixture(scope="module")
+def gpu_referee():
+    with Referee(CONFIG.model_copy(update={"device": "cuda", "timeout_s": 10.0})) as one:
+        yield one

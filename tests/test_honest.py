@@ -1,0 +1,51 @@
+"""Every honest design under tests/honest is judged for real, and accepted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cases import HERE, TASKS, Case, referees_of, suite, write_task
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.guards.static import inspect
+from passagent.tasks.reader import Task
+
+CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=30, memory_gb=6)
+DESIGNS = suite("honest")
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory) -> dict[str, Task]:
+    root = tmp_path_factory.mktemp("tasks")
+    return {name: write_task(root / name, name) for name in TASKS}
+
+
+@pytest.fixture(scope="module")
+def referees():
+    with referees_of(CONFIG) as on:
+        yield on
+
+
+def test_all_thirty_designs_are_here():
+    assert len(DESIGNS) >= 40
+    found = set()
+    for path in (HERE / "honest").glob("*.py"):
+        for numbers in re.findall(r"^# INTEGRITY.md, honest design (.+)$", path.read_text(), re.MULTILINE):
+            found |= {int(number) for number in numbers.split(",")}
+    assert found == set(range(1, 31))
+
+
+@pytest.mark.parametrize("case", DESIGNS)
+def test_an_honest_design_is_accepted(case: Case, referees, tasks):
+    result = referees(case.device).evaluate(tasks[case.task], case.candidate)
+    assert result.status == "ok", f"{result.error} {result.violations}"
+    assert all(graph.matches for graph in result.graphs)
+    if result.timing == "wall":
+        assert result.as_score is not None
+
+
+@pytest.mark.parametrize("case", [pytest.param(*design.values, id=design.id) for design in DESIGNS])
+def test_nothing_in_the_text_of_an_honest_design_is_refused(case: Case):
+    """Those for a GPU too, on any machine."""
+    assert inspect(case.candidate) == []

@@ -1,0 +1,87 @@
+"""What a candidate's modules hold between calls is found wherever it is hidden; constants may stay."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+
+from passagent.evaluator.guards.kept import Kept, held_tensors
+
+HEAD = (
+    "import functools\nimport itertools\nimport torch\nfrom pass_dir_under_test_helper import KEPT as FAR\n"
+)
+HIDING = {
+    "list": "KEPT = []\ndef call(x):\n    KEPT.append(x * 2)",
+    "replaced every time": "KEPT = [None]\ndef call(x):\n    KEPT[0] = x * 2",
+    "dict in a tuple": "KEPT = ({},)\ndef call(x):\n    KEPT[0][x.shape] = x * 2",
+    "loop variable": "KEPT = []\ndef call(x):\n    for kept in (KEPT,):\n        kept += [x * 2]",
+    "default argument": "def call(x, kept=[]):\n    kept.append(x * 2)",
+    "function attribute": "def call(x):\n    call.kept = x * 2",
+    "global": "KEPT = None\ndef call(x):\n    global KEPT\n    KEPT = x * 2",
+    "closure": "def make():\n    kept = []\n    def inner(x):\n        kept.append(x * 2)\n    return inner\n"
+    "call = make()",
+    "lru_cache": "@functools.lru_cache\ndef memo(x):\n    return x * 2\ndef call(x):\n    memo(x)",
+    "partial": "def put(kept, x):\n    kept.append(x * 2)\ncall = functools.partial(put, [])",
+    "generator": "def hold():\n    kept = []\n    while True:\n        x = yield\n        kept.append(x)\n"
+    "HOLD = hold()\nnext(HOLD)\ndef call(x):\n    HOLD.send(x * 2)",
+    "iterator": "LISTS = []\nITERATOR = itertools.cycle(LISTS)\ndef call(x):\n    LISTS.append(x * 2)",
+    "class": "class Space:\n    pass\ndef call(x):\n    Space.kept = x * 2",
+    "instance": "class Space:\n    pass\nSPACE = Space()\ndef call(x):\n    SPACE.kept = x * 2",
+    "view of a buffer": "BUFFER = torch.zeros(64)\ndef call(x):\n    BUFFER[: x.numel()].copy_(x.view(-1))",
+    "table written over": "TABLE = torch.tensor([1.0, 2.0, 3.0, 4.0])\ndef call(x):\n    TABLE.copy_(x)",
+    "helper module": "def call(x):\n    FAR.append(x * 2)",
+}
+HARMLESS = {
+    "nothing": "def call(x):\n    return x * 2",
+    "plans": "PLANS = {}\ndef call(x):\n    PLANS[x.shape, x.dtype] = (x.numel(), (1, 2), 'plan')",
+    "table": "TABLE = torch.tensor([1.0, 2.0])\ndef call(x):\n    return x * TABLE[0]",
+    "table made at the first call": "@functools.cache\ndef table(d):\n    return torch.tensor([1.0, 2.0])\n"
+    "def call(x):\n    return x * table(x.device)[0]",
+    "cached plan": "@functools.cache\ndef plan(n):\n    return n + 1\ndef call(x):\n    plan(x.numel())",
+}
+
+
+@pytest.fixture
+def load(monkeypatch):
+    def load(text: str):
+        for name, source in {"pass_dir_under_test_helper": "KEPT = []", "held.P": HEAD + text}.items():
+            module = types.ModuleType(name)
+            monkeypatch.setitem(sys.modules, name, module)
+            exec(compile(source, name, "exec"), vars(module))
+        monkeypatch.setitem(sys.modules, "held.helper", sys.modules["pass_dir_under_test_helper"])
+        return sys.modules["held.P"].call
+
+    return load
+
+
+def after_calls(call):
+    kept = Kept("held")
+    for value in (1.0, 2.0):
+        call(torch.full((4,), value))
+    kept.remember()
+    for value in (3.0, 4.0):
+        call(torch.full((4,), value))
+    return kept.changed()
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_a_tensor_that_is_kept_is_found(name, load):
+    found = after_calls(load(HIDING[name]))
+    assert {(violation.rule, violation.file) for violation in found} <= {
+        ("kept_tensor", "P.py"),
+        ("kept_tensor", "helper.py"),
+    }
+    assert found
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_plans_and_constants_may_stay(name, load):
+    assert after_calls(load(HARMLESS[name])) == []
+
+
+def test_the_walk_stays_with_the_candidate(load):
+    load("import torch as library\nfrom torch.nn import functional as F\ndef call(x):\n    return x")
+    assert list(held_tensors("held")) == []

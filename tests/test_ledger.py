@@ -1,0 +1,175 @@
+"""What was paid is in the ledger, once, to the token: under faults of the server and death of the process."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import multiprocessing.process
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import paid_run
+import pytest
+import tiny_search
+from test_resume import holds_run
+from wire_server import FAULTS, WireServer
+
+from passagent.store import Store, episodes, nodes, runs
+
+FORKS = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> Iterator[None]:
+    """Processes are forked from one that has imported everything: a start takes no time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        FORKS.set_forkserver_preload(["paid_run", "passagent.commands.searching", "openai", "anthropic"])
+        yield
+
+
+def start(server: WireServer, tmp_path: Path, *words: object) -> multiprocessing.process.BaseProcess:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "ANTHROPIC"))}
+    addresses = {"OPENAI_BASE_URL": f"{server.url}/v1", "ANTHROPIC_BASE_URL": server.url}
+    environment = kept | addresses | paid_run.SECRETS
+    process = FORKS.Process(
+        target=paid_run.child, args=(environment, str(tmp_path / "out"), [str(word) for word in words])
+    )
+    process.start()
+    return process
+
+
+def finish(process: multiprocessing.process.BaseProcess, tmp_path: Path) -> str:
+    process.join(120)
+    said = (tmp_path / "out").read_text()
+    assert process.exitcode == 0, said[-3000:]
+    return said
+
+
+def ledger(store: Store, run_id: str) -> dict[str, list[dict[str, object]]]:
+    """The run's rows by state."""
+    found = collections.defaultdict(list)
+    for row in store.rows(
+        "SELECT calls.*, seed FROM calls JOIN episodes ON episodes.id = episode_id WHERE calls.run_id = :run",
+        {"run": run_id},
+    ):
+        found[row["state"]].append(row)
+    return found
+
+
+def check_ledger(runs_dir: Path, server: WireServer, iters: int) -> collections.Counter[str]:
+    """The ledger is the server's: every token, every paid reply once, but for what was lost in flight."""
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        assert run.state == "finished"
+        rows = ledger(store, run.id)
+        assert "started" not in rows
+        # what the server sent whole more often than once was under way when a process died
+        sent = collections.Counter(entry.key for entry in server.ledger if entry.is_whole)
+        usage = {e.key: (e.input_tokens, e.output_tokens) for e in server.ledger if e.is_whole}
+        lost = collections.Counter(key_of(store, row) for row in rows["lost"])
+        again = {key: count - 1 for key, count in sent.items() if count > 1}
+        assert all(count <= lost[key] for key, count in again.items()), (again, lost)
+        # a broken reply in flight at that moment was billed, too: its row is among the lost
+        broken_again = billed_and_lost(server, rows["lost"], store)
+        extra = [sum(usage[key][i] * n for key, n in again.items()) for i in (0, 1)]
+        for i, kind in enumerate(("input_tokens", "output_tokens")):
+            counted = sum(row[kind] for state in rows.values() for row in state)
+            assert counted == getattr(run, kind)
+            missing = server.billed[i] - extra[i] - counted
+            assert 0 <= missing <= broken_again[i]
+            if not rows["lost"]:
+                assert missing == 0
+        # each step of each episode was paid once
+        done = [(row["episode_id"], row["step"]) for row in rows["done"]]
+        assert len(done) == len(set(done)) == 5 * iters
+        of_steps = store.rows(
+            "SELECT episode_id, seq, input_tokens FROM steps WHERE output_tokens IS NOT NULL"
+        )
+        assert {(s["episode_id"], s["seq"]) for s in of_steps} == set(done)
+        # and no node is lost
+        assert nodes.unfinished(store, run.id) == []
+        assert len(nodes.of_run(store, run.id)) == 2 * iters
+        states = store.rows("SELECT state, steps FROM episodes")
+        assert len(states) == iters and all(row == {"state": "done", "steps": 5} for row in states)
+        return collections.Counter({state: len(found) for state, found in rows.items()})
+
+
+def key_of(store: Store, row: dict[str, object]) -> tuple[object, int]:
+    """The server's name for the request of a row: the episode's seed and the number of the reply."""
+    said = episodes.conversation(store, row["episode_id"])[: row["step"] - 1]
+    return row["seed"], sum(message["role"] == "assistant" for message in said)
+
+
+def billed_and_lost(server: WireServer, lost: list[dict[str, object]], store: Store) -> tuple[int, int]:
+    """What the server billed for broken replies to requests that were lost in flight, at most."""
+    keys = {key_of(store, row) for row in lost}
+    broken = [entry for entry in server.ledger if entry.key in keys and not entry.is_whole]
+    return sum(e.input_tokens for e in broken), sum(e.output_tokens for e in broken)
+
+
+@pytest.mark.parametrize(
+    ("model", "iters", "settings"),
+    [
+        ("openai/m-1", 50, []),
+        ("openai/m-1", 12, ["model.api=responses"]),
+        ("anthropic/m-1", 12, []),
+        ("openai/m-1", 12, ["model.stream=false"]),
+    ],
+)
+def test_three_in_ten_requests_fail(tmp_path: Path, model: str, iters: int, settings: list[str]) -> None:
+    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
+    with WireServer(paid_run.brain, share=0.3, seed=5) as server:
+        process = start(server, tmp_path, "run", task, runs_dir, iters, 4, model, *settings)
+        said = finish(process, tmp_path)
+        counts = check_ledger(runs_dir, server, iters)
+    assert counts["done"] == 5 * iters
+    assert sum(counts.values()) == len(server.ledger)
+    assert counts["lost"] == 0
+    assert counts["failed"] > iters / 2
+    if "model.api=responses" not in settings:  # there only the last event tells the usage
+        assert counts["broken"] > 2
+    assert {entry.fault for entry in server.ledger} - {None} == set(FAULTS)
+    assert "Traceback" not in said
+    assert_no_secret(tmp_path / "out", runs_dir)
+    with Store.open(runs_dir) as store:
+        errors = store.rows("SELECT error FROM calls WHERE error LIKE '%not now%'")
+        assert errors and all("redacted" in row["error"] or "<" in row["error"] for row in errors)
+
+
+def assert_no_secret(out: Path, runs_dir: Path) -> None:
+    """No planted secret is in what was printed or in any file of the runs: database, logs, objects."""
+    files = [path for path in (out, *runs_dir.rglob("*")) if path.is_file()]
+    assert any(path.name == "passagent.db" for path in files) and any(path.suffix == ".log" for path in files)
+    for path in files:
+        for name, secret in paid_run.SECRETS.items():
+            assert secret.encode() not in path.read_bytes(), (path, name)
+
+
+def test_killed_and_resumed_twenty_times(tmp_path: Path) -> None:
+    task, runs_dir, rng = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs", random.Random(3)
+    with WireServer(paid_run.brain, share=0.3, seed=7, seconds=0.05) as server:
+        process = start(server, tmp_path, "run", task, runs_dir, 30, 4, "openai/m-1")
+        for _ in range(20):
+            while process.exitcode is None and not begun(runs_dir, process.pid):
+                time.sleep(0.02)
+            time.sleep(rng.random() * 0.2)
+            assert process.exitcode is None, (tmp_path / "out").read_text()[-3000:]
+            process.kill()
+            process.join()
+            process = start(server, tmp_path, "resume", "last", runs_dir)
+        said = finish(process, tmp_path)
+        counts = check_ledger(runs_dir, server, 30)
+    assert 5 <= counts["lost"] <= 20 * 4
+    assert "model calls were lost, under way when the process died" in said
+
+
+def begun(runs_dir: Path, pid: int | None) -> bool:
+    """Whether the process has the run, and asks for replies."""
+    if not (runs_dir / "passagent.db").exists() or not holds_run(runs_dir, pid or 0):
+        return False
+    with Store.open(runs_dir) as store:
+        return bool(store.row("SELECT 1 FROM calls WHERE state = 'started'"))

@@ -1,0 +1,144 @@
+"""Two real processes that call in strict alternation, and what frees one of them when the other fails."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from passagent.evaluator import calls, lockstep
+from passagent.evaluator.lockstep import Turn, TurnLost
+
+
+def in_another_process(work):
+    """Run `work()` in a forked process; its pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def ended(pid, within_s=20.0):
+    """The exit code of a process; it is killed if it does not end in time."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise AssertionError("the other side still waits")
+
+
+def graph(name: bytes, pipe: int, work_s=0.0, seen=None) -> calls.Graph:
+    """A subgraph whose calls write the side's name into the pipe."""
+
+    def call(x):
+        os.write(pipe, name)
+        if work_s:
+            time.sleep(work_s)
+        if seen is not None:
+            seen.append(x.tolist())
+        return (x + 1,)
+
+    live = [torch.zeros(4)]
+    return calls.Graph(call, None, None, False, [0], live, [[torch.arange(64.0)]], None, [])
+
+
+def groups(count, length=6, skip=2, keep=None):
+    core = min(os.sched_getaffinity(0))
+    return [
+        {"core": core, "set": 0, "skip": skip, "keep": keep,
+         "windows": [[(number * length + i) % 60] for i in range(length)]}
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def side(number, name, fd, pipe, given_, **options):
+    turn = Turn(os.dup(fd))
+    try:
+        return calls.lockstep(graph(name, pipe, **options), given_, [0], number, turn)
+    except BaseException:
+        turn.abort()
+        raise
+    finally:
+        turn.close()
+
+
+@pytest.mark.parametrize("work_s", [0.0, 0.0005])
+def test_two_processes_call_in_strict_alternation(work_s):
+    fd, (out, into) = Turn.create(), os.pipe()
+    everywhere, seen = os.sched_getaffinity(0), []
+    other = in_another_process(lambda: side(1, b"B", fd, into, groups(5), work_s=3 * work_s))
+    reports, kept = side(0, b"A", fd, into, groups(5, keep=3), seen=seen, work_s=work_s)
+    assert ended(other) == 0
+    os.close(into)
+    assert os.read(out, 1000) == b"ABBA" * 15
+    os.close(out)
+    os.close(fd)
+    assert os.sched_getaffinity(0) == everywhere
+    assert seen == [[float(start + i) for i in range(4)] for start in range(30)]  # fresh before each call
+    assert [len(report["samples"]) for report in reports] == [4] * 5
+    assert [one.copies[0].tolist() for one in kept] == [
+        [6 * n + 3 + i + 1.0 for i in range(4)] for n in range(5)
+    ]
+    for report in reports:
+        assert report["held"] >= sum(report["samples"])
+        assert report["without"] >= 4 * 3 * work_s * 1e9  # what the other side took is in it
+
+
+def test_an_abort_frees_the_other_side():
+    fd, (out, into) = Turn.create(), os.pipe()
+
+    def gives_up():
+        turn = Turn(os.dup(fd))
+        turn.wait(1)
+        turn.abort()
+
+    other = in_another_process(gives_up)
+    begun = time.monotonic()
+    with pytest.raises(TurnLost):
+        side(0, b"A", fd, into, groups(5))
+    assert time.monotonic() - begun < lockstep._PATIENCE_S / 4
+    assert ended(other) == 0
+    for one in (fd, out, into):
+        os.close(one)
+
+
+def test_an_abort_during_the_others_turn_is_seen_too(monkeypatch):
+    monkeypatch.setattr(lockstep, "_PATIENCE_S", 1.0)
+    fd = Turn.create()
+    mine, theirs = Turn(os.dup(fd)), Turn(fd)
+    theirs.abort()
+    mine.give()
+    begun = time.monotonic()
+    with pytest.raises(TurnLost):
+        mine.wait(2)
+    assert time.monotonic() - begun < 0.5
+
+
+def test_a_dead_partner_is_waited_for_in_vain_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr(lockstep, "_PATIENCE_S", 0.3)
+    fd, (out, into) = Turn.create(), os.pipe()
+
+    def dies():
+        turn = Turn(os.dup(fd))
+        turn.wait(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    other = in_another_process(dies)
+    everywhere = os.sched_getaffinity(0)
+    with pytest.raises(TurnLost):
+        side(0, b"A", fd, into, groups(5))
+    assert ended(other) == -signal.SIGKILL
+    assert os.read(out, 100) == b"A"
+    assert os.sched_getaffinity(0) == everywhere
+    for one in (fd, out, into):
+        os.close(one)

@@ -1,0 +1,354 @@
+"""Streams by the real SDKs: whole ones say what a whole reply says, broken ones are never taken for whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from test_models_wire import ASK, KEY, TOOL, Server, ask, error_body, server
+from wire_server import FAULTS, PAID, Said, WireServer, event, message_of, stream_of
+
+from passagent.config import ModelConfig
+from passagent.errors import InfrastructureError, UsageError
+from passagent.models import open_model
+from passagent.models.retry import ContextOverflow, Retrying, Transient
+from passagent.models.sse import events
+from passagent.models.types import Message, Reply, Usage
+
+__all__ = ["server"]
+
+APIS = {"chat": "openai", "responses": "openai", "anthropic": "anthropic"}
+SSE = {"content-type": "text/event-stream; charset=utf-8"}
+SAID = Said(
+    "look:", [("a", "file_editor", '{"path": "x.py"}'), ("b", "file_editor", '{"path": "日本"}')], 100, 20, 64
+)
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{name}_API_KEY", KEY)
+        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
+
+
+def try_once(url: str, api: str, messages: list[Message] | None = None, **config: Any) -> Reply:
+    """One request, without retries."""
+
+    async def go() -> Reply:
+        base = url + ("" if api == "anthropic" else "/v1")
+        choice = None if api == "anthropic" else api
+        model = open_model(ModelConfig(name=f"{APIS[api]}/m-1", base_url=base, api=choice, **config))
+        assert isinstance(model, Retrying)
+        try:
+            return await model.inner.complete(messages or ASK, [TOOL])
+        finally:
+            await model.close()
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_stream_says_what_a_whole_reply_says(api: str) -> None:
+    with WireServer(lambda body: SAID) as there:
+        streamed, whole = (try_once(there.url, api, stream=flag) for flag in (True, False))
+        assert [body.get("stream") for _, _, body in there.requests] == [True, None]
+    assert streamed == whole
+    assert streamed.message["content"] == "look:"
+    assert [(c["id"], json.loads(c["arguments"])) for c in streamed.message["tool_calls"]] == [
+        ("a", {"path": "x.py"}),
+        ("b", {"path": "日本"}),
+    ]
+    assert (streamed.usage, streamed.stop_reason) == (Usage(100, 20, 64), "tools")
+
+
+def test_streaming_is_for_long_replies(server: Server) -> None:
+    for limit, stream, sent in (
+        (16000, None, True),
+        (1000, None, None),
+        (1000, True, True),
+        (16000, False, None),
+    ):
+        server.answers = [(200, {}, message_of("chat", SAID))]
+        ask(server, "openai", max_output_tokens=limit, stream=stream)
+        body = server.bodies()[-1]
+        assert body.get("stream") == sent
+        assert ("stream_options" in body) == bool(sent)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_every_way_to_cut_a_stream_is_noticed(server: Server, api: str) -> None:
+    """Nothing but a reply whose stop reason and usage have arrived is whole, wherever the stream ends."""
+    pieces = list(stream_of(api, SAID))
+    enough = max(i for i, (_, usage) in enumerate(pieces) if usage) + 1
+    for kept in range(len(pieces) + 1):
+        server.answers = [(200, SSE, b"".join(data for data, _ in pieces[:kept]))]
+        if kept >= enough:
+            assert try_once(server.url, api).usage == Usage(100, 20, 64)
+            continue
+        with pytest.raises(Transient) as caught:
+            try_once(server.url, api)
+        said = [usage for _, usage in pieces[:kept] if usage]
+        usage = caught.value.usage
+        assert (usage.input_tokens, usage.output_tokens) == said[-1] if usage else not said
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("fault", PAID)
+@pytest.mark.parametrize("stream", [True, False])
+def test_broken_replies_are_tried_again_and_counted(api: str, fault: str, stream: bool) -> None:
+    with WireServer(lambda body: SAID) as there:
+        faults = iter([fault, None])
+        there.fault = lambda: next(faults)  # type: ignore[method-assign]
+        with pytest.raises(Transient) as caught:
+            try_once(there.url, api, stream=stream)
+        assert try_once(there.url, api, stream=stream).stop_reason == "tools"
+        billed = there.ledger[0]
+    usage = caught.value.usage or Usage()
+    assert (usage.input_tokens, usage.output_tokens) == (billed.input_tokens, billed.output_tokens)
+    assert KEY not in str(caught.value) and "\n" not in str(caught.value)
+    assert fault in FAULTS
+
+
+def failing(api: str, code: str, message: str) -> bytes:
+    """A stream that ends in the API's own kind of error."""
+    pieces = [data for data, _ in stream_of(api, SAID)][:2]
+    inner = {"message": message, "code": code}
+    response = {"status": "failed", "output": [], "error": inner, "usage": None}
+    name, data = {
+        "chat": ("", {"error": inner}),
+        "anthropic": ("error", {"type": "error", "error": {"type": code, "message": message}}),
+        "responses": ("response.failed", {"type": "response.failed", "response": response}),
+    }[api]
+    return b"".join([*pieces, event(api, name, data)])
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "is_rate_limit"),
+    [
+        ("server_error", f"broke with {KEY}", Transient, False),
+        ("overloaded_error", "busy", Transient, True),
+        ("rate_limit_exceeded", "slow down", Transient, True),
+        (
+            "context_length_exceeded",
+            "Your input exceeds the context window of this model",
+            ContextOverflow,
+            None,
+        ),
+        ("insufficient_quota", "pay first", UsageError, None),
+    ],
+)
+def test_errors_inside_a_stream(
+    server: Server, api: str, code: str, message: str, kind: type[Exception], is_rate_limit: bool | None
+) -> None:
+    server.answers = [(200, SSE, failing(api, code, message))]
+    with pytest.raises(kind) as caught:
+        try_once(server.url, api)
+    assert KEY not in str(caught.value)
+    assert getattr(caught.value, "is_rate_limit", None) == is_rate_limit
+
+
+def test_a_bare_error_event_of_responses_is_an_error(server: Server) -> None:
+    """The SDK raises nothing there."""
+    data = {"type": "error", "code": "server_error", "message": "it broke", "sequence_number": 3}
+    server.answers = [(200, SSE, event("responses", "error", data))]
+    with pytest.raises(Transient, match="it broke"):
+        try_once(server.url, "responses")
+
+
+def test_a_reply_that_never_ends_is_given_up() -> None:
+    with (
+        WireServer(lambda body: SAID, seconds=1.0) as there,
+        pytest.raises(Transient, match=r"within 0\.2 s"),
+    ):
+        try_once(there.url, "chat", timeout_s=0.2)
+
+
+def test_arguments_cut_at_the_limit_stay_what_they_are(server: Server) -> None:
+    cut = [
+        data.replace(b'"tool_use", "stop_sequence"', b'"max_tokens", "stop_sequence"')
+        for data, _ in stream_of("anthropic", Said("", [("a", "file_editor", '{"path": "x.py"}')]))
+    ]
+    half = next(i for i, data in enumerate(cut) if b"input_json_delta" in data) + 1
+    server.answers = [(200, SSE, b"".join([*cut[:half], *cut[half + 1 :]]))]
+    reply = try_once(server.url, "anthropic")
+    assert (reply.stop_reason, reply.message["tool_calls"][0]["arguments"]) == ("length", '{"path":')
+    server.answers = [(200, {}, message_of("anthropic", SAID))]
+    result = {"role": "tool", "tool_call_id": "a", "name": "file_editor", "content": "cut"}
+    try_once(server.url, "anthropic", [*ASK, reply.message, result])
+    assert server.bodies()[-1]["messages"][1]["content"][0]["input"] == {"invalid_json": '{"path":'}
+
+
+def test_calls_that_all_have_index_0(server: Server) -> None:
+    """Ollama and others number nothing."""
+    deltas = [
+        {
+            "tool_calls": [
+                {
+                    "index": 0,
+                    "id": i,
+                    "function": {"name": "file_editor", "arguments": json.dumps({"path": i})},
+                }
+            ]
+        }
+        for i in "ab"
+    ]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    end = {
+        "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 1},
+    }
+    server.answers = [(200, SSE, b"".join(f"data: {json.dumps(c)}\n\n".encode() for c in (*chunks, end)))]
+    calls = try_once(server.url, "chat").message["tool_calls"]
+    assert [(c["id"], c["arguments"]) for c in calls] == [("a", '{"path": "a"}'), ("b", '{"path": "b"}')]
+
+
+def test_thinking_goes_back_with_its_signature_after_a_stream(server: Server) -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "hm, so", "signature": "c2lnbmVk"},
+        {"type": "redacted_thinking", "data": "b3BhcXVl"},
+        {"type": "tool_use", "id": "a", "name": "file_editor", "input": {"path": "x.py"}},
+    ]
+    deltas = [
+        [{"type": "thinking_delta", "thinking": t} for t in ("hm,", " so")]
+        + [{"type": "signature_delta", "signature": "c2lnbmVk"}],
+        [],
+        [{"type": "input_json_delta", "partial_json": t} for t in ('{"path"', ': "x.py"}')],
+    ]
+    empty = [{"type": "thinking", "thinking": "", "signature": ""}, blocks[1], {**blocks[2], "input": {}}]
+    sent: list[dict[str, Any]] = [
+        {
+            "type": "message_start",
+            "message": {"content": [], "usage": {"input_tokens": 7, "output_tokens": 1}},
+        }
+    ]
+    for index, block in enumerate(empty):
+        sent.append({"type": "content_block_start", "index": index, "content_block": block})
+        sent += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas[index]]
+        sent.append({"type": "content_block_stop", "index": index})
+    sent.append(
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}
+    )
+    stream = b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in sent)
+    server.answers = [(200, SSE, stream), (200, {}, message_of("anthropic", SAID))]
+    reply = try_once(server.url, "anthropic")
+    assert reply.usage == Usage(7, 9)
+    result = {"role": "tool", "tool_call_id": "a", "name": "file_editor", "content": "seen"}
+    try_once(server.url, "anthropic", [*ASK, reply.message, result])
+    assert server.bodies()[1]["messages"][1] == {"role": "assistant", "content": blocks}
+
+
+def test_reasoning_items_go_back_as_they_came(server: Server) -> None:
+    server.answers = [(200, {}, message_of("responses", SAID))] * 2
+    reply = try_once(server.url, "responses")
+    results = [
+        {"role": "tool", "tool_call_id": name, "name": "file_editor", "content": f"seen {name}"}
+        for name in "ab"
+    ]
+    try_once(server.url, "responses", [*ASK, reply.message, *results])
+    first, second = server.bodies()
+    assert first["instructions"] == "be exact"
+    assert first["input"] == [{"role": "user", "content": "go"}]
+    assert (first["store"], first["include"]) == (False, ["reasoning.encrypted_content"])
+    assert second["input"][1:5] == message_of("responses", SAID)["output"]
+    assert second["input"][5] == {"type": "function_call_output", "call_id": "a", "output": "seen a"}
+
+
+def test_refused_thinking_is_left_out_from_then_on(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "old"}
+    said: Message = {"role": "assistant", "content": "x", "tool_calls": []}
+    said["raw"] = {"anthropic": [thinking, {"type": "text", "text": "x"}]}
+    messages = [*ASK, said, {"role": "user", "content": "more"}]
+    refusal = error_body("messages.1.content.0: Invalid `signature` in `thinking` block")
+    server.answers = [(400, {}, refusal), (200, {}, message_of("anthropic", SAID))]
+    try_once(server.url, "anthropic", messages)
+    turns = [body["messages"][1]["content"] for body in server.bodies()]
+    assert turns == [[thinking, {"type": "text", "text": "x"}], [{"type": "text", "text": "x"}]]
+    assert caplog.text.count("refuses 'thinking'") == 1
+
+
+def test_a_server_that_streams_nothing_with_tools(server: Server) -> None:
+    refusal = error_body("`stream` is not supported with tools")
+    server.answers = [(400, {}, refusal), (200, {}, message_of("chat", SAID))]
+    assert ask(server, "openai").stop_reason == "tools"
+    assert ["stream" in body for body in server.bodies()] == [True, False]
+
+
+def test_a_server_that_counts_nothing_is_asked_once_more_and_then_estimated(server: Server) -> None:
+    silent = {**message_of("chat", SAID), "usage": None}
+    server.answers = [(200, {}, silent)] * 3
+    reply = ask(server, "openai", times=2)
+    assert len(server.requests) == 3
+    assert reply.usage.is_estimate
+    assert reply.usage.input_tokens > 50
+    # one that counts is not believed when it does not
+    server.answers = [
+        (200, {}, message_of("chat", SAID)),
+        (200, {}, silent),
+        (200, {}, message_of("chat", SAID)),
+    ]
+    assert not ask(server, "openai", times=2).usage.is_estimate
+    assert len(server.requests) == 6
+
+
+def test_a_refusal_is_one_in_every_api(server: Server) -> None:
+    chat = message_of("chat", Said("no"))
+    chat["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "no"}
+    response = message_of("responses", Said("no"))
+    response["output"] = [{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]
+    message = {**message_of("anthropic", Said("no")), "stop_reason": "refusal"}
+    for api, body in (("chat", chat), ("responses", response), ("anthropic", message)):
+        server.answers = [(200, {}, body)]
+        reply = try_once(server.url, api)
+        assert (reply.stop_reason, reply.message["content"]) == ("refusal", "no")
+
+
+def test_incomplete_responses(server: Server) -> None:
+    body = message_of("responses", SAID)
+    body |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    body["output"] = [*body["output"][:1]]  # cut off while it reasoned
+    server.answers = [(200, {}, body), (200, {}, message_of("responses", SAID))]
+    reply = try_once(server.url, "responses")
+    assert reply.stop_reason == "length"
+    try_once(
+        server.url,
+        "responses",
+        [*ASK, {**reply.message, "content": "x"}, {"role": "user", "content": "go on"}],
+    )
+    assert all(item.get("type") != "reasoning" for item in server.bodies()[1]["input"])
+
+
+def test_openai_itself_is_asked_through_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for base_url, api, path in ((None, None, "responses"), (None, "chat", "chat/completions")):
+        with WireServer() as there:
+            config = ModelConfig(name="openai/m-1", base_url=base_url, api=api)
+            model = open_model(config)
+            assert isinstance(model, Retrying)
+            model.inner._client.base_url = f"{there.url}/v1/"  # type: ignore[attr-defined]
+            asyncio.run(model.complete(ASK, [TOOL]))
+            assert there.requests[0][0] == f"/v1/{path}"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 7, 1000])
+def test_events_come_whole_however_they_are_cut(cut: int) -> None:
+    first = 'event: a\r\ndata: {"x":\r\ndata:  "日"}\r\n\r\n'
+    text = f"{first}: note\ndata: two\n\nevent: c\rdata: 3\r\rdata: end".encode()
+
+    async def chunks() -> Any:
+        for at in range(0, len(text), cut):
+            yield text[at : at + cut]
+
+    async def read() -> list[tuple[str, bytes]]:
+        return [found async for found in events(chunks())]
+
+    assert asyncio.run(read()) == [
+        ("a", '{"x":\n "日"}'.encode()), ("", b"two"), ("c", b"3"), ("", b"end")
+    ]  # fmt: skip
+
+
+def test_the_last_try_is_told_in_one_line(server: Server) -> None:
+    server.answers = [(200, SSE, b"data: {}\n\n")] * 3
+    with pytest.raises(InfrastructureError, match="gave up after 3 tries"):
+        ask(server, "openai")

@@ -1,0 +1,399 @@
+"""The pool: a device measures one thing at a time, faults are retried, sick devices quarantined."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError, TaskError, UsageError
+from passagent.evaluator import health, nvml, pool
+from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
+from passagent.evaluator.pool import EvaluatorPool, SubjectLost
+
+CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=30, memory_gb=6)
+SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget_s": 3.0})
+"""Some seconds for a subgraph."""
+MISSING = Device("cuda:7", "GPU-test-missing", "none")
+PROGRAM = """
+import asyncio, json, sys, time
+sys.path.insert(0, {tests!r})
+import tiny
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.pool import EvaluatorPool
+
+async def main():
+    pool = EvaluatorPool(EvaluatorConfig.model_validate_json(sys.argv[1]), tell=lambda text: None)
+    watch = asyncio.create_task(tell_pid(pool))
+    evaluation = await pool.evaluate(sys.argv[2], tiny.candidate())
+    print(json.dumps([evaluation.status, time.time() - evaluation.seconds, time.time()]), flush=True)
+    await pool.close()
+
+async def tell_pid(pool):
+    while pool._seats[0].owner.pid is None:
+        await asyncio.sleep(0.01)
+    print(pool._seats[0].owner.pid, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return tiny.write_subgraph(tmp_path_factory.mktemp("task") / "silu_mul_add", [4, 64])
+
+
+@pytest.fixture(autouse=True)
+def _own_locks(tmp_path_factory, monkeypatch):
+    """No test waits for another program's measurements."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
+
+
+@pytest.fixture
+def own_cpu():
+    """A CPU with a lock of its own, beside that of `cpu`."""
+    return Device("cpu", "cpu-a", "cpu")
+
+
+@pytest.fixture
+def quick_pauses(monkeypatch):
+    monkeypatch.setattr(pool, "PAUSES_S", (0.5, 1.0))
+
+
+def run(work):
+    """`work(told)` on an event loop, and what was told."""
+    told: list[str] = []
+    return asyncio.run(work(told)), told
+
+
+def other_process(task: Path, config: EvaluatorConfig) -> subprocess.Popen[str]:
+    """A process with a pool of its own on `cpu`; it prints its owner's pid, then the outcome."""
+    program = PROGRAM.format(tests=str(Path(__file__).parent))
+    command = [sys.executable, "-c", program, config.model_dump_json(), str(task)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below `pid`."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            parents[int(entry.name)] = health._parent(int(entry.name))
+    below = {pid} if pid else set()
+    while more := {child for child, parent in parents.items() if parent in below} - below:
+        below |= more
+    return below - {pid}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(condition, seconds: float = 30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not come true"
+        time.sleep(0.05)
+
+
+def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> threading.Thread:
+    """Kill -9 the first device's process `times` times, each a while after it came up with its workers."""
+
+    def kill() -> None:
+        for _ in range(times):
+            wait_for(lambda: (pid := evaluators._seats[0].owner.pid) and len(descendants(pid)) >= 3, 60)
+            time.sleep(after_s)
+            pid = evaluators._seats[0].owner.pid
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda pid=pid: evaluators._seats[0].owner.pid != pid, 60)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_killed_evaluator_costs_nobody_anything(task, own_cpu):
+    async def work(told):
+        evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
+        thread = kill_owner(evaluators, 1)
+        try:
+            return await evaluators.evaluate(task, tiny.candidate())
+        finally:
+            await evaluators.close()
+            thread.join()
+
+    evaluation, told = run(work)
+    assert evaluation.status == "ok"
+    assert len(told) == 1 and "died with SIGKILL" in told[0]
+
+
+def test_what_ends_every_evaluator_is_named(task, own_cpu):
+    async def work(told):
+        evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
+        thread = kill_owner(evaluators, 3)
+        try:
+            with pytest.raises(SubjectLost) as error:
+                await evaluators.evaluate(task, tiny.candidate())
+            thread.join()
+            assert evaluators._seats[0].quarantine is None
+            return str(error.value)
+        finally:
+            await evaluators.close()
+
+    message, told = run(work)
+    name = f"candidate {tiny.candidate().key[:12]}"
+    assert name in message and "died with SIGKILL" in message and "3 times" in message
+    assert [line for line in told if line.startswith(name)], told
+
+
+def test_the_evaluator_and_its_workers_end_with_their_parent(task):
+    process = other_process(task, SLOW)
+    owner = int(process.stdout.readline())
+    wait_for(lambda: len(descendants(owner)) >= 3)
+    below = descendants(owner)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(map(is_alive, below | {owner})))
+
+
+def test_neither_a_cancelled_evaluation_nor_a_broken_task_leaves_an_answer_behind(task, own_cpu, tmp_path):
+    broken = tiny.write_task(tmp_path / "broken", tiny.MODEL.replace("tmp_1 + 1.0", "tmp_1.nonsense()"))
+
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append)
+        try:
+            first = asyncio.create_task(evaluators.evaluate(task, tiny.candidate()))
+            while len(descendants(evaluators._seats[0].owner.pid or 0)) < 3:
+                await asyncio.sleep(0.05)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            with pytest.raises(TaskError):
+                await evaluators.evaluate(broken, tiny.candidate())
+            wrong = tiny.candidate("    return torch.empty_like(a)")
+            return wrong, await evaluators.evaluate(task, wrong)
+        finally:
+            await evaluators.close()
+
+    (wrong, evaluation), told = run(work)
+    assert evaluation.candidate == wrong.key and evaluation.status != "ok"
+    assert told == []
+
+
+def test_two_processes_never_measure_on_the_cpu_at_once(task):
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, tell=told.append)
+        try:
+            assert (await evaluators.evaluate(task, tiny.candidate())).status == "ok"
+            other = other_process(task, CONFIG)
+            spans = []
+            while other.poll() is None:
+                evaluation = await evaluators.evaluate(task, tiny.candidate())
+                spans.append((time.time() - evaluation.seconds, time.time()))
+            lines = other.stdout.read().splitlines()
+            return spans, json.loads(lines[-1])
+        finally:
+            await evaluators.close()
+
+    (spans, (status, start, end)), _ = run(work)
+    assert status == "ok"
+    overlap = max(min(end, ended) - max(start, started) for started, ended in spans)
+    assert overlap < 0.2 * (end - start), "two evaluations at once"
+
+
+def test_a_waiting_process_says_for_whom_and_is_next():
+    device = Device("cpu", "cpu-queue", "cpu")
+    first, second, third = DeviceLock(device), DeviceLock(device), DeviceLock(device)
+    assert first.try_acquire()
+    assert not second.try_acquire()
+    assert f"pid {os.getpid()} " in second.holder()
+    first.release()
+    assert not first.try_acquire() and not third.try_acquire(), "the second was there before"
+    assert second.try_acquire()
+    assert not first.try_acquire()
+    second.release()
+    assert first.try_acquire()
+    first.release()
+    with measuring_on(device):
+        assert not third.try_acquire()
+    assert third.try_acquire()
+    third.release()
+
+
+def test_a_lock_ends_with_its_process():
+    device = Device("cpu", "cpu-dead", "cpu")
+    program = (
+        "import sys, time\nfrom passagent.evaluator.devices import *\n"
+        f"lock = DeviceLock({device!r})\nprint(lock.try_acquire(), flush=True)\ntime.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "True\n"
+    lock = DeviceLock(device)
+    assert not lock.try_acquire()
+    assert f"pid {process.pid} " in lock.holder()
+    process.kill()
+    process.wait()
+    assert lock.try_acquire()
+    lock.release()
+
+
+def test_two_devices_measure_side_by_side_and_do_the_work_of_a_sick_one(task, own_cpu):
+    devices = [MISSING, own_cpu, Device("cpu", own_cpu.uuid + "-b", "cpu")]
+
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, devices, told.append)
+        try:
+            all_three = [evaluators.evaluate(task, tiny.candidate()) for _ in range(3)]
+            results = await asyncio.gather(*all_three)
+            return results, evaluators._seats, [seat.owner.pid for seat in evaluators._seats]
+        finally:
+            await evaluators.close()
+
+    (results, (sick, *healthy), pids), told = run(work)
+    assert [(r.status, r.device) for r in results] == [("ok", "cpu")] * 3
+    assert pids[0] is None and all(pids[1:]) and pids[1] != pids[2]
+    assert [seat.quarantine for seat in healthy] == [None, None]
+    assert "a kernel on cuda:7 failed" in sick.quarantine.reason
+    assert any(line.startswith("cuda:7 is quarantined for 5 s: ") for line in told)
+
+
+def test_without_a_fit_device_the_reason_is_told_and_it_is_tried_again(task, quick_pauses):
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, [MISSING], told.append)
+        try:
+            with pytest.raises(InfrastructureError) as error:
+                await evaluators.evaluate(task, tiny.candidate())
+            first = evaluators._seats[0].quarantine
+            await asyncio.sleep(0.6)
+            with pytest.raises(InfrastructureError):
+                await evaluators.evaluate(task, tiny.candidate())
+            return str(error.value), first, evaluators._seats[0].quarantine
+        finally:
+            await evaluators.close()
+
+    (message, first, second), _ = run(work)
+    assert message.startswith("no device is fit: cuda:7 is quarantined since ")
+    assert "a kernel on cuda:7 failed" in message and "tried again in" in message
+    assert (first.times, second.times) == (1, 2)
+
+
+def test_an_evaluator_that_does_not_start_is_quarantined_until_it_does(
+    task, own_cpu, quick_pauses, tmp_path, monkeypatch
+):
+    culprit = tmp_path / "sitecustomize.py"
+    culprit.write_text(
+        "import os, sys\nif 'passagent.evaluator.zygote' in sys.orig_argv:\n"
+        "    print('no zygote today', file=sys.stderr, flush=True)\n    os._exit(3)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append)
+        try:
+            with pytest.raises(InfrastructureError) as error:
+                await evaluators.evaluate(task, tiny.candidate())
+            culprit.unlink()
+            await asyncio.sleep(0.6)
+            return str(error.value), await evaluators.evaluate(task, tiny.candidate())
+        finally:
+            await evaluators.close()
+
+    (message, evaluation), _ = run(work)
+    assert "cpu is quarantined" in message and "does not start" in message and "no zygote today" in message
+    assert evaluation.status == "ok"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cuda:7", "cuda:0,cuda:7", "cpu,cpu", "cpu:0", "cuda:x", "cuda:0,cpu", "", "tpu", "cuda:99", "cpu:1"],
+)
+def test_a_device_that_is_not_here_is_a_usage_error(text):
+    with pytest.raises(UsageError, match=r"^--device "):
+        EvaluatorPool(CONFIG.model_copy(update={"device": text}))
+
+
+def test_the_cpu_is_one_device():
+    assert [device.name for device in find_devices("cpu")] == ["cpu"]
+    assert find_device("cpu").uuid == "cpu"
+
+
+def test_the_health_check_ends_orphaned_workers():
+    name = "passagent.evaluator.zygote"
+    program = "import subprocess as s, sys; n = s.DEVNULL; sleep = 'import time; time.sleep(99)'; "
+    program += f"print(s.Popen([sys.executable, '-c', sleep, {name!r}], stdout=n, stderr=n).pid)"
+    started = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    orphan = int(started.stdout)
+    if not health._adopts(health._parent(orphan)):
+        os.kill(orphan, signal.SIGKILL)
+        pytest.skip("orphans are adopted by another process here")
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", name])
+    try:
+        assert orphan in health.orphaned_workers()
+        assert asyncio.run(health.check(find_device("cpu"), quick=True)) is None
+        wait_for(lambda: not is_alive(orphan))
+        assert is_alive(child.pid), "it has a parent"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_health_check_that_dies_says_why(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise OSError('libtorch is gone')")
+    monkeypatch.setattr(health, "import_path", lambda: {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
+    problem = asyncio.run(health.check(find_device("cpu")))
+    assert problem == "the health check failed: OSError: libtorch is gone"
+
+
+def test_the_state_of_the_cpu():
+    state = health.device_state("cpu")
+    assert state["load_1m"] >= 0
+    assert not health.is_throttled({"before": state, "after": state})
+
+
+def test_which_throttling_makes_a_device_sick():
+    names = nvml.throttle_names(0x1 | 0x4 | 0x40)  # idle, software power cap, hardware thermal slowdown
+    assert names == ["power_cap", "hw_thermal_slowdown"]
+    assert health.is_throttled({"before": {"throttle": []}, "after": {"throttle": names}})
+    assert not health.is_throttled({"after": {"throttle": ["power_cap"]}})
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_found_healthy_and_its_state_is_told():
+    device = find_device("cuda")
+    assert find_devices("cuda:all")[0] == device
+    assert asyncio.run(health.check(device)) is None
+    state = health.device_state("cuda:0")
+    assert {"sm_mhz", "mem_mhz", "temperature_c", "power_w", "throttle"} <= set(state)
+    assert nvml.gpu_problem("GPU-00000000-0000-0000-0000-000000000000") is not None
+
+
+@pytest.mark.gpu
+def test_a_pool_on_a_gpu_survives_a_killed_evaluator(task):
+    async def work(told):
+        evaluators = EvaluatorPool(SLOW.model_copy(update={"device": "cuda:all"}), tell=told.append)
+        pid = None
+        try:
+            first = asyncio.create_task(evaluators.evaluate(task, "eager"))
+            while (pid := evaluators._seats[0].owner.pid) is None:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(5)
+            os.kill(pid, signal.SIGKILL)
+            return await first
+        finally:
+            await evaluators.close()
+
+    evaluation, told = run(work)
+    assert evaluation.status == "ok"
+    assert told

@@ -1,0 +1,163 @@
+"""Answers from the store: equal subjects on equal tasks under equal conditions, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+import tiny_search
+from test_search import finish, open_tiny, store, task  # noqa: F401 (fixtures)
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator import known
+from passagent.evaluator.devices import Device
+from passagent.evaluator.known import environment_key, evaluate, keep, recall
+from passagent.evaluator.pool import SubjectLost
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.store import nodes, runs
+from passagent.tasks import load_task
+
+CANDIDATE = Candidate(tiny_search.candidate_files("one"))
+CONFIG = EvaluatorConfig()
+
+
+def changed(evaluation: Evaluation, **fields: object) -> Evaluation:
+    return evaluation.model_copy(update=fields)
+
+
+@pytest.fixture
+def evaluation():
+    return tiny_search.judge(CANDIDATE)
+
+
+def test_an_equal_candidate_is_answered(store, task, evaluation):  # noqa: F811
+    here = environment_key(CONFIG)
+    assert recall(store, task, CANDIDATE, here) is None
+    number = keep(store, task, CANDIDATE, here, evaluation)
+    found = recall(store, task, Candidate(dict(CANDIDATE.files)), here)
+    assert (found.id, found.evaluation, found.from_store) == (
+        number,
+        evaluation.model_copy(update={"task": "task"}),
+        True,
+    )
+    assert recall(store, task, Candidate(CANDIDATE.files | {"more.py": ""}), here) is None
+    assert recall(store, task, "eager", here) is None
+    assert recall(store, task, CANDIDATE, "elsewhere") is None
+
+
+def test_a_task_is_equal_by_its_content(store, task, evaluation, tmp_path):  # noqa: F811
+    here = environment_key(CONFIG)
+    keep(store, task, CANDIDATE, here, evaluation)
+    copy = tmp_path / "elsewhere" / "renamed"
+    shutil.copytree(task.path, copy)
+    assert recall(store, load_task(copy), CANDIDATE, here).evaluation.task == "renamed"
+    for name in ("weight_meta.py", "model.py"):
+        file = copy / "graphs" / "g" / name
+        before = file.read_text()
+        file.write_text(before + "\n")
+        assert recall(store, load_task(copy), CANDIDATE, here) is None, name
+        file.write_text(before)
+    (copy / "graphs" / "g" / "input_tensor_constraints.py").write_text(
+        "dynamic_dim_constraint_symbols = []\n"
+    )
+    assert recall(store, load_task(copy), CANDIDATE, here) is None
+
+
+def test_what_is_no_measurement_is_not_reused(store, task, evaluation):  # noqa: F811
+    here = environment_key(CONFIG)
+    unstable = [graph.model_copy(update={"unstable": True}) for graph in evaluation.graphs]
+    keep(store, task, CANDIDATE, here, changed(evaluation, graphs=unstable))
+    keep(store, task, CANDIDATE, here, changed(evaluation, status="infrastructure", as_score=None))
+    keep(store, task, CANDIDATE, here, changed(evaluation, evaluator_version="0.0.0+older"))
+    assert recall(store, task, CANDIDATE, here) is None
+    first = keep(store, task, CANDIDATE, here, evaluation)
+    second = keep(store, task, CANDIDATE, here, evaluation)
+    keep(store, task, CANDIDATE, here, changed(evaluation, graphs=unstable))
+    assert first < recall(store, task, CANDIDATE, here).id == second
+
+
+def test_fresh_measures_again(store, task):  # noqa: F811
+    evaluator, here = tiny_search.FastEvaluator(), environment_key(CONFIG)
+    found = [
+        asyncio.run(evaluate(evaluator.evaluate, store, task, CANDIDATE, here, fresh))
+        for fresh in (0, 0, 1, 0)
+    ]
+    assert [one.from_store for one in found] == [False, True, False, True]
+    assert len(evaluator.asked) == 2
+    assert found[3].id == found[2].id > found[1].id == found[0].id
+
+
+def test_conditions_that_make_another_key(monkeypatch):
+    base = environment_key(CONFIG)
+    assert environment_key(EvaluatorConfig()) == base
+    for changes in (
+        {"trials": 50},
+        {"dispatch": "dynamo"},
+        {"threads": 7},
+        {"b": 0.2},
+        {"host_extensions": True},
+    ):
+        assert environment_key(EvaluatorConfig(**changes)) != base
+    machine = {
+        "node": lambda: monkeypatch.setattr(known.platform, "node", lambda: "other"),
+        "python": lambda: monkeypatch.setattr(known.platform, "python_version", lambda: "3.99"),
+        "torch": lambda: monkeypatch.setattr(known, "_version", lambda name: "9.9"),
+        "cpu": lambda: monkeypatch.setattr(known, "device_name", lambda name: "other"),
+        "compiler": lambda: monkeypatch.setattr(known, "_compiler", lambda: "other"),
+    }
+    for name, change in machine.items():
+        with monkeypatch.context():
+            known._machine.cache_clear()
+            change()
+            assert environment_key(CONFIG) != base, name
+        monkeypatch.undo()
+    known._machine.cache_clear()
+    assert environment_key(CONFIG) == base
+
+
+def test_gpus_of_one_model_are_one_condition(monkeypatch):
+    def key(device: str, model: str = "H200", driver: str = "570.1") -> str:
+        known._machine.cache_clear()
+        monkeypatch.setattr(known, "find_devices", lambda text: [Device(text, "GPU-x", model)])
+        monkeypatch.setattr(known.nvml, "driver_version", lambda: driver)
+        return environment_key(EvaluatorConfig(device=device))
+
+    base = key("cuda:0")
+    assert base == key("cuda:1") == key("cuda:all")
+    assert len({base, key("cuda:0", "H100"), key("cuda:0", driver="580.1"), environment_key(CONFIG)}) == 4
+    known._machine.cache_clear()
+
+
+class Losing(tiny_search.FastEvaluator):
+    """Loses some candidates for good."""
+
+    async def evaluate(self, task_path, candidate):
+        if tiny_search.share("lost", candidate.key) < 0.3:
+            raise SubjectLost("three evaluators ended")
+        return await super().evaluate(task_path, candidate)
+
+
+def test_a_candidate_that_ends_every_evaluator_does_not_end_the_search(store, task):  # noqa: F811
+    session = open_tiny(store, task, evaluator=Losing(), islands=2, iters=8, seed=1)
+    assert finish(session).state == "finished"
+    found = nodes.of_run(store, session.run.id)
+    lost = [node for node in found if node.status == "infrastructure"]
+    assert lost and {node.state for node in found} == {"done"}
+    assert all(node.as_score is None for node in lost)
+
+
+class Sick(tiny_search.FastEvaluator):
+    """No device is fit."""
+
+    async def evaluate(self, task_path, candidate):
+        raise InfrastructureError("no device is fit")
+
+
+def test_a_machine_without_a_fit_device_ends_the_search(store, task, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("passagent.search.candidates.RETRY_AFTER_S", (0.0, 0.0))
+    session = open_tiny(store, task, evaluator=Sick(), islands=1, iters=2)
+    with pytest.raises(InfrastructureError, match="no device is fit"):
+        finish(session)
+    assert runs.get_run(store, session.run.id).state == "failed"

@@ -1,0 +1,380 @@
+"""The sandbox, from inside: code in a real worker tries what it may not do, and what honest work needs.
+
+The static inspection is left out: a candidate's module runs whatever it likes here.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from passagent.evaluator import landlock, process, sandbox, seccomp
+from passagent.evaluator.process import WorkerDied, Zygote
+from passagent.evaluator.result import MANIFEST
+from passagent.evaluator.sandbox import Limits
+
+LAYERS = [
+    "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",
+    "resource_limits", "no_new_privileges", "no_capabilities", "not_dumpable", "dies_with_parent", "landlock",
+    "seccomp",
+]  # fmt: skip
+HEADERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm-generic/unistd.h")
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    one = Zygote("cpu", 2)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def layers(zygote):
+    """Names of the layers that are on here."""
+    worker = zygote.fork(4.0)
+    worker.kill()
+    assert list(worker.protections) == LAYERS
+    assert all(said == "on" or said.startswith("off: ") for said in worker.protections.values())
+    return {name for name, said in worker.protections.items() if said == "on"}
+
+
+def test_layers_are_on_where_the_kernel_has_them(layers):
+    """Asked of the kernel by other means; without this a layer that broke would only skip its tests."""
+    if Path("/proc/sys/kernel/seccomp/actions_avail").exists():
+        assert "seccomp" in layers
+    if ctypes.CDLL(None).syscall(444, None, 0, 1) >= 2:
+        assert "landlock" in layers
+    if subprocess.run(["unshare", "-Urmni", "true"], capture_output=True, check=False).returncode == 0:
+        assert {"user_namespace", "network_namespace", "ipc_namespace", "private_scratch"} <= layers
+    assert set(LAYERS) - layers <= {
+        "seccomp", "landlock", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",
+    }  # fmt: skip
+
+
+def load(worker, code):
+    """What the worker says to a candidate whose module is `code`: the error's message."""
+    request = {"op": "load", "device": "cpu", "compiler": None, "single_replacement_func": True}
+    files = {"P.py": "import ctypes, io, os\n" + code, MANIFEST: '["P"]'}
+    return worker.ask(request | {"files": files}, 60).message["error"]["message"]
+
+
+def attempt(zygote, code, memory_gb=4.0):
+    """(message, log) of a candidate whose module is `code`."""
+    worker = zygote.fork(memory_gb)
+    try:
+        return load(worker, code), worker.log()
+    finally:
+        worker.kill()
+
+
+def call(number, *arguments):
+    """Code that makes a system call and raises if it fails."""
+    values = ", ".join(f"ctypes.c_long({a})" if isinstance(a, int) else str(a) for a in arguments)
+    invoke = f"n = ctypes.CDLL(None, use_errno=True).syscall({', '.join([str(number), values])})"
+    return f"{invoke}\nif n < 0: raise OSError(ctypes.get_errno(), 'denied')"
+
+
+def number(name):
+    column = seccomp._MACHINES[os.uname().machine][1]
+    return seccomp._CALLS[name][column]
+
+
+DENIED = {
+    "fork": ("os.fork()", "clone"),
+    "spawn": ("os.posix_spawn('/bin/true', ['true'], {})", "clone"),
+    "exec": ("os.execv('/bin/true', ['true'])", "execve"),
+    "a socket": ("import socket\nsocket.socket()", "socket"),
+    "a local socket": ("import socket\nsocket.socket(socket.AF_UNIX)", "socket"),
+    "signal the parent": ("os.kill(os.getppid(), 0)", "kill"),
+    "signal everybody": ("os.kill(-1, 0)", "kill"),
+    "kill itself as if from outside": ("os.kill(os.getpid(), 9)", "kill"),
+    "a signal with data": (call(number("rt_sigqueueinfo"), "os.getppid()", 0, 0), "rt_sigqueueinfo"),
+    "trace": (call(number("ptrace"), 16, "os.getppid()", 0, 0), "ptrace"),
+    "read others' memory": (
+        call(number("process_vm_readv"), "os.getppid()", 0, 0, 0, 0, 0), "process_vm_readv"
+    ),
+    "new users": (call(number("unshare"), 0x10000000), "unshare"),
+    "mount": (call(number("mount"), 0, 0, 0, 0, 0), "mount"),
+    "another root": ("os.chroot('.')", "chroot"),
+    "bpf": (call(number("bpf"), 0, 0, 0), "bpf"),
+    "io_uring": (call(number("io_uring_setup"), 1, 0), "io_uring_setup"),
+    "counters": (call(number("perf_event_open"), 0, 0, -1, -1, 0), "perf_event_open"),
+    "a handle on the parent": ("os.pidfd_open(os.getppid())", "pidfd_open"),
+    "personality": (call(number("personality"), 0), "personality"),
+    "slow the parent down": ("os.sched_setaffinity(os.getppid(), {0})", "sched_setaffinity"),
+    "its priority": ("os.setpriority(os.PRIO_USER, 0, 19)", "setpriority"),
+    "the parent's limits": (
+        "import resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU)", "prlimit64"
+    ),
+    "a descriptor's signal": ("import fcntl\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())", "fcntl"),
+    "to outlive its parent": (call(number("prctl"), 1, 0, 0, 0, 0), "prctl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_a_denied_call_fails_and_is_named_in_the_log(name, zygote, layers):
+    if "seccomp" not in layers:
+        pytest.skip("no seccomp here")
+    code, denied = DENIED[name]
+    message, log = attempt(zygote, code)
+    assert re.match(r"P.py:\d+: PermissionError|P.py:\d+: OSError: \[Errno 1\]", message), message
+    assert f"the sandbox denied the system call {denied}\n" in log
+
+
+def test_what_the_filter_does_not_know_does_not_exist(zygote, layers):
+    if "seccomp" not in layers:
+        pytest.skip("no seccomp here")
+    assert "[Errno 38]" in attempt(zygote, call(100_000))[0]
+    assert "[Errno 38]" in attempt(zygote, call(435, 0, 0))[0]  # clone3: glibc then uses clone
+
+
+def test_numbers_of_system_calls_are_the_headers():
+    if not all(path.exists() for path in HEADERS):
+        pytest.skip("no kernel headers here")
+    for column, path in enumerate(HEADERS):
+        known = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text()))
+        for name, numbers in seccomp._CALLS.items():
+            if numbers[column] is not None and name in known:
+                assert int(known[name]) == numbers[column], (name, path)
+
+
+def test_both_machines_filters_are_well_formed():
+    for machine in seccomp._MACHINES:
+        for cuda in (False, True):
+            code = seccomp.filter_code(machine, 7, cuda, 0x00050001)
+            steps = [code[i : i + 8] for i in range(0, len(code), 8)]
+            assert len(steps) < 4096
+            for at, step in enumerate(steps):
+                kind, if_true, if_false = int.from_bytes(step[:2], "little"), step[2], step[3]
+                if kind != 0x06:
+                    assert at + 1 + max(if_true, if_false) < len(steps)
+            assert steps[-1][:2] == b"\x06\x00"
+
+
+SECRET = "no candidate reads this"
+FORBIDDEN = {
+    "the password file of the machine": "io.open('/etc/shadow')",
+    "a home": "os.listdir(os.path.expanduser('~root'))",
+    "everybody's temporary files": "os.listdir('/tmp')",
+    "the processes": "os.listdir('/proc')",
+    "the first process": "io.open('/proc/1/status')",
+    "the zygote's environment": "io.open(f'/proc/{os.getppid()}/environ')",
+    "a file beside": "io.open({secret!r})",
+    "the project": "io.open({project!r})",
+    "the kernels of others": "os.listdir({cache!r})",
+    "to write into the package": "io.open({package!r}, 'a')",
+    "to write into torch": "import torch\nio.open(os.path.dirname(torch.__file__) + '/planted.py', 'w')",
+    "to write into the parent's scratch": "io.open('../planted', 'w')",
+    "to set the kernel": "io.open('/proc/sys/vm/overcommit_memory', 'w')",
+    "a disk": "io.open('/dev/vda', 'rb')",
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_files_of_others_stay_shut(name, zygote, layers, tmp_path, monkeypatch):
+    if "landlock" not in layers:
+        pytest.skip("no Landlock here")
+    (tmp_path / "secret").write_text(SECRET)
+    places = {
+        "secret": str(tmp_path / "secret"),
+        "project": str(Path(__file__).resolve()),
+        "package": sandbox.__file__,
+        "cache": str(tmp_path),
+    }
+    code = FORBIDDEN[name]
+    message, _ = attempt(zygote, code.format(**places) if "!r" in code else code)
+    if name == "a disk" and "FileNotFound" in message:
+        pytest.skip("no such disk here")
+    assert "PermissionError" in message, message
+
+
+def test_another_workers_scratch_is_shut(zygote, layers):
+    if "landlock" not in layers:
+        pytest.skip("no Landlock here")
+    other = zygote.fork(4.0)
+    (other.scratch / "secret").write_text(SECRET)
+    message, _ = attempt(zygote, f"io.open({str(other.scratch / 'secret')!r})")
+    other.kill()
+    assert "PermissionError" in message
+
+
+def test_what_honest_work_needs_is_open(zygote, layers):
+    code = """
+import threading, torch, numpy, tempfile
+x = torch.rand(400, 400)
+torch.nn.functional.silu(x).mm(x).sum().item()
+assert torch.get_num_threads() == 2
+done = []
+thread = threading.Thread(target=done.append, args=(1,)); thread.start(); thread.join()
+assert done == [1]
+os.makedirs("a/b"); io.open("a/x", "w").write("1"); os.replace("a/x", "a/b/x")
+assert io.open("a/b/x").read() == "1"
+with tempfile.NamedTemporaryFile() as file: file.write(b"0")
+io.open(torch.__file__).read(); io.open("/proc/self/status").read(); io.open("/proc/cpuinfo").read()
+os.memfd_create("x"); os.getloadavg(); os.urandom(4); os.sched_setaffinity(0, os.sched_getaffinity(0))
+ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)()
+raise RuntimeError("all of it worked")
+"""
+    message, log = attempt(zygote, code)
+    assert "all of it worked" in message, message
+    assert "denied" not in log
+
+
+def test_what_is_written_is_seen_by_no_other_worker(zygote, layers):
+    if "private_scratch" not in layers:
+        pytest.skip("no mount namespace here")
+    name = f"/dev/shm/passagent-test-{os.getpid()}"
+    worker = zygote.fork(4.0)
+    assert "written" in load(
+        worker, f"io.open({name!r}, 'w').close(); io.open('x', 'w').close(); raise IOError('written')"
+    )
+    assert sorted(os.listdir(worker.scratch)) == ["log"]
+    assert not Path(name).exists()
+    worker.kill()
+    assert not worker.scratch.exists()
+
+
+FILLERS = {
+    "bytes": "f = io.open('x', 'wb')\nwhile True: f.write(bytes(1 << 16))",
+    "files": "for i in range(10**6): io.open(str(i), 'w').close()",
+    "bytes in shared memory": "f = io.open('/dev/shm/x', 'wb')\nwhile True: f.write(bytes(1 << 16))",
+}
+
+
+@pytest.mark.parametrize("name", FILLERS)
+def test_a_disk_is_not_filled(name, zygote, layers, monkeypatch):
+    if "private_scratch" not in layers:
+        pytest.skip("no mount namespace here")
+    monkeypatch.setattr(process, "LIMITS", Limits(scratch=8 << 20, files=500))
+    assert "No space left on device" in attempt(zygote, FILLERS[name])[0]
+
+
+def test_no_descriptor_of_the_zygotes_is_inherited(zygote, layers):
+    code = """
+fds = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd") if int(n) > 2]
+raise RuntimeError(repr([os.readlink(fd) for fd in fds if os.path.lexists(fd)]))
+"""
+    message, _ = attempt(zygote, code)
+    kept = re.findall(r"'([^']+)'", message)
+    assert sum(name.startswith("socket:") for name in kept) == 1  # the channel
+    assert not [name for name in kept if not re.match(r"socket:|/proc\b|/proc/", name)], kept
+
+
+def test_privileges_are_gone(zygote, layers):
+    message, _ = attempt(zygote, "raise RuntimeError(io.open('/proc/self/status').read())")
+    assert re.search(r"CapEff:\s+0{16}\s", message)
+    assert re.search(r"CapPrm:\s+0{16}\s", message)
+    assert re.search(r"NoNewPrivs:\s+1\s", message)
+    assert ("seccomp" not in layers) or re.search(r"Seccomp:\s+2\s", message)
+
+
+def test_a_trusted_worker_may_run_a_compiler(zygote):
+    worker = zygote.fork(4.0, sandboxed=False)
+    assert worker.protections == {}
+    assert "cc ran" in load(
+        worker, "import subprocess\nsubprocess.run(['true'], check=True)\nraise RuntimeError('cc ran')"
+    )
+    worker.kill()
+
+
+def test_layers_that_a_kernel_lacks_are_named(tmp_path, monkeypatch):
+    """Without namespaces and Landlock the rest holds, and the report says which is missing and why."""
+
+    def missing(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(sandbox, "_unshare", missing)
+    monkeypatch.setattr(landlock, "restrict", missing)
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        report, _ = sandbox.enter(tmp_path, Limits(), {theirs.fileno()}, cuda=True)
+        theirs.sendall(repr(report).encode())
+        os._exit(0)
+    report = eval(ours.recv(1 << 16))  # our own child's
+    os.waitpid(pid, 0)
+    assert (
+        report["landlock"]
+        == report["user_namespace"]
+        == report["private_scratch"]
+        == "off: Function not implemented"
+    )
+    assert report["no_new_privileges"] == report["resource_limits"] == "on"
+    assert list(report) == LAYERS
+
+
+ENDS = {
+    "a segfault": ("ctypes.string_at(8)", "runtime_error", "died with SIGSEGV"),
+    "an exit": ("os._exit(3)", "runtime_error", "exited with code 3"),
+    "a closed channel": (
+        "import time\nos.closerange(3, 100)\ntime.sleep(1000)",
+        "runtime_error",
+        "broke off",
+    ),
+    "a full log": (
+        "while True: os.write(1, bytes(1 << 16))",
+        "runtime_error",
+        "wrote more than 4 MB to its log",
+    ),
+    "processor time": ("while True: pass", "timeout", "used more than 1 s of processor time"),
+    "processor time, hidden": (
+        "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
+        "timeout",
+        "used more than 1 s of processor time",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_how_a_worker_ended_is_named(name, zygote, monkeypatch):
+    monkeypatch.setattr(process, "LIMITS", Limits(file=4 << 20, cpu_s=1))
+    code, status, words = ENDS[name]
+    with pytest.raises(WorkerDied) as died:
+        attempt(zygote, code)
+    assert (died.value.status, died.value.killed_from_outside) == (status, False)
+    assert words in died.value.describe()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_from_outside_is_not_the_candidates_fault(number, zygote):
+    worker = zygote.fork(4.0)
+    os.kill(worker.pid, number)
+    with pytest.raises(WorkerDied) as died:
+        load(worker, "1")
+    assert died.value.killed_from_outside
+    assert not worker.scratch.exists()
+
+
+def test_the_kernels_own_kill_for_memory_is_told_apart(monkeypatch):
+    assert process._memory_kills() >= 0
+    died = WorkerDied(-signal.SIGKILL, "", no_memory=True)
+    assert (died.status, died.killed_from_outside) == ("out_of_memory", False)
+
+
+def test_workers_end_with_their_zygote_and_another_takes_its_place(zygote):
+    worker, trusted = zygote.fork(4.0), zygote.fork(None, sandboxed=False)
+    scratch = zygote._scratch
+    os.kill(zygote._process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while not (_gone(worker.pid) and _gone(trusted.pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for one in (worker, trusted):
+        with pytest.raises(WorkerDied) as died:
+            load(one, "1")
+        assert died.value.killed_from_outside
+    assert "ZeroDivisionError" in attempt(zygote, "1 // 0")[0]
+    assert not scratch.exists()
+
+
+def _gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -1,0 +1,405 @@
+"""Timing: intervals that hold what they say, and blocks and groups of calls that pair evenly."""
+
+import json
+import math
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator import lockstep, timing
+from passagent.evaluator.baseline import SETS, Reference
+from passagent.evaluator.fresh import Draw, Rotation
+from passagent.evaluator.lockstep import Turn, TurnLost
+from passagent.evaluator.process import Answer
+from passagent.evaluator.timing import (
+    Samples,
+    TimedCallError,
+    clocks_agree,
+    interval,
+    log_ratios,
+    measure,
+    measure_passbench,
+    ratio,
+)
+from passagent.tasks import Subgraph, TensorMeta
+
+CONFIG = EvaluatorConfig(warmups=4, trials=60, max_trials=200, budget_s=30, interval=0.02)
+
+
+def blocks(random, count, ratio_, spread, calls_=8, disturbed=0.0):
+    """Times of both sides, ns: a common drift, noise of each call, blocks of one side that are held up."""
+    eager, compiled = [], []
+    for _ in range(count):
+        level = 20_000 * math.exp(random.normal(0, 0.1))
+        pair = []
+        for base in (level, level / ratio_):
+            times = base * np.exp(random.normal(0, spread) + random.normal(0, 2 * spread, calls_))
+            held = 5 if random.random() < disturbed else 1
+            pair.append([int(t * held) for t in times])
+        eager.append(pair[0])
+        compiled.append(pair[1])
+    return eager, compiled
+
+
+@pytest.mark.parametrize(("count", "least"), [(8, 0.80), (20, 0.87), (60, 0.90)])
+def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(count, least):
+    random = np.random.default_rng(count)
+    held, width = 0, []
+    rounds = 300
+    for _ in range(rounds):
+        true = math.exp(random.uniform(-1, 1))
+        logs = log_ratios(*blocks(random, count, true, 0.03))
+        low, high = interval(logs)
+        held += low <= true <= high
+        width.append(math.log(high / low))
+    assert least <= held / rounds <= 0.995
+    assert np.mean(width) < 5 * 0.06 / math.sqrt(count)  # nor is it wide for nothing
+
+
+def test_more_blocks_make_it_narrower():
+    random = np.random.default_rng(0)
+    widths = [
+        np.mean(
+            [
+                math.log(np.divide(*interval(log_ratios(*blocks(random, n, 1.3, 0.05)))[::-1]))
+                for _ in range(20)
+            ]
+        )
+        for n in (8, 32, 128)
+    ]
+    assert all(more < 0.75 * fewer for fewer, more in pairwise(widths))
+
+
+def test_disturbed_blocks_count_neither_way():
+    random = np.random.default_rng(1)
+    for true in (0.7, 1.0, 2.5):
+        logs = log_ratios(*blocks(random, 200, true, 0.02, disturbed=0.1))
+        assert ratio(logs) == pytest.approx(true, rel=0.02)
+        low, high = interval(logs)
+        assert math.log(high / low) < 0.03
+
+
+@given(
+    st.lists(st.lists(st.integers(100, 10**7), min_size=1, max_size=5), min_size=1, max_size=12),
+    st.lists(st.integers(1, 20), min_size=12, max_size=12),
+)
+def test_ratios_without_noise_are_exact(eager, factors):
+    compiled = [[t * factor for t in block] for block, factor in zip(eager, factors, strict=False)]
+    logs = log_ratios(eager, compiled)
+    assert np.exp(-logs) == pytest.approx(factors[: len(eager)])
+    assert ratio(-logs) == pytest.approx(1 / ratio(logs))
+    low, high = interval(logs)
+    assert -logs.max() - 1e-9 <= -math.log(high) <= -math.log(low) <= -logs.min() + 1e-9
+    shifted = interval(logs + math.log(2))
+    assert shifted == pytest.approx((2 * low, 2 * high))
+
+
+def test_equal_blocks_have_an_interval_of_no_width():
+    low, high = interval(log_ratios([[300, 300]] * 6, [[200, 200]] * 6))
+    assert (low, high) == pytest.approx((1.5, 1.5))
+
+
+def answer(own_us, count, clock_us):
+    return Answer({"samples": [round(own_us * 1e3)] * count}, round(clock_us * 1e3))
+
+
+def test_the_clock_audit_sees_hidden_time_and_forgives_a_disturbed_block():
+    eager, slow, honest, cheat = Samples(), Samples(), Samples(), Samples()
+    for block in range(6):
+        eager.add(answer(20, 16, 20 * 16 + 60))
+        slow.add(answer(900, 16, 900 * 16 + 60))
+        honest.add(answer(20, 16, 20 * 16 + 60 + (9000 if block != 2 else 0)))
+        cheat.add(answer(2, 16, 20 * 16 + 60))
+    for baseline in (eager, slow):
+        assert clocks_agree(baseline, honest)
+        assert not clocks_agree(baseline, cheat)
+
+
+def test_what_the_harness_takes_is_no_hidden_time():
+    eager, honest = Samples(), Samples()
+    for _ in range(6):
+        eager.add(answer(20, 16, 20 * 16 + 5000))  # refreshing large inputs, outside of the own clock
+        honest.add(answer(10, 16, 10 * 16 + 5000))
+    assert clocks_agree(eager, honest)
+
+
+def reference(often=(0, 1), mutated=()) -> Reference:
+    metas = (
+        TensorMeta("in_0", "x", (4, 64), "float32", "cuda:0"),
+        TensorMeta("in_1", "w", (64,), "float32", "cuda:0"),
+        TensorMeta("in_2", "n", (), "int", "cuda:0", data=3),
+    )
+    subgraph = Subgraph("g", Path("g"), metas, "", "float32", "")
+    rotation = Rotation.of(subgraph)
+    return Reference(
+        "g", subgraph, "direct", None, [], rotation, [], [0, 1, 2], often=list(often), mutated=list(mutated)
+    )
+
+
+def test_rarely_refreshed_inputs_keep_still_within_a_block():
+    few = reference(often=[0])
+    draw = Draw(few.rotation)
+    made = [timing._windows(draw, few, 9) for _ in range(5)]
+    for block in made:
+        assert len(block) == 9
+        assert len({windows[0] for windows in block}) == 9
+        assert len({windows[1] for windows in block}) == 1
+        assert {windows[2] for windows in block} == {0}
+    assert len({block[0][1] for block in made}) == 5
+    assert len({windows[0] for block in made for windows in block}) == 45  # nothing is seen twice
+
+
+class Scripted:
+    """A worker that only keeps book: what it was asked, and times as told."""
+
+    def __init__(self, name, log, per_call_ns=20_000, hidden_ns=0):
+        self.name, self.log, self.per_call_ns, self.hidden_ns = name, log, per_call_ns, hidden_ns
+        self.random = np.random.default_rng(len(name))
+
+    def ask(self, message, timeout_s, fds=()):
+        json.dumps(message)  # it has to fit through the channel
+        self.log.append((self.name, message))
+        if message["op"] == "device":
+            return Answer({"samples": [100] * len(message["windows"])}, None)
+        if message["op"] == "lockstep":
+            reports = [self.report(group) for group in message["groups"]]
+            return Answer(
+                {"groups": reports, "kept": [g for g in message["groups"] if g["keep"] is not None]}, None
+            )
+        times = self.times(len(message["windows"]))
+        kept = message["windows"][message["keep"]] if message["keep"] is not None else None
+        return Answer({"samples": times, "kept": kept}, sum(times) + 50_000 + self.hidden_ns)
+
+    def times(self, count):
+        return [int(self.per_call_ns * math.exp(self.random.normal(0, 0.01))) for _ in range(count)]
+
+    def report(self, group):
+        times = self.times(len(group["windows"]) - group["skip"])
+        return {"samples": times, "held": sum(times), "without": sum(times)}
+
+
+def scripted(config=CONFIG, at=None, **candidate):
+    """A measurement with scripted sides: the Timing, what was asked, verified, and how often surprised."""
+    log, verified, surprises = [], [], []
+    at = at or reference()
+    measured = measure(
+        Scripted("candidate", log, **candidate),
+        Scripted("eager", log),
+        at,
+        lambda chosen, windows, kept: verified.append((chosen, windows, kept)),
+        lambda: surprises.append(len(log)),
+        config,
+    )
+    return measured, log, verified, surprises
+
+
+def test_blocks_of_both_sides_have_the_same_values_in_turn():
+    measured, log, verified, _ = scripted(CONFIG.model_copy(update={"interval": 1e-9, "max_trials": 300}))
+    names = [name for name, _ in log]
+    assert names[:3] == ["eager", "candidate", "eager"]  # the probe, and the warm-ups
+    assert [len(message["windows"]) for _, message in log[:3]] == [3, 4, 4]
+    measured_blocks = log[3:]
+    pairs = list(zip(measured_blocks[::2], measured_blocks[1::2], strict=True))
+    assert len(pairs) == len(measured.eager.blocks) == len(measured.compiled.blocks)
+    for number, (first, second) in enumerate(pairs):
+        assert (first[0], second[0]) == [("candidate", "eager"), ("eager", "candidate")][number % 2]
+        assert first[1]["windows"] == second[1]["windows"]
+        assert first[1]["set"] == second[1]["set"]
+        assert first[1]["often"] == second[1]["often"] == [0, 1]
+        assert first[1]["settle"] and second[1]["settle"]
+    assert {message["set"] for _, message in measured_blocks} == set(range(1, SETS))
+    assert len({len(message["windows"]) for _, message in measured_blocks}) > 1  # how long is not known ahead
+    kept = [message for name, message in measured_blocks if message["keep"] is not None]
+    assert all(name == "candidate" for name, message in measured_blocks if message["keep"] is not None)
+    assert [(m["set"], m["windows"][m["keep"]], m["windows"][m["keep"]]) for m in kept] == verified
+    assert verified
+    assert 300 <= len(measured.compiled.e2e) < 330
+    assert measured.low <= measured.speedup <= measured.high
+
+
+def test_measuring_ends_when_the_interval_is_narrow_enough():
+    narrow, *_ = scripted()
+    assert 60 <= len(narrow.compiled.e2e) < 100
+    assert len(narrow.compiled.blocks) >= timing.MIN_PAIRS
+    assert math.log(narrow.high / narrow.low) / 2 <= CONFIG.interval
+    assert not narrow.unstable
+
+
+def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():
+    config = CONFIG.model_copy(update={"budget_s": 1e-9})
+    log = []
+    measured = measure(
+        Scripted("candidate", log, per_call_ns=10**9),
+        Scripted("eager", log, per_call_ns=10**9),
+        reference(), lambda *_: None, lambda: None, config,
+    )  # fmt: skip
+    assert {len(block) for block in measured.compiled.blocks} == {1}
+    assert len(measured.compiled.blocks) == timing.MIN_PAIRS
+    assert [len(message["windows"]) for _, message in log[1:3]] == [2, 2]  # fewer warm-ups
+
+
+def test_timed_calls_are_sometimes_followed_by_an_audit():
+    config = CONFIG.model_copy(update={"interval": 1e-9, "trials": 2000, "max_trials": 2000})
+    _, log, verified, surprises = scripted(config)
+    pairs = (len(log) - 3) // 2
+    assert 0.05 * pairs < len(surprises) < 0.3 * pairs
+    assert 0.1 * pairs < len(verified) < 0.5 * pairs
+
+
+def test_hidden_time_in_every_block_is_measured_again_and_then_named():
+    measured, log, *_ = scripted(hidden_ns=10_000_000)
+    assert measured.clock_disagrees
+    _, honest, *_ = scripted()
+    assert len(log) > 2 * len(honest)
+    assert not scripted(hidden_ns=1000)[0].clock_disagrees
+
+
+def test_calls_that_fail_or_are_missing():
+    class Failing(Scripted):
+        def ask(self, message, timeout_s, fds=()):
+            if len(self.log) > 6:
+                return Answer({"error": {"kind": "runtime_error", "message": "not today"}}, None)
+            return super().ask(message, timeout_s, fds)
+
+    class Short(Scripted):
+        def times(self, count):
+            return super().times(max(1, count - 1))
+
+    for kind, match in ((Failing, "not today"), (Short, "missing")):
+        log = []
+        with pytest.raises(TimedCallError, match=match):
+            measure(
+                kind("candidate", log),
+                Scripted("eager", log),
+                reference(),
+                lambda *_: None,
+                lambda: None,
+                CONFIG,
+            )
+
+
+GPU = CONFIG.model_copy(update={"device": "cuda", "interval": 1e-9, "max_trials": 600})
+
+
+def test_groups_are_even_and_both_sides_make_the_same_calls():
+    measured, log, verified, _ = scripted(GPU, reference(often=[0]))
+    asked = [(name, message) for name, message in log if message["op"] == "lockstep"]
+    sides = {name: [m for n, m in asked if n == name] for name in ("eager", "candidate")}
+    assert {message["side"] for message in sides["eager"]} == {0}
+    assert {message["side"] for message in sides["candidate"]} == {1}
+    everywhere = os.sched_getaffinity(0)
+    cores = []
+    for theirs, mine in zip(sides["eager"], sides["candidate"], strict=True):
+        assert [g["keep"] for g in theirs["groups"]] == [None] * len(theirs["groups"])
+        assert [g | {"keep": None} for g in mine["groups"]] == theirs["groups"]
+        assert 0 < len(mine["groups"]) <= timing.SERIES
+        kept = [g for g in mine["groups"] if g["keep"] is not None]
+        assert 0 < len(kept) <= SETS  # as many as there is room for
+        assert all(g["skip"] <= g["keep"] < len(g["windows"]) for g in kept)
+        for group in mine["groups"]:
+            cores.append(group["core"])
+            # Each side goes first as often as the other, also in what is measured.
+            assert (len(group["windows"]) % 2, group["skip"] % 2) == (0, 0)
+            assert len(group["windows"]) > group["skip"]
+            assert len({windows[1] for windows in group["windows"]}) == 1
+            assert group["set"] in range(1, SETS)
+    assert set(cores) == everywhere
+    for start in range(0, len(cores) - len(everywhere) + 1, len(everywhere)):
+        assert set(cores[start : start + len(everywhere)]) == everywhere
+    assert len(verified) == sum(g["keep"] is not None for m in sides["candidate"] for g in m["groups"])
+    assert all(kept["windows"][kept["keep"]] == windows for _, windows, kept in verified)
+    assert len(measured.eager.blocks) == len(measured.compiled.blocks)
+    assert len(measured.compiled.device) == len(measured.eager.device) > 0
+
+
+@pytest.mark.parametrize("per_call_ns", [1_000, 3_000_000, 7_000_000, 11_000_000, 40_000_000, 10**9])
+def test_groups_of_slow_calls_are_even_too(per_call_ns):
+    log = []
+    config = GPU.model_copy(update={"budget_s": 1e-9, "trials": 2})
+    sides = [Scripted(name, log, per_call_ns=per_call_ns) for name in ("candidate", "eager")]
+    measure(*sides, reference(), lambda *_: None, lambda: None, config)
+    groups = [g for _, message in log if message["op"] == "lockstep" for g in message["groups"]]
+    assert {len(group["windows"]) % 2 for group in groups} == {0}
+    assert all(2 <= len(group["windows"]) - group["skip"] <= timing.GROUP for group in groups)
+
+
+class Waiting(Scripted):
+    """A side that comes to its turn, which never is."""
+
+    def ask(self, message, timeout_s, fds=()):
+        if message["op"] == "lockstep":
+            turn = Turn(os.dup(fds[0]))
+            try:
+                turn.wait(99)
+            finally:
+                turn.close()
+        return super().ask(message, timeout_s, fds)
+
+
+class Lost(Scripted):
+    def ask(self, message, timeout_s, fds=()):
+        if message["op"] == "lockstep":
+            raise InfrastructureError("eager's worker was lost")
+        return super().ask(message, timeout_s, fds)
+
+
+class Raising(Scripted):
+    def ask(self, message, timeout_s, fds=()):
+        if message["op"] == "lockstep":
+            return Answer({"error": {"kind": "runtime_error", "message": "not today"}}, None)
+        return super().ask(message, timeout_s, fds)
+
+
+class LosingItsTurn(Waiting):
+    """As a worker does it: what is raised comes back as an error."""
+
+    def ask(self, message, timeout_s, fds=()):
+        try:
+            return super().ask(message, timeout_s, fds)
+        except TurnLost as error:
+            return Answer({"error": {"kind": "runtime_error", "message": str(error)}}, None)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "eager", "error"),
+    [(Raising, Waiting, TimedCallError), (LosingItsTurn, Lost, InfrastructureError)],
+)
+def test_a_side_does_not_wait_for_one_that_failed(candidate, eager, error):
+    log, begun = [], time.monotonic()
+    with pytest.raises(error):
+        measure(
+            candidate("candidate", log), eager("eager", log), reference(), lambda *_: None, lambda: None, GPU
+        )
+    assert time.monotonic() - begun < lockstep._PATIENCE_S / 4
+
+
+def test_passbenchs_protocol():
+    log = []
+    config = CONFIG.model_copy(update={"protocol": "passbench", "warmups": 25, "trials": 100})
+    few = reference(mutated=[1])
+    measured = measure_passbench(
+        Scripted("candidate", log, per_call_ns=10_000), Scripted("eager", log), few, config
+    )
+    assert [(name, len(message["windows"])) for name, message in log] == [
+        ("candidate", 25), ("candidate", 100), ("eager", 25), ("eager", 100),
+    ]  # fmt: skip
+    assert {tuple(windows) for _, message in log for windows in message["windows"]} == {(0, 0, 0)}
+    assert {tuple(message["often"]) for _, message in log} == {(1,)}  # what eager writes is written again
+    assert [len(block) for block in measured.compiled.blocks] == [100]
+    medians = [float(np.median(side.e2e)) for side in (measured.eager, measured.compiled)]
+    assert measured.speedup == pytest.approx(medians[0] / medians[1])
+    assert measured.low == measured.high == measured.speedup
+
+
+def test_one_file_descriptor_of_a_turn_per_side():
+    before = set(os.listdir("/proc/self/fd"))
+    scripted(GPU.model_copy(update={"max_trials": 100, "trials": 60}))
+    assert set(os.listdir("/proc/self/fd")) == before
