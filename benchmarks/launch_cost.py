@@ -132,7 +132,8 @@ def main() -> None:
         print(f"{name:34} {issue:9.2f} {e2e:9.2f}")
     today = datetime.date.today().isoformat()
     out = args.out or ROOT / f"benchmarks/results/launch-cost-{args.device.replace(':', '')}-{today}.json"
-    head = {"command": " ".join(["python", *(Path(word).name for word in sys.argv)]), "date": today, "dtype": args.dtype}
+    command = " ".join(["python", *(Path(word).name for word in sys.argv)])
+    head = {"command": command, "date": today, "dtype": args.dtype}
     environment = describe(args.device, torch.get_num_threads())
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(head | {"environment": environment, "samples_ns": samples}) + "\n")
