@@ -135,9 +135,10 @@ class ModelConfig(ModelChoice):
 
 
 class RolesConfig(_Section):
-    """Models of their own for work other than writing passes; None: the model of section `model`."""
+    """Models for work other than writing passes; None: nobody is asked."""
 
     hint_distiller: ModelChoice | None = None
+    """Writes a hint of each episode that gained (Kernel Foundry 3.4)."""
 
 
 class ContextBudget(_Section):

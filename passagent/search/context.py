@@ -115,13 +115,14 @@ def attempts(known: Known, episode: Episode, parent: Node | None) -> tuple[list[
 
 
 def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
-    """Hints for the parent's diagnosis, drawn with the episode's own randomness."""
+    """Hints, shipped and distilled, for the parent's diagnosis, drawn with the episode's own randomness."""
     limit = known.config.agent.hints
     if not limit:
         return []
     records = hints.statistics(known.store)
+    distilled = [Hint.model_validate(hint) for hint in hints.distilled(known.store)]
     ranked = retrieve(
-        known.hints,
+        [*known.hints, *distilled],
         diagnosis_of(parent).label,
         known.task.operators,
         target_of(known.run.device),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from passagent.errors import PassagentError
 from passagent.models.ensemble import Ensemble
+from passagent.search.distilling import distil
 from passagent.search.episode import run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm
@@ -63,6 +64,8 @@ async def search(session: Session) -> Outcome:
             runs.release(store, run.id, session.owner, state, reason, session.elapsed_s)
         except PassagentError as error:
             log.warning("the run's end could not be stored: %s", error)
+        if session.distiller is not None:
+            await session.distiller.close()
     return Outcome(state, reason)
 
 
@@ -93,6 +96,7 @@ async def _island(session: Session, island: int) -> None:
     try:
         while True:
             session.check()
+            await distil(session, island)
             episode = episodes.claim(session.store, session.run, island, session.owner)
             if episode is None:
                 return

@@ -115,7 +115,10 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
 
 
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
-    """Close the episode, credit its hints, count the island's stagnation, all or nothing."""
+    """Close the episode, credit its hints, count the island's stagnation, all or nothing.
+
+    With progress, a hint is to be distilled from it, if there is a distiller.
+    """
     store, island = session.store, episode.island
     scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
     best = max((score for score in scores if score is not None), default=None)
@@ -127,6 +130,8 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained)
         hints.credit(store, episode, gain or 0.0)
+        if gained and session.distiller is not None:
+            hints.want_distilled(store, done)
     return done
 
 

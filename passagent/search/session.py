@@ -57,6 +57,8 @@ class Session:
     """Of each model; None: not known."""
     validator: Model | None = None
     """Who is asked whether a right candidate cheats."""
+    distiller: Model | None = None
+    """Who is asked what an episode's progress taught."""
     machine: Machine | None = None
     """What was measured of this machine, for the prompts."""
     owner: str = ""

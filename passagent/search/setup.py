@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from passagent import __version__
+from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import roles
 from passagent.agent.validator import open_validator
 from passagent.config import Config, validate
@@ -65,7 +66,9 @@ def check_money(config: Config, model: Model) -> None:
 
 def _names(config: Config, model: Model) -> list[str]:
     """The names of all models that are paid for."""
-    return [*model_names(model), *([config.validator.model] if config.validator.model else [])]
+    distiller = config.roles.hint_distiller
+    others = [config.validator.model, distiller.name if distiller else None]
+    return [*model_names(model), *(name for name in others if name)]
 
 
 def stored_config(run: Run) -> Config:
@@ -110,6 +113,7 @@ def open_session(
         on_event=on_event,
         prices=prices_of(config.model, _names(config, model)),
         validator=open_validator(config),
+        distiller=open_distiller(config),
         machine=None if diagnose_with else measure_machine(device),
     )
 

@@ -1,16 +1,22 @@
-"""Which hints were shown, and what gain followed: so that good hints rise and the others sink."""
+"""Which hints were shown, and what gain followed: so that good hints rise and the others sink.
+
+And the hints that were distilled from what earlier episodes gained.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
+from passagent.redaction import redacted
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 
 
 @dataclass(frozen=True)
 class HintRecord:
-    """A row of `hints`: the statistics of one hint of the library."""
+    """A row of `hints`: the statistics of one hint."""
 
     id: str
     uses: int
@@ -65,3 +71,47 @@ def uses_of_episode(store: Store, episode_id: int) -> list[str]:
     """Ids of the hints that the episode's prompt shows."""
     rows = store.rows("SELECT hint_id FROM hint_uses WHERE episode_id = :id ORDER BY id", {"id": episode_id})
     return [row["hint_id"] for row in rows]
+
+
+def want_distilled(store: Store, episode: Episode) -> None:
+    """The finished episode is to be asked about: to be called in the transaction that ends it."""
+    store.execute(
+        "INSERT OR IGNORE INTO distilled_hints (episode_id, run_id, state, gain, created_at) "
+        "VALUES (:episode, :run, 'wanted', :gain, :at)",
+        {"episode": episode.id, "run": episode.run_id, "gain": episode.gain, "at": now()},
+    )
+
+
+def undistilled(store: Store, run_id: str, island: int) -> list[int]:
+    """Ids of the island's episodes that are still to be asked about, in order."""
+    rows = store.rows(
+        "SELECT episode_id FROM distilled_hints JOIN episodes ON episodes.id = episode_id "
+        "WHERE distilled_hints.run_id = :run AND distilled_hints.state = 'wanted' AND island = :island "
+        "ORDER BY episode_id",
+        {"run": run_id, "island": island},
+    )
+    return [row["episode_id"] for row in rows]
+
+
+def settle_distilled(store: Store, episode: Episode, hint: dict[str, Any] | None) -> None:
+    """A reply about the episode has arrived, with a hint (as plain data, kept without secrets) or none.
+
+    To be called in the transaction that ends its call: the episode is not asked about again.
+    """
+    store.execute(
+        "UPDATE distilled_hints SET state = :state, hint_id = :hint_id, hint = :hint, written_at = :at "
+        "WHERE episode_id = :episode",
+        {
+            "state": "written" if hint else "none",
+            "hint_id": hint["id"] if hint else None,
+            "hint": json.dumps(redacted(hint)) if hint else None,
+            "at": now() if hint else None,
+            "episode": episode.id,
+        },
+    )
+
+
+def distilled(store: Store) -> list[dict[str, Any]]:
+    """The hints that were distilled in any run, as plain data, the oldest first."""
+    rows = store.rows("SELECT hint FROM distilled_hints WHERE state = 'written' ORDER BY episode_id")
+    return [json.loads(row["hint"]) for row in rows]

@@ -216,6 +216,21 @@ ALTER TABLE steps ADD COLUMN cache_write_tokens INTEGER;
 ALTER TABLE episodes ADD COLUMN model TEXT
 """
 
+_DISTILLED_HINTS = """
+CREATE TABLE distilled_hints (
+    episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    state TEXT NOT NULL CHECK (state IN ('wanted', 'none', 'written')),
+    gain REAL,
+    hint_id TEXT UNIQUE,
+    hint TEXT,
+    created_at TEXT NOT NULL,
+    written_at TEXT,
+    CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
+);
+CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted'
+"""
+
 
 @migrations(name="0001_tables")
 def _tables(db: Database) -> None:
@@ -226,6 +241,12 @@ def _tables(db: Database) -> None:
 @migrations(name="0002_calls")
 def _calls(db: Database) -> None:
     for statement in _CALLS.split(";\n"):
+        db.execute(statement)
+
+
+@migrations(name="0003_distilled_hints")
+def _distilled_hints(db: Database) -> None:
+    for statement in _DISTILLED_HINTS.split(";\n"):
         db.execute(statement)
 
 

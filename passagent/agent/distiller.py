@@ -1,0 +1,208 @@
+"""The hint distiller: a model says what a gain taught, as a hint for later episodes (Kernel Foundry 3.4).
+
+It sees what was changed and what followed; its reply counts only as far as it is a valid Hint that applies
+to the very task it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from pydantic import ValidationError
+
+from passagent import resources
+from passagent.agent.tokens import cut_end
+from passagent.config import Config
+from passagent.errors import UsageError
+from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.experience.diagnosis import LABELS, Diagnosis
+from passagent.experience.hints import Hint, fitness
+from passagent.models import open_model, role_config
+from passagent.models.types import Message, Model, Reply, ToolSpec
+from passagent.tasks import Task
+
+ROLE = "hint_distiller"
+"""Of its calls in the ledger."""
+TRIES = 2
+MAX_ADVICE = 600
+"""Characters."""
+MAX_DIFF = 8_000
+"""Tokens of the difference that are shown; and of the subgraphs' speedups: MAX_SPEEDUPS."""
+MAX_SPEEDUPS = 1_000
+AROUND = 20
+"""Unchanged lines shown around a change."""
+_NAMES = {"type": "array", "items": {"type": "string"}}
+TOOL = ToolSpec(
+    "write_hint",
+    "Write down what the gain taught.",
+    {
+        "type": "object",
+        "properties": {
+            "trigger": {"type": "array", "items": {"type": "string", "enum": list(LABELS)}, "minItems": 1},
+            "context": {
+                "type": "object",
+                "properties": {
+                    "operators": _NAMES,
+                    "dtypes": _NAMES,
+                    "targets": {"type": "array", "items": {"type": "string", "enum": ["cpu", "cuda"]}},
+                },
+                "additionalProperties": False,
+            },
+            "advice": {"type": "string", "maxLength": MAX_ADVICE},
+            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        },
+        "required": ["trigger", "context", "advice", "confidence"],
+        "additionalProperties": False,
+    },
+)
+AGAIN = "That was no hint: {reason}. Call `write_hint` once."
+
+
+@dataclass(frozen=True)
+class Side:
+    """A candidate and its evaluation."""
+
+    files: dict[str, str]
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """What an episode that ended with progress did."""
+
+    task: Task
+    target: str
+    """`cpu` or `cuda`."""
+    diagnosis: Diagnosis
+    """Of where it started."""
+    before: Side | None
+    """Its parent; None: the task itself."""
+    after: Side
+    """Its best candidate."""
+    hint_id: str
+    """Of the hint that comes of it."""
+    source: str
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Of the task's subgraphs, each once."""
+        return sorted({subgraph.dtype for subgraph in self.task.subgraphs})
+
+
+Save = Callable[[Reply, Hint | None], None]
+"""Called with each reply, and the hint once there is one; returns when both are safe."""
+
+
+def open_distiller(config: Config) -> Model | None:
+    """The model to ask, None if `roles.hint_distiller` names none. Raises UsageError."""
+    if config.roles.hint_distiller is None:
+        return None
+    if config.roles.hint_distiller.name == "expert":
+        raise UsageError("roles.hint_distiller: the expert writes passes only; name another model")
+    return open_model(role_config(config, ROLE))
+
+
+async def ask(model: Model, improvement: Improvement, save: Save = lambda reply, hint: None) -> Hint | None:
+    """The hint. A malformed reply is asked for once again; then there is none.
+
+    Raises what the model raises.
+    """
+    messages: list[Message] = [{"role": "user", "content": prompt(improvement)}]
+    for _ in range(TRIES):
+        reply = await model.complete(messages, [TOOL])
+        try:
+            hint = read(reply.message, improvement)
+        except ValueError as error:
+            save(reply, None)
+            messages = [*messages, reply.message, *_again(reply.message, str(error))]
+        else:
+            save(reply, hint)
+            return hint
+    return None
+
+
+def prompt(improvement: Improvement) -> str:
+    """What the model is shown."""
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    text = resources.find("prompts/distiller.j2").read_text(encoding="utf-8")
+    before, after = improvement.before, improvement.after
+    difference = diff(before.files if before else {}, after.files)
+    speedups = graph_lines(before.evaluation if before else None, after.evaluation)
+    return (
+        environment.from_string(text)
+        .render(
+            improvement=improvement,
+            before=before.evaluation if before else None,
+            after=after.evaluation,
+            difference=cut_end(difference, MAX_DIFF, ""),
+            speedups=cut_end(speedups, MAX_SPEEDUPS, ""),
+            labels=LABELS,
+            tool=TOOL.name,
+            max_advice=MAX_ADVICE,
+        )
+        .strip()
+    )
+
+
+def diff(before: dict[str, str], after: dict[str, str]) -> str:
+    """The unified diff of two candidates' files."""
+    lines: list[str] = []
+    for name in sorted({*before, *after}):
+        old, new = before.get(name, "").splitlines(), after.get(name, "").splitlines()
+        lines += unified_diff(old, new, f"before/{name}", f"after/{name}", n=AROUND, lineterm="")
+    return "\n".join(lines)
+
+
+def graph_lines(before: Evaluation | None, after: Evaluation) -> str:
+    """A line for each subgraph: its speedup over eager (or its status) before and after."""
+    was = {graph.name: _outcome(graph) for graph in before.graphs} if before else {}
+    missing = before.status if before else "1.00x"  # what eager itself is against eager
+    return "\n".join(
+        f"- {graph.name} ({graph.dtype}): {was.get(graph.name, missing)} -> {_outcome(graph)}"
+        for graph in after.graphs
+    )
+
+
+def read(message: Message, improvement: Improvement) -> Hint:
+    """The hint of a reply, from its tool call or else its text. Raises ValueError saying what is wrong."""
+    calls = [call for call in message["tool_calls"] if call["name"] == TOOL.name]
+    said = message["content"]
+    try:
+        fields: Any = json.loads(
+            calls[0]["arguments"] if calls else said[said.find("{") : said.rfind("}") + 1]
+        )
+    except ValueError:
+        raise ValueError("it holds no valid JSON object") from None
+    if not isinstance(fields, dict):
+        raise ValueError("it holds no JSON object")
+    try:
+        hint = Hint.model_validate({**fields, "id": improvement.hint_id, "source": improvement.source})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    advice = " ".join(hint.advice.split())
+    if len(advice) > MAX_ADVICE:
+        raise ValueError(f"advice: {len(advice)} characters, {MAX_ADVICE} are allowed")
+    operators, dtypes = set(improvement.task.operators), set(improvement.dtypes)
+    if not fitness(hint, hint.trigger[0], operators, improvement.target, dtypes):
+        raise ValueError("context: it leaves out the very task that the hint comes from")
+    return hint.model_copy(update={"advice": advice})
+
+
+def _outcome(graph: GraphResult) -> str:
+    return f"{graph.speedup.e2e:.2f}x" if graph.speedup else graph.status
+
+
+def _again(message: Message, reason: str) -> list[Message]:
+    """What follows a malformed reply: an answer to each of its tool calls, or a message."""
+    text = AGAIN.format(reason=reason)
+    answers: list[Message] = [
+        {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
+        for call in message["tool_calls"]
+    ]
+    return answers or [{"role": "user", "content": text}]

@@ -1,0 +1,71 @@
+"""The hint distiller in a search: each episode that ended with progress is asked about once.
+
+Kernel Foundry 3.4. That it is to be asked about is stored with the episode's end, so after a process that
+died in between the next one asks. Its calls are counted as the agent's are, under the role `hint_distiller`;
+a reply and what came of it are stored together, so that no episode is paid for twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from passagent.agent import distiller
+from passagent.agent.distiller import ROLE, Improvement, Side
+from passagent.evaluator.result import Evaluation
+from passagent.experience.hints import Hint
+from passagent.models.meter import metered
+from passagent.models.types import Model, Reply
+from passagent.search.context import diagnosis_of, target_of
+from passagent.search.events import ModelReplied
+from passagent.search.models import meter_of
+from passagent.search.session import Session
+from passagent.store import calls, episodes, evaluations, hints, nodes
+from passagent.store.episodes import Episode
+from passagent.store.nodes import Node
+
+
+async def distil(session: Session, island: int) -> None:
+    """Ask about the island's episodes that ended with progress and were not asked about yet.
+
+    Raises what the model raises, and Stopping where a budget has no room.
+    """
+    if session.distiller is None:
+        return
+    for episode_id in hints.undistilled(session.store, session.run.id, island):
+        await _ask(session, session.distiller, episodes.get_episode(session.store, episode_id))
+
+
+async def _ask(session: Session, model: Model, episode: Episode) -> None:
+    store = session.store
+    meter = meter_of(session, replace(episode, model=model.name), ROLE)
+
+    def save(reply: Reply, hint: Hint | None) -> None:
+        with store.transaction():
+            meter.settle(reply.usage, reply.stop_reason)
+            calls.count(store, episode, asdict(reply.usage))
+            hints.settle_distilled(store, episode, hint.model_dump() if hint else None)
+        session.on_event(ModelReplied(episode, reply.usage.input_tokens, reply.usage.output_tokens))
+
+    await distiller.ask(metered(model, meter), _improvement(session, episode), save)
+
+
+def _improvement(session: Session, episode: Episode) -> Improvement:
+    """What the episode did, from the store."""
+    store, run = session.store, session.run
+    assert episode.best_node is not None
+    parent = nodes.get_node(store, episode.parent_id) if episode.parent_id is not None else None
+    return Improvement(
+        task=session.task,
+        target=target_of(run.device),
+        diagnosis=diagnosis_of(parent),
+        before=_side(session, parent) if parent else None,
+        after=_side(session, nodes.get_node(store, episode.best_node)),
+        hint_id=f"run-{run.id}-episode-{episode.number}",
+        source=f"run {run.id}, episode {episode.number}",
+    )
+
+
+def _side(session: Session, node: Node) -> Side:
+    assert node.evaluation_id is not None
+    result = evaluations.get_evaluation(session.store, node.evaluation_id)
+    return Side(nodes.get_files(session.store, node), Evaluation.model_validate(result))
