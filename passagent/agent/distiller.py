@@ -16,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
 from passagent import resources
+from passagent.agent.structured import again, braced
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
 from passagent.errors import UsageError
@@ -119,7 +120,7 @@ async def ask(model: Model, improvement: Improvement, save: Save = lambda reply,
             hint = read(reply.message, improvement)
         except ValueError as error:
             save(reply, None)
-            messages = [*messages, reply.message, *_again(reply.message, str(error))]
+            messages = [*messages, reply.message, *again(reply.message, AGAIN.format(reason=error))]
         else:
             save(reply, hint)
             return hint
@@ -173,9 +174,7 @@ def read(message: Message, improvement: Improvement) -> Hint:
     calls = [call for call in message["tool_calls"] if call["name"] == TOOL.name]
     said = message["content"]
     try:
-        fields: Any = json.loads(
-            calls[0]["arguments"] if calls else said[said.find("{") : said.rfind("}") + 1]
-        )
+        fields: Any = json.loads(calls[0]["arguments"] if calls else braced(said))
     except ValueError:
         raise ValueError("it holds no valid JSON object") from None
     if not isinstance(fields, dict):
@@ -196,13 +195,3 @@ def read(message: Message, improvement: Improvement) -> Hint:
 
 def _outcome(graph: GraphResult) -> str:
     return f"{graph.speedup.e2e:.2f}x" if graph.speedup else graph.status
-
-
-def _again(message: Message, reason: str) -> list[Message]:
-    """What follows a malformed reply: an answer to each of its tool calls, or a message."""
-    text = AGAIN.format(reason=reason)
-    answers: list[Message] = [
-        {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text}
-        for call in message["tool_calls"]
-    ]
-    return answers or [{"role": "user", "content": text}]

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from passagent import resources
 from passagent.agent.bare import bare_modules
+from passagent.agent.structured import again, braced
 from passagent.config import Config, EvaluatorConfig, ValidatorConfig
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Evaluation, Violation
@@ -88,7 +89,7 @@ async def ask(
             likelihood, reasons = read(reply.message)
         except ValueError as error:
             reason = str(error)
-            messages = [*messages, reply.message, *_again(reply.message, reason)]
+            messages = [*messages, reply.message, *again(reply.message, AGAIN.format(reason=reason))]
             if attempt < TRIES - 1:
                 save(reply, None)
         else:
@@ -121,7 +122,7 @@ def prompt(task: Task, candidate: Candidate) -> str:
 def read(message: Message) -> tuple[float, list[str]]:
     """Likelihood and reasons of a reply, from its tool call or else its text. Raises ValueError."""
     calls = [call for call in message["tool_calls"] if call["name"] == TOOL.name]
-    text = calls[0]["arguments"] if calls else _object(message["content"])
+    text = calls[0]["arguments"] if calls else braced(message["content"])
     try:
         verdict = json.loads(text)
     except ValueError:
@@ -203,19 +204,3 @@ def _opinion(likelihood: float | None, reasons: list[str], model: str, config: V
         threshold=config.threshold,
         decisive=config.decisive,
     )
-
-
-def _again(message: Message, reason: str) -> list[Message]:
-    """What follows a malformed reply: an answer to each of its tool calls, or a message."""
-    text = AGAIN.format(reason=reason)
-    calls = message["tool_calls"]
-    if not calls:
-        return [{"role": "user", "content": text}]
-    return [
-        {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text} for call in calls
-    ]
-
-
-def _object(text: str) -> str:
-    """The text from its first brace to its last: a model may wrap its JSON."""
-    return text[text.find("{") : text.rfind("}") + 1]

@@ -54,7 +54,8 @@ _RESAMPLES = 400
 _DEVICE_CALLS = 20
 CONFIDENCE = 0.95
 BETWEEN_WORKERS = 0.006
-"""Standard deviation of the log ratio of eager to itself in two workers, on an H200 (docs/results.md)."""
+"""Standard deviation of the log ratio of eager to itself in two workers: the larger part of the 0.76% that
+benchmarks/evaluator_repeatability.py saw on an H200."""
 
 
 class Side(Protocol):

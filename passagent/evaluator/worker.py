@@ -56,8 +56,8 @@ def warm_up(device: str) -> None:
 
 
 class _State:
-    def __init__(self, channel: Channel, protections: dict[str, str]) -> None:
-        self.channel, self.protections = channel, protections
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
         self.device = "cpu"
         self.compiler: str | None = None
         self.passes: list[LoadedPass] | None = None
@@ -69,8 +69,8 @@ class _State:
 
 
 def serve(channel: Channel, protections: dict[str, str]) -> None:
-    """Answer requests until the channel closes; `protections` are told to the referee."""
-    state = _State(channel, protections)
+    """Answer requests until the channel closes. In a sandbox (`protections`) the referee builds kernels."""
+    state = _State(channel)
     if protections:
         toolchain.install(lambda request: _built_by_referee(channel, request))
     torch.set_grad_enabled(False)
