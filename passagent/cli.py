@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from passagent import __version__
+from passagent.commands.expert import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(help="Look at tasks.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(expert_app, name="expert")
 
 
 class Dispatch(enum.StrEnum):

@@ -46,6 +46,8 @@ class Authored:
     refused: dict[str, str] = field(default_factory=dict)
     uncovered: list[int] = field(default_factory=list)
     """Graphs without any region."""
+    taken: list[tuple[int, Region]] = field(default_factory=list)
+    """The regions that the passes replace, each with its graph's number."""
 
 
 def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
@@ -56,18 +58,19 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
         if not failed <= without:
             without |= failed
             continue
-        uncovered = [k for k in range(len(graphs)) if k not in covered]
+        numbers = {number for number, _ in covered}
+        uncovered = [k for k in range(len(graphs)) if k not in numbers]
         if not routes:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [title(f.regions[0]) for f, _ in routes]
-        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered)
+        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered)
 
 
 def _routes(
     graphs: list[fx.Graph], target: str, plan: Plan, without: frozenset[str], refused: dict[str, str]
-) -> tuple[list[tuple[Family, AnyRoute]], set[int], set[str]]:
-    """Routes of all families, the graphs that have one, and operators that regions failed at."""
+) -> tuple[list[tuple[Family, AnyRoute]], list[tuple[int, Region]], set[str]]:
+    """Routes of all families, their regions by graph, and operators that regions failed at."""
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
         found = find_regions(graph, target, without)
@@ -75,12 +78,12 @@ def _routes(
         for region in found.regions:
             families.setdefault(pattern.structure(region), []).append((number, region))
     routes: list[tuple[Family, AnyRoute]] = []
-    covered: set[int] = set()
+    covered: list[tuple[int, Region]] = []
     failed: set[str] = set()
     for members in families.values():
         try:
             routes.append(_route([r for _, r in members], target, plan))
-            covered.update(n for n, _ in members)
+            covered += members
         except Unsupported as error:
             computing = [op_name(n) for n in members[0][1].nodes if not is_free(n)]
             blamed = error.op if error.op in computing else computing[-1]
