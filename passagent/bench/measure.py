@@ -158,7 +158,7 @@ async def _measure(
         at=now(),
     )
     try:
-        subject = work.subject
+        subject: Candidate | Compiler
         if work.searched:
             from passagent.bench.searched import best_of_search
 
@@ -166,9 +166,12 @@ async def _measure(
             with Store.open(searches) as store:
                 row.run, found = await best_of_search(store, work.task, settings, pool, watch.search)
             subject = found or NO_PASSES
-        elif subject is None:
-            subject = await asyncio.to_thread(first_pass, work.task, config.evaluator.device)
-            subject.write(searches.parent / PASSES / name)
+        elif work.subject is None:
+            written = await asyncio.to_thread(first_pass, work.task, config.evaluator.device)
+            written.write(searches.parent / PASSES / name)
+            subject = written
+        else:
+            subject = work.subject
         evaluation = await _evaluate(pool, work.task, subject, watch)
     except UsageError:
         raise
