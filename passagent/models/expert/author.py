@@ -89,7 +89,8 @@ def _routes(
             blamed = error.op if error.op in computing else computing[-1]
             refused[blamed] = error.reason
             failed.add(blamed)
-    routes.sort(key=lambda r: -len(r[0].regions[0].nodes))
+    # The largest first; of equal ones those with fewer inputs, since an input matches a number, too.
+    routes.sort(key=lambda r: (-len(r[0].regions[0].nodes), len(r[0].regions[0].inputs)))
     return routes, covered, failed
 
 
