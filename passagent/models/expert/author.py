@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
-from passagent.models.expert import cpp, cuda, pattern, wrapper
+from passagent.models.expert import cpp, cuda, cuda_host, pattern, wrapper
 from passagent.models.expert.graph import arguments, example, op_name
 from passagent.models.expert.ir import Unsupported
 from passagent.models.expert.lower import Parameter, Region, Types, lower_region
@@ -20,7 +20,7 @@ from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.writer import Knobs, Launches
+from passagent.models.expert.writer import Kernel, Knobs
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
 
@@ -199,15 +199,19 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
     first = family.regions[0]
     names = [family.names[i] for i in first.inputs]
     outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]
-    knobs = Knobs(plan.block, plan.grain, plan.keep)
-    generate = cuda.generate if target == "cuda" else cpp.generate
-    kernel = generate(schedule, identifier(first), names, outputs, knobs)
+    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
+    kernel: Kernel
+    if target == "cuda":
+        parameters = [p.name for p in family.parameters]
+        kernel = cuda.generate(schedule, identifier(first), names, outputs, shapes, parameters)
+    else:
+        knobs = Knobs(plan.block, plan.grain, plan.keep)
+        kernel = cpp.generate(schedule, identifier(first), names, outputs, knobs)
     input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     dtypes = [v.dtype for v in low.outputs]
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
     like = [
         _like(trace, shape, dtype, input_dtypes, kernel.inputs)
         for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -246,21 +250,22 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     entry = routes[0][1].name
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
-    if target == "cuda" and sources:
-        host = [*_triton_kernels(routes), *wrapper.launch_helper(plan.block, plan.warps)]
+    if target == "cuda":
+        host = cuda_host.module([route for _, route in routes], plan, entry)
     else:
         host = _kernels(routes, sources)
-    if one:
-        host += wrapper.write_route(routes[0][1], sources, entry, public=True)
-    else:
-        for _, route in routes:
-            host += wrapper.write_route(route, sources, f"_{route.name}", public=False)
-        host += _dispatch(routes, entry)
+        if one:
+            host += wrapper.write_route(routes[0][1], sources, entry, public=True)
+        else:
+            for _, route in routes:
+                host += wrapper.write_route(route, sources, f"_{route.name}", public=False)
+            host += _dispatch(routes, entry)
     files: dict[str, str] = {}
     names: list[str] = []
     imports = ["import functools", "", "import torch", "", "from passagent.kernels import cpp_kernel"]
     if target == "cuda" and sources:
-        imports[3:] = ["import triton", "import triton.language as tl"]
+        imports[3:4] = ["import triton", "import triton.language as tl", ""]
+        imports[-1] = "from passagent.kernels import triton_kernel"
     elif not sources:
         imports = imports[:-2]
     if not any("lru_cache" in line for line in host):
@@ -280,6 +285,8 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         )
         taken = [*route.inputs, *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
+        if target == "cuda" and isinstance(route, wrapper.Route):
+            arguments_ = cuda_host.taken(route)
         forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
         args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
         lines = [*head, "", "", *pattern.write_pattern(family.regions[0], family.parameters, family.names)]
@@ -322,26 +329,6 @@ def _kernels(routes: list[tuple[Family, AnyRoute]], sources: dict[str, str]) -> 
                     '""",',
                 ]
                 lines += [f'    "{v.kernel.name}",', ")"]
-    return lines
-
-
-def _triton_kernels(routes: list[tuple[Family, AnyRoute]]) -> list[str]:
-    """The kernels, each once; kernels of one name that differ get a number."""
-    lines: list[str] = []
-    names: dict[str, str] = {}
-    for _, route in routes:
-        for v in route.variants:
-            assert isinstance(v.kernel, Launches)
-            for launch in v.kernel.launches:
-                name, k = f"_{launch.name}_kernel", 2
-                text = launch.source.replace(f"def {launch.name}(", f"def {name}(", 1)
-                while name in names and names[name] != text:
-                    name = f"_{launch.name}_kernel{k}"
-                    text, k = launch.source.replace(f"def {launch.name}(", f"def {name}(", 1), k + 1
-                if name not in names:
-                    lines += ["", "", *text.splitlines()]
-                names[name] = text
-                launch.name = name
     return lines
 
 
