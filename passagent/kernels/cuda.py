@@ -96,7 +96,9 @@ def _signature(name: str, args: tuple[_Argument, ...]) -> Signature:
         elif isinstance(argument, torch.Tensor) and argument.dtype in CTYPES:
             types.append(CTYPES[argument.dtype])
         else:
-            kind = f"{argument.dtype} tensor" if isinstance(argument, torch.Tensor) else type(argument).__name__
+            kind = (
+                f"{argument.dtype} tensor" if isinstance(argument, torch.Tensor) else type(argument).__name__
+            )
             raise TypeError(f"{name}: argument {position} is a {kind}; pass tensors, ints, floats or bools")
     return Signature(tuple(types))
 

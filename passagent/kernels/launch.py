@@ -120,7 +120,7 @@ class Launch:
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
         sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
-        flat = [part for made in outputs for part in made]
+        flat: list[Any] = [part for made in outputs for part in made]
         made_of = (ctypes.py_object * len(flat))(*flat)
         added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
         return bool(self._library.launch_add(*added))
@@ -170,7 +170,10 @@ def library() -> ctypes.PyDLL:
 
 
 class _Host(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "error_text", "empty", "seen_empty"))
+    _fields_ = tuple(
+        (name, ctypes.c_void_p)
+        for name in ("torch", "tensor_type", "launch", "error_text", "empty", "seen_empty")
+    )
 
 
 class _Parameter(ctypes.Structure):

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from passagent.models.expert.plan import Plan
-from passagent.models.expert.wrapper import Route, Variant, ViewRoute, dtype_test, joined, tuple_text, write_route
+from passagent.models.expert.wrapper import (
+    Route,
+    Variant,
+    ViewRoute,
+    dtype_test,
+    joined,
+    tuple_text,
+    write_route,
+)
 from passagent.models.expert.writer import Part, TritonKernel
 
 SMS = 132
@@ -78,7 +86,10 @@ def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[
     kernels: dict[str, list[str]] = {}
     lines: list[str] = []
     for route in routes:
-        names = [f"_{route.name}_kernel{k + 1 if len(route.variants) > 1 else ''}" for k in range(len(route.variants))]
+        names = [
+            f"_{route.name}_kernel{k + 1 if len(route.variants) > 1 else ''}"
+            for k in range(len(route.variants))
+        ]
         for name, v in zip(names, route.variants, strict=True):
             lines += kernel_lines(route, v, name)  # type: ignore[arg-type]
         kernels[route.name] = names
@@ -92,7 +103,13 @@ def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[
         else:
             direct[route.name] = f"_{route.name}"
             lines += _function(route, kernels[route.name], f"_{route.name}", public=False)
-    lines += ["", "", "@torch.fx.wrap", f"def {entry}(route, *args):", '    """The region that `route` names."""']
+    lines += [
+        "",
+        "",
+        "@torch.fx.wrap",
+        f"def {entry}(route, *args):",
+        '    """The region that `route` names."""',
+    ]
     for name, function in list(direct.items())[:-1]:
         lines += [f'    if route == "{name}":', f"        return {function}(*args)"]
     return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
@@ -116,7 +133,10 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
         lines.append(f'    """Which kernel takes these shapes and dtypes of {", ".join(route.inputs)}."""')
         for k, v in enumerate(route.variants):
             conditions = [c for j in range(len(route.inputs)) if (c := dtype_test(v, j))]
-            lines += [f"    if {joined([*conditions, *_guards(v, range(len(route.inputs)))])}:", f"        return {k}"]
+            lines += [
+                f"    if {joined([*conditions, *_guards(v, range(len(route.inputs)))])}:",
+                f"        return {k}",
+            ]
         lines.append(f"    raise RuntimeError({_complaint(entry, shapes)})")
     head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(taken(route))}):"]
     body = []
@@ -155,7 +175,11 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
         suffix = "" if len(kernel.parts) == 1 else str(k + 1)
         lines += _part_lines(part, suffix)
         numbers |= _part_numbers(part, suffix)
-        grids.append(f"triton.cdiv({part.lanes}, block{suffix})" if part.flat else f"triton.cdiv(rows{suffix}, together{suffix})")
+        grids.append(
+            f"triton.cdiv({part.lanes}, block{suffix})"
+            if part.flat
+            else f"triton.cdiv(rows{suffix}, together{suffix})"
+        )
         warps.append(f"warps{suffix}")
     if len(grids) > 1:
         numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}

@@ -333,7 +333,11 @@ class Schedule:
         if self.target == "cuda":
             # Rows run side by side there: beside them a program has one run of lanes, and no loop over stores.
             rests = [self.store_axes(s) - both for s in [*group, store]]
-            return both in (a, b) and len(frozenset().union(*rests)) <= 1 and all(self.store_axes(s) >= both for s in group)
+            return (
+                both in (a, b)
+                and len(frozenset().union(*rests)) <= 1
+                and all(self.store_axes(s) >= both for s in group)
+            )
         if both in (a, b):
             # Axes of a store outside the common rows must be looped over once, not stored again and again.
             return all(self.store_axes(s) >= both for s in [*group, store])
