@@ -1,4 +1,4 @@
-"""A CUDA driver that launches nothing and remembers what it was given, and a Triton that compiles for a GPU."""
+"""A CUDA driver that launches nothing and remembers what it was given; a Triton that compiles for a GPU."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Launch:
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
         sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
-        flat = [part for made in outputs for part in made]
+        flat: list[Any] = [part for made in outputs for part in made]
         made_of = (ctypes.py_object * len(flat))(*flat)
         added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
         return bool(self._library.launch_add(*added))

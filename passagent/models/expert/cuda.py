@@ -68,12 +68,25 @@ def generate(
         writer = TritonWriter(schedule, own, names, outputs, Knobs())
         writer.sizes, writer.params, writer.inputs = sizes, params, inputs
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
-    said = " ".join([*(t for s in shapes for t in s), *schedule.trace.guards, *sizes, *(t for p in parts for t in [*p.rows, p.lanes])])
+    said = " ".join(
+        [
+            *(t for s in shapes for t in s),
+            *schedule.trace.guards,
+            *sizes,
+            *(t for p in parts for t in [*p.rows, p.lanes]),
+        ]
+    )
     used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
     params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
     arguments = [*[names[k] for k in used], *params, *outputs, *sizes.values()]
     return TritonKernel(
-        _source(name, parts, arguments), name, used, list(range(len(outputs))), list(sizes), list(params), parts
+        _source(name, parts, arguments),
+        name,
+        used,
+        list(range(len(outputs))),
+        list(sizes),
+        list(params),
+        parts,
     )
 
 
@@ -157,7 +170,7 @@ class TritonWriter(Writer):
         self.lines.append("    " * self.indent + text)
 
     def prologue(self, group: Group, program: str) -> None:
-        if self.flat:
+        if self.flat and group.tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
             self.line(f"inside = lane < {self.axis_size(group.tile)}")
             return
