@@ -78,6 +78,7 @@ def fill_times(result: GraphResult, timing: Timing) -> None:
     result.eager_samples_ms = [n / 1e6 for n in eager.e2e]
     result.compiled_samples_ms = [n / 1e6 for n in compiled.e2e]
     result.blocks = [len(block) for block in compiled.blocks]
+    result.pairs = timing.pairs
     result.trials, result.unstable = len(compiled.e2e), timing.unstable
 
 
