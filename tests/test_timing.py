@@ -322,9 +322,8 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
         place, position = kept["keep"]
         assert kept["turns"][place][position] == windows
     longest = timing.TURNS * timing.MEASURED
-    assert {len(block) for block in measured.compiled.blocks} <= set(
-        range(longest - timing.MEASURED + 1, longest + 1)
-    )
+    for block in measured.compiled.blocks:
+        assert longest - timing.MEASURED < len(block) <= longest
     assert len(measured.eager.blocks) == len(measured.compiled.blocks)
     assert len(measured.compiled.device) == len(measured.eager.device) > 0
 
