@@ -2,10 +2,10 @@
 
 Every call gets fresh values (fresh.py), the same for both sides of a pair, and of randomly chosen calls the
 outputs are compared with eager's on the very same values. So a candidate cannot tell a timed call from a
-checked one, and what it kept from another call is wrong. On a GPU the two workers call in strict alternation,
-both on one core and on another one every few pairs (calls.lockstep); on the CPU, where a call takes all
+checked one, and what it kept from another call is wrong. On a GPU the two workers take turns of a few calls,
+both on one core and on another one every few turns (calls.lockstep); on the CPU, where a call takes all
 cores, they take turns in short blocks. The speedup is that of the two sides' medians (PassNet 3.5), block by
-block; its interval is a bootstrap over the blocks.
+block; its interval is a bootstrap over the blocks. Pairs of workers are averaged (`together`).
 """
 
 from __future__ import annotations
