@@ -1,7 +1,5 @@
 """The referee on a small real task: honest work is scored, and every failure gets its own status."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -343,27 +341,3 @@ def test_a_triton_pass_is_timed_on_a_gpu(task):
     assert (result.status, result.timing) == ("ok", "wall")
     assert all(graph.speedup.device for graph in result.graphs)
     assert wrong.status == "wrong_result"
-
-
-def test_workers_end_when_the_referee_is_killed(task):
-    code = (
-        "import sys, time\nfrom passagent.evaluator.referee import Referee\n"
-        "r = Referee()\nw = r._zygote.fork(None)\n"
-        "print(r._zygote._process.pid, w.pid, flush=True)\ntime.sleep(60)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    pids = process.stdout.readline().split()
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    alive = [pid for pid in pids if _alive(pid)]
-    assert not alive
-
-
-def _alive(pid):
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
-    except FileNotFoundError:
-        return False

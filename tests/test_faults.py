@@ -97,11 +97,11 @@ SPAM = "while True: os.write(1, b'spam ' * 10000)"
 SPIN = "while True: sum(range(10**6))"
 FILL = "f = io.open('filler', 'wb')\nwhile True: f.write(bytes(1 << 20))"
 FAULTS = {
-    "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 2 s"),
-    "an infinite host loop": (python("while True: pass"), "timeout", "within 2 s"),
-    "an infinite loop at import": (python("while True: pass", "load"), "timeout", "within 2 s"),
-    "sleep": (python("time.sleep(10**6)"), "timeout", "within 2 s"),
-    "a process that blocks all signals": (python(BLOCK_ALL), "timeout", "within 2 s"),
+    "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 1 s"),
+    "an infinite host loop": (python("while True: pass"), "timeout", "within 1 s"),
+    "an infinite loop at import": (python("while True: pass", "load"), "timeout", "within 1 s"),
+    "sleep": (python("time.sleep(10**6)"), "timeout", "within 1 s"),
+    "a process that blocks all signals": (python(BLOCK_ALL), "timeout", "within 1 s"),
     "too much host memory": (python("torch.empty(1 << 38)"), "out_of_memory", "allocate"),
     "too much memory, in pieces": (python(PIECES), "out_of_memory", ""),
     "a segfault in C++": (cpp(WILD), "runtime_error", "died with SIGSEGV"),
@@ -134,8 +134,10 @@ def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
     cpu_s = 1 if "processor time" in words else 3600
     limits = Limits(file=16 << 20, scratch=12 << 20, threads=200, cpu_s=cpu_s)
     monkeypatch.setattr(process, "LIMITS", limits)
-    if words == "within 2 s":
-        monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 2.0}))
+    needed = {"timeout_s": 1.0} if words == "within 1 s" else {}
+    if "pieces" in name:
+        needed = {"memory_gb": 2}
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update=needed))
     _drop_spares(referee)  # it was forked with the usual limits
     result = referee.evaluate(task, bad)
     assert (result.status, words in result.error) == (status, True), result.error
@@ -215,7 +217,7 @@ def test_a_worker_killed_from_outside_is_nobodys_fault(op, whose, referee, task,
     [
         ("os.abort()", "runtime_error", "died with SIGABRT"),
         ("raise ValueError('not in turn')", "runtime_error", "ValueError: not in turn"),
-        ("while True: pass", "timeout", "within 2 s"),
+        ("while True: pass", "timeout", "within 1 s"),
     ],
 )
 def test_a_fault_in_a_call_in_turn_is_the_candidates(
@@ -223,7 +225,7 @@ def test_a_fault_in_a_call_in_turn_is_the_candidates(
 ):
     """Its twin, which waits for it then, is not lost with it."""
     bad = python(f"if len(os.sched_getaffinity(0)) == 1:\n    {code}")
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 2.0}))
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 1.0}))
     result = referee.evaluate(task, bad)
     assert (result.status, words in result.error) == (status, True), result.error
     monkeypatch.undo()
