@@ -57,6 +57,9 @@ _CLOCK_FLOOR_NS = 20_000
 """What the clocks may differ by: a share of the time, ns a call, and ns a block for its two messages."""
 _CLOCK_ROUNDS = 3
 """Measurements in a row in which the clocks must disagree before a candidate is refused for it."""
+_GRACE_S = 10.0
+"""How long eager's worker may take to notice that its partner is gone, s."""
+_ENDED_EARLY = {"kind": "runtime_error", "message": "timed calls ended early, without an answer"}
 _RESAMPLES = 400
 _DEVICE_CALLS = 20
 CONFIDENCE = 0.95
@@ -266,26 +269,28 @@ def _in_turn(
     unkept = [group | {"keep": None} for group in groups]
     try:
         with ThreadPoolExecutor(1) as beside:
-            waiting = beside.submit(
-                baseline.ask, request | {"side": 0, "groups": unkept}, config.timeout_s, (fd,)
-            )
+            # It gets longer: it ends when the candidate does not come any more, and is not lost for that.
+            patience_s = config.timeout_s + _GRACE_S
+            waiting = beside.submit(baseline.ask, request | {"side": 0, "groups": unkept}, patience_s, (fd,))
             # A side need not wait for one that does not come any more.
             waiting.add_done_callback(lambda done: turn.abort() if done.exception() else None)
             try:
                 answer = candidate.ask(request | {"side": 1}, config.timeout_s, (fd,))
-                if "error" in answer.message:
-                    raise TimedCallError(answer.message["error"])
+                if "groups" not in answer.message:
+                    raise TimedCallError(answer.message.get("error", _ENDED_EARLY))
             except BaseException:
                 turn.abort()
                 lost = waiting.exception()
                 if isinstance(lost, InfrastructureError):
                     raise lost from None  # not the candidate's fault
                 raise
-            eager = waiting.result().message["groups"]
+            eager = waiting.result().message
     finally:
         turn.close()
         os.close(fd)
-    for group, theirs, mine in zip(groups, eager, answer.message["groups"], strict=True):
+    if "groups" not in eager:
+        raise TimedCallError(_ENDED_EARLY)
+    for group, theirs, mine in zip(groups, eager["groups"], answer.message["groups"], strict=True):
         if len(mine["samples"]) != len(theirs["samples"]):
             raise TimedCallError({"kind": "runtime_error", "message": "timed calls are missing"})
         for side, report, seen in (
