@@ -1,4 +1,4 @@
-"""`cpp_kernel` with a plan: it allocates outputs, computes sizes once for each shape, copies where it must."""
+"""`cpp_kernel` with a plan: it allocates outputs, computes sizes once for each shape, copies if it must."""
 
 from __future__ import annotations
 
