@@ -155,7 +155,7 @@ class _TritonKernel:
             if not function:
                 return self._launched(planned, driver.device())
             block, shared = (32 * compiled.metadata.num_warps, 1, 1), compiled.metadata.shared
-        made_of = [Made(like.shape, _strides(like.shape), like.dtype) for like in planned.outputs.values()]
+        made_of = [Made(like.shape, strides(like.shape), like.dtype) for like in planned.outputs.values()]
         return self._launch.add(args, function, planned.grid, block, shared, parameters, made_of)
 
     def _load(self, compiled: Any, parameters: list[Parameter]) -> int:
@@ -206,7 +206,7 @@ def _parameters(compiled: Any, planned: _Planned) -> list[Parameter]:
     return parameters + _SCRATCH
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Of a contiguous tensor."""
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):

@@ -1,4 +1,4 @@
-// From Python's arguments to cuLaunchKernel with nothing in between. Needs no headers of Python, torch or CUDA:
+// From Python's arguments to cuLaunchKernel, or to a C++ kernel, with nothing in between. Needs no headers of Python, torch or CUDA:
 // it declares the few functions of CPython's stable ABI that it calls, and DLPack's C exchange, by which torch
 // tells where a tensor lies. Built and loaded by launch.py, which fills `host`.
 #include <stdint.h>
@@ -48,8 +48,9 @@ struct {
   void* tensor_type;
   launch_function launch;
   int (*error_text)(int, const char**);
-  PyObject* empty;        // (size, stride, dtype) to a tensor on the current device, past torch's dispatcher
-  PyObject* seen_empty;   // the same through the dispatcher, for when somebody looks
+  PyObject* empty[2];        // (size, stride, dtype) to a tensor, past torch's dispatcher: in the host's memory,
+                             // and on the current CUDA device
+  PyObject* seen_empty[2];   // the same through the dispatcher, for when somebody looks
 } host;
 static PyObject* observer;  // called with the arguments of every launch before it; NULL: nobody looks
 
@@ -67,7 +68,7 @@ struct parameter {
   int32_t target;
 };
 
-// A loaded kernel, how it is launched, and the arguments that it is for.
+// A loaded kernel, how it is launched, and the arguments that it is for. On the CPU `function` is called itself.
 struct variant {
   struct variant* next;
   void* function;
@@ -84,6 +85,7 @@ struct variant {
 struct launch {
   PyObject* other;  // called with arguments that no variant takes: adds one (True), or answers the call itself
   PyMethodDef method;  // its name is the kernel's
+  int cpu;      // kernels are functions in the host's memory
   int planned;  // keys tell shapes, alignments and numbers apart, not only types and devices
   struct variant* variants;
 };
@@ -215,8 +217,12 @@ static int tell(PyObject* const* args, intptr_t count, PyObject* const* outputs,
   return seen != NULL;
 }
 
-// Hand the parameters to cuLaunchKernel; 0 with an error set if that fails.
+// Hand the parameters to the kernel or to cuLaunchKernel; 0 with an error set if that fails.
 static int launch(const struct launch* l, const struct variant* v, void** parameters) {
+  if (l->cpu) {
+    ((void (*)(void**))v->function)(parameters);
+    return 1;
+  }
   if (v->grid[0] == 0 || v->grid[1] == 0 || v->grid[2] == 0) return 1;
   void* stream = NULL;
   if (host.torch->stream_of(v->device_type, v->device, &stream) != 0) return 0;
@@ -259,7 +265,7 @@ static PyObject* run(const struct launch* l, const struct variant* v, PyObject* 
     }
   }
   uint64_t starts[MOST];
-  PyObject* empty = observer == NULL ? host.empty : host.seen_empty;
+  PyObject* empty = (observer == NULL ? host.empty : host.seen_empty)[!l->cpu];
   int right = 1;
   for (; right && made < v->outputs; made += (uint32_t)right) {
     struct tensor t;
@@ -312,13 +318,14 @@ static void forget(PyObject* self) {
 // What follows is called by launch.py through ctypes.
 
 // A capsule of a launch that has no variants yet.
-PyObject* launch_new(const char* name, PyObject* other, int planned) {
+PyObject* launch_new(const char* name, PyObject* other, int cpu, int planned) {
   struct launch* l = calloc(1, sizeof *l);
   l->other = other;
   l->method.name = strdup(name);
   l->method.function = (void*)call;
   l->method.flags = METH_FASTCALL | METH_KEYWORDS;
   l->method.doc = "Launch the kernel on torch's current stream; see passagent.kernels.";
+  l->cpu = cpu;
   l->planned = planned;
   Py_IncRef(other);
   return PyCapsule_New(l, capsule, forget);

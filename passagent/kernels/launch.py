@@ -1,4 +1,4 @@
-"""The way from a call in Python to cuLaunchKernel: launch.c, built once and loaded once, for all kernels.
+"""The way from a call in Python to a kernel: launch.c, built once and loaded once, for all kernels.
 
 A `Launch` holds the variants of a kernel: loaded machine code, each for arguments of certain kinds. A call looks
 for its variant in C; where there is none yet, Python is asked to make one.
@@ -92,9 +92,11 @@ class Launch:
     returns is the call's result.
     """
 
-    def __init__(self, name: str, other: Callable[..., Any], planned: bool = False) -> None:
-        self._library = library()
-        self._state = self._library.launch_new(name.encode(), other, planned)
+    def __init__(
+        self, name: str, other: Callable[..., Any], planned: bool = False, cpu: bool = False
+    ) -> None:
+        self._cpu, self._library = cpu, library()
+        self._state = self._library.launch_new(name.encode(), other, cpu, planned)
         self.function: Callable[..., Any] = self._library.launch_function_of(self._state)
 
     def add(
@@ -107,12 +109,16 @@ class Launch:
         parameters: Sequence[Parameter],
         outputs: Sequence[Made] = (),
     ) -> bool:
-        """From now on arguments such as `args` launch the CUfunction; False if no kernel takes them."""
+        """From now on arguments such as `args` launch the CUfunction; False if no kernel takes them.
+
+        Of a launch on the `cpu` the function is the address of a C function of one argument,
+        the array of pointers to the parameters.
+        """
         host = _Host.in_dll(self._library, "host")
-        if not host.launch:
+        if not self._cpu and not host.launch:
             functions = [ctypes.cast(f, ctypes.c_void_p).value for f in driver.launch_functions()]
             host.launch, host.error_text = functions
-            host.empty, host.seen_empty = (id(function) for function in driver.allocators())
+            host.empty[1], host.seen_empty[1] = (id(function) for function in driver.allocators())
         given = (ctypes.py_object * len(args))(*args)
         passed = (_Parameter * len(parameters))()
         for slot, (ctype, source, constant) in zip(passed, parameters, strict=True):
@@ -120,7 +126,7 @@ class Launch:
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
         sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
-        flat: list[Any] = [part for made in outputs for part in made]
+        flat = [part for made in outputs for part in made]
         made_of = (ctypes.py_object * len(flat))(*flat)
         added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
         return bool(self._library.launch_add(*added))
@@ -154,7 +160,7 @@ def library() -> ctypes.PyDLL:
         raise PassagentError("kernels are launched through DLPack's C exchange; install torch 2.10 or newer")
     loaded = ctypes.PyDLL(str(_builder[0]()))
     pointer, object_, u32 = ctypes.c_void_p, ctypes.py_object, ctypes.c_uint32
-    loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int]
+    loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int]
     loaded.launch_new.restype = loaded.launch_function_of.restype = object_
     loaded.launch_function_of.argtypes = loaded.launch_observe.argtypes = [object_]
     loaded.launch_observe.restype = None
@@ -165,14 +171,26 @@ def library() -> ctypes.PyDLL:
     capsule.argtypes, capsule.restype = [object_, ctypes.c_char_p], pointer
     host = _Host.in_dll(loaded, "host")
     host.torch, host.tensor_type = capsule(exchange, b"dlpack_exchange_api"), id(torch.Tensor)
+    host.empty[0], host.seen_empty[0] = (id(function) for function in _allocators())
     loaded.launch_observe(_observers[-1] if _observers else None)
     return loaded
 
 
+@functools.cache
+def _allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """Two functions of (size, stride, dtype) that allocate in the host's memory; see driver.allocators."""
+
+    def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype)
+
+    return getattr(torch._C._dynamo.guards, "_empty_strided_cpu", seen), seen
+
+
 class _Host(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_void_p)
-        for name in ("torch", "tensor_type", "launch", "error_text", "empty", "seen_empty")
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "error_text")),
+        ("empty", ctypes.c_void_p * 2),
+        ("seen_empty", ctypes.c_void_p * 2),
     )
 
 

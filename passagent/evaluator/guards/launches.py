@@ -14,7 +14,6 @@ from typing import Any
 from passagent.kernels import launch
 
 _LAUNCHERS = [
-    ("passagent.kernels.cpp", "CppKernel"),
     ("triton.runtime.interpreter", "GridExecutor"),
     ("triton.backends.nvidia.driver", "CudaLauncher"),
 ]

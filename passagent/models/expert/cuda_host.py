@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.wrapper import (
@@ -12,9 +12,12 @@ from passagent.models.expert.wrapper import (
     dtype_test,
     joined,
     tuple_text,
-    write_route,
+    view_lines,
 )
 from passagent.models.expert.writer import Part, TritonKernel
+
+LinesOf = Callable[[Route, Variant, str], list[str]]
+"""The text of a variant's kernel, as a function of that name that allocates its outputs."""
 
 SMS = 132
 """Programs that a GPU runs side by side, at least."""
@@ -81,7 +84,9 @@ def taken(route: Route) -> list[str]:
     return arguments(route, one) if one else [*route.inputs, *route.parameters]
 
 
-def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[str]:
+def module(
+    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf = kernel_lines
+) -> list[str]:
     """All kernels, and `entry`: the region's function, or where there are several the one that a name chooses."""
     kernels: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -91,7 +96,7 @@ def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[
             for k in range(len(route.variants))
         ]
         for name, v in zip(names, route.variants, strict=True):
-            lines += kernel_lines(route, v, name)  # type: ignore[arg-type]
+            lines += lines_of(route, v, name)  # type: ignore[arg-type]
         kernels[route.name] = names
     lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
     if len(routes) == 1:
@@ -117,7 +122,7 @@ def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[
 
 def _function(route: Route | ViewRoute, kernels: list[str], entry: str, public: bool) -> list[str]:
     if isinstance(route, ViewRoute):
-        return write_route(route, {}, entry, public)
+        return view_lines(route, entry, public)
     return entry_lines(route, kernels, entry, public)
 
 
@@ -134,10 +139,10 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
         for k, v in enumerate(route.variants):
             conditions = [c for j in range(len(route.inputs)) if (c := dtype_test(v, j))]
             lines += [
-                f"    if {joined([*conditions, *_guards(v, range(len(route.inputs)))])}:",
+                f"    if {joined([*conditions, *guards(v, range(len(route.inputs)))])}:",
                 f"        return {k}",
             ]
-        lines.append(f"    raise RuntimeError({_complaint(entry, shapes)})")
+        lines.append(f"    raise RuntimeError({complaint(entry, shapes)})")
     head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(taken(route))}):"]
     body = []
     if len(kernels) > 1:
@@ -148,12 +153,12 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
     return [*lines, *head, *body, f"    return {calls[-1]}"]
 
 
-def _guards(v: Variant, inputs: range | list[int]) -> list[str]:
+def guards(v: Variant, inputs: range | list[int]) -> list[str]:
     """Ranks first, so that the others index safely."""
     return [*(f"len(s{k}) == {v.ranks[k]}" for k in inputs), *v.guards]
 
 
-def _complaint(entry: str, shapes: list[str]) -> str:
+def complaint(entry: str, shapes: list[str]) -> str:
     return f'f"{entry.strip("_")} does not take tensors of shapes {", ".join(f"{{{s}}}" for s in shapes)}"'
 
 
@@ -166,9 +171,9 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     shapes = [f"s{k}" for k in kernel.inputs]
     lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
     if len(route.variants) == 1:
-        fits = joined(_guards(v, kernel.inputs))
+        fits = joined(guards(v, kernel.inputs))
         lines += [f"    if not ({fits}):" if not fits.startswith("(") else f"    if not {fits}:"]
-        lines.append(f"        raise RuntimeError({_complaint(route.name, shapes)})")
+        lines.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
     numbers = {f"n{k}": text for k, text in enumerate(kernel.sizes)}
     grids, warps = [], []
     for k, part in enumerate(kernel.parts):
@@ -183,7 +188,7 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
         warps.append(f"warps{suffix}")
     if len(grids) > 1:
         numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}
-    outputs = ", ".join(f'"{name}": {_made(route, v, k)}' for k, name in enumerate(output_names(v)))
+    outputs = ", ".join(f'"{name}": {made(route, v, k)}' for k, name in enumerate(output_names(v)))
     numbers["num_warps"] = warps[0] if len(warps) == 1 else f"max({', '.join(warps)})"
     lines.append("    sizes = {")
     lines += [f'        "{key}": {text},' for key, text in numbers.items()]
@@ -215,7 +220,7 @@ def output_names(v: Variant) -> list[str]:
     return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
 
 
-def _made(route: Route, v: Variant, k: int) -> str:
+def made(route: Route, v: Variant, k: int) -> str:
     like = v.like[k]
     if like is not None:
         return route.inputs[like]
