@@ -110,7 +110,7 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
 
 class TritonWriter(Writer):
     def part(self, group: Group, alone: bool) -> Part:
-        """The code of a group: the kernel itself where it is `alone`, else a function of a program's number."""
+        """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
         self.g = group
         self.lines: list[str] = []
         self.indent = 1
