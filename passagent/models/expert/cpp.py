@@ -35,8 +35,8 @@ def generate(
 ) -> Kernel:
     """The C++ kernel of a schedule; `names` are of the inputs.
 
-    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those that
-    they or the guards speak of are arguments, too.
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
+    that they or the guards speak of are arguments, too.
     """
     return CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
 
