@@ -238,7 +238,7 @@ def test_migration_on_stagnation_has_a_reason(store, task):
     add_node(store, run, owner, 0, score=1.2)
     good = add_node(store, run, owner, 1, score=1.8)
     later = add_node(store, run, owner, 1, score=2.4)
-    assert why_none(store, run, 2) == "no migration: no island went 2 episodes without a gain"
+    assert why_none(store, run, SearchConfig(stagnation=2)) == "no migration: no island went 2 episodes without a gain"
     # episode 3 is of the second round: only the first round of the others is seen
     found = choose_migrant(store, run, 0, 3, 0.01)
     assert found.node.id == good.id
@@ -250,7 +250,7 @@ def test_migration_on_stagnation_has_a_reason(store, task):
     migrations.add_migration(store, episode, good, found.reason)
     assert choose_migrant(store, run, 0, 3, 0.01) is None
     assert IslandView(store, run.id, 0).best().id == good.id
-    assert why_none(store, open_tiny(store, task, islands=1).run, 2) == "no migration: there is one island"
+    assert why_none(store, open_tiny(store, task, islands=1).run, SearchConfig()) == "no migration: there is one island"
 
 
 def test_an_island_that_stagnates_starts_from_a_migrant(store, task):

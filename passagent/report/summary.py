@@ -56,7 +56,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
-        "no_migration": None if moved else why_none(store, run, config.search.stagnation),
+        "no_migration": None if moved else why_none(store, run, config.search),
         "runs_dir": str(store.runs_dir),
     }
 

@@ -10,13 +10,12 @@ import logging
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
-from passagent.models.ensemble import Ensemble
 from passagent.search.distilling import distil
 from passagent.search.episode import run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm
-from passagent.search.migration import round_of
 from passagent.search.session import Session, Stopping
+from passagent.search.waiting import is_ready
 from passagent.store import calls, episodes, nodes, runs
 from passagent.store.episodes import Episode
 
@@ -108,16 +107,11 @@ async def _island(session: Session, island: int) -> None:
 
 
 async def _wait_for_others(session: Session, episode: Episode) -> None:
-    """Return when a migrant and a model may be chosen for `episode`, whichever of the islands is faster.
+    """Return when parent and model may be chosen for `episode`, whichever of the islands is faster.
 
-    A migrant: at once if the island does not stagnate, else when all have finished the rounds before. A model
-    of an ensemble: when all have finished the rounds up to the last but one. Raises Stopping.
+    Raises Stopping.
     """
-    needed = round_of(session.run, episode.number)
-    island = runs.islands(session.store, session.run.id)[episode.island]
-    if island.stagnant < session.config.search.stagnation:
-        needed = needed - 1 if isinstance(session.model, Ensemble) else 0
-    while any(other.episodes < needed for other in runs.islands(session.store, session.run.id)):
+    while not is_ready(session.store, session.run, session.config.search, session.model, episode):
         session.check()
         await session.changed.wait()
 

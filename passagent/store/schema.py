@@ -232,6 +232,53 @@ CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'w
 """
 
 
+_ALGORITHM = """
+ALTER TABLE nodes ADD COLUMN number INTEGER;
+ALTER TABLE nodes ADD COLUMN place INTEGER;
+ALTER TABLE nodes ADD COLUMN canonical_key TEXT;
+ALTER TABLE nodes ADD COLUMN behaviour TEXT;
+ALTER TABLE nodes ADD COLUMN sketch BLOB;
+UPDATE nodes SET canonical_key = candidate_key,
+    number = (SELECT number FROM episodes WHERE episodes.id = episode_id),
+    place = (SELECT count(*) FROM nodes AS earlier
+        WHERE earlier.episode_id = nodes.episode_id AND earlier.id <= nodes.id);
+DROP INDEX nodes_best;
+CREATE INDEX nodes_best ON nodes (run_id, island, as_score DESC, number, place)
+    WHERE status = 'ok' AND repeat_of IS NULL;
+DROP INDEX nodes_by_candidate;
+CREATE INDEX nodes_by_canonical ON nodes (canonical_key, run_id);
+ALTER TABLE islands ADD COLUMN nodes INTEGER NOT NULL DEFAULT 0;
+UPDATE islands SET nodes = (SELECT count(*) FROM nodes
+    WHERE nodes.run_id = islands.run_id AND nodes.island = islands.island AND state = 'done');
+
+CREATE TABLE archive (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    island INTEGER NOT NULL,
+    behaviour TEXT NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    as_score REAL NOT NULL,
+    number INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    PRIMARY KEY (run_id, island, behaviour)
+) WITHOUT ROWID;
+CREATE INDEX archive_best ON archive (run_id, island, as_score DESC, number, place);
+
+CREATE TABLE tree (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    node_id INTEGER NOT NULL,
+    parent_id INTEGER,
+    number INTEGER NOT NULL,
+    log_as REAL,
+    visits INTEGER NOT NULL,
+    correct INTEGER NOT NULL,
+    sum_log_as REAL NOT NULL,
+    PRIMARY KEY (run_id, node_id)
+) WITHOUT ROWID;
+CREATE INDEX tree_children ON tree (run_id, parent_id, number);
+CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL
+"""
+
+
 @migrations(name="0001_tables")
 def _tables(db: Database) -> None:
     for statement in _TABLES.split(";\n"):
@@ -247,6 +294,12 @@ def _calls(db: Database) -> None:
 @migrations(name="0003_distilled_hints")
 def _distilled_hints(db: Database) -> None:
     for statement in _DISTILLED_HINTS.split(";\n"):
+        db.execute(statement)
+
+
+@migrations(name="0005_algorithm")
+def _algorithm(db: Database) -> None:
+    for statement in _ALGORITHM.split(";\n"):
         db.execute(statement)
 
 
