@@ -212,7 +212,11 @@ class SearchConfig(_Section):
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
     finalists: int = Field(3, ge=0)
-    """Best candidates measured once more before a run ends; the fresh scores name the winner."""
+    """Best candidates measured again, side by side, before a run ends; what comes of it names the winner."""
+    confirm_rounds: int = Field(4, ge=2)
+    """How often each of them is measured."""
+    confirm_every: int = Field(0, ge=0)
+    """The same after so many episodes each; 0: only before the run ends."""
     target_as: float | None = None
     max_time_s: float | None = None
     max_tokens: int | None = None

@@ -13,7 +13,7 @@ from passagent.errors import PassagentError
 from passagent.search.distilling import distil
 from passagent.search.episode import run_claimed
 from passagent.search.events import Trouble
-from passagent.search.finalists import confirm
+from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.session import Session, Stopping
 from passagent.search.waiting import is_ready
 from passagent.store import calls, episodes, nodes, runs
@@ -102,6 +102,7 @@ async def _island(session: Session, island: int) -> None:
             await _wait_for_others(session, episode)
             await run_claimed(session, episode)
             session.notify()
+            await confirm_now_and_then(session)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
 

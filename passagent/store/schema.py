@@ -251,6 +251,23 @@ ALTER TABLE islands ADD COLUMN nodes INTEGER NOT NULL DEFAULT 0;
 UPDATE islands SET nodes = (SELECT count(*) FROM nodes
     WHERE nodes.run_id = islands.run_id AND nodes.island = islands.island AND state = 'done');
 
+ALTER TABLE confirmations RENAME TO confirmed_once;
+CREATE TABLE confirmations (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    series INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    evaluation_id INTEGER REFERENCES evaluations (id),
+    status TEXT,
+    as_score REAL,
+    measured_at TEXT,
+    PRIMARY KEY (run_id, series, round, node_id)
+) WITHOUT ROWID;
+INSERT INTO confirmations SELECT run_id, 0, 1, 1, node_id, evaluation_id, status, as_score, created_at
+    FROM confirmed_once;
+DROP TABLE confirmed_once;
+
 CREATE TABLE archive (
     run_id TEXT NOT NULL REFERENCES runs (id),
     island INTEGER NOT NULL,
