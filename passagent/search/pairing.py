@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from passagent.evaluator import score
 from passagent.evaluator.result import Evaluation
 
-RESAMPLES = 4000
+RESAMPLES = 2000
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,7 +40,9 @@ class Node:
     diagnosis: str | None
     """JSON of the diagnosis."""
     owner: str | None
+    """The process that evaluates it."""
     heartbeat: float | None
+    """Not used any more."""
     created_at: str
     evaluated_at: str | None
     number: int
@@ -107,13 +108,13 @@ def propose(
                 "parent": parent_id,
                 "island": episode.island,
                 "episode": episode.id,
+                "number": episode.number,
                 "call": name,
                 "note": note,
                 "files": key,
                 "key": candidate_key,
                 "repeat_of": first["id"] if first else None,
                 "at": now(),
-                "number": episode.number,
                 "canonical": marks.canonical_key,
                 "behaviour": marks.behaviour,
                 "sketch": marks.sketch,
@@ -123,19 +124,30 @@ def propose(
         return get_node(store, cursor.lastrowid)
 
 
-def beat(store: Store, run_id: str, owner: str) -> None:
-    """A sign of life for every node that `owner` evaluates."""
-    store.execute(
-        "UPDATE nodes SET heartbeat = :time WHERE run_id = :run AND state != 'done' AND owner = :owner",
-        {"time": time.time(), "run": run_id, "owner": owner},
-    )
+def start(store: Store, node_id: int, owner: str) -> bool:
+    """The node is evaluated by `owner` from now on; False while an equal one of the run is, by whomever."""
+    with store.transaction():
+        equal = store.row(
+            # + : by the index of the few nodes that are not done, not by the many that may be equal
+            "SELECT 1 FROM nodes, (SELECT run_id AS run, canonical_key AS key FROM nodes WHERE id = :id) "
+            "WHERE run_id = run AND state != 'done' AND +canonical_key = key AND state = 'evaluating' "
+            "AND id != :id",
+            {"id": node_id},
+        )
+        if equal is not None:
+            return False
+        store.execute(
+            "UPDATE nodes SET state = 'evaluating', owner = :owner WHERE id = :id",
+            {"owner": owner, "id": node_id},
+        )
+        return True
 
 
-def start(store: Store, node_id: int, owner: str) -> None:
-    """The node is being evaluated by `owner`."""
+def give_up(store: Store, node_id: int, owner: str) -> None:
+    """The owner's evaluation of the node did not come to its end: it may be begun again."""
     store.execute(
-        "UPDATE nodes SET state = 'evaluating', owner = :owner, heartbeat = :time WHERE id = :id",
-        {"owner": owner, "time": time.time(), "id": node_id},
+        "UPDATE nodes SET state = 'proposed', owner = NULL WHERE id = :id AND owner = :owner",
+        {"id": node_id, "owner": owner},
     )
 
 
@@ -145,9 +157,14 @@ def finish(
     """The node is done; its island's best and count follow in the same transaction."""
     with store.transaction():
         store.execute(
+            "UPDATE islands SET nodes = nodes + 1 WHERE (run_id, island) = "
+            "(SELECT run_id, island FROM nodes WHERE id = :id AND state != 'done')",
+            {"id": node_id},
+        )
+        store.execute(
             "UPDATE nodes SET state = 'done', status = :status, as_score = :score, "
-            "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, heartbeat = NULL, "
-            "evaluated_at = :at WHERE id = :id",
+            "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, evaluated_at = :at "
+            "WHERE id = :id",
             {
                 "status": status,
                 "score": as_score,
@@ -158,10 +175,6 @@ def finish(
             },
         )
         node = get_node(store, node_id)
-        store.execute(
-            "UPDATE islands SET nodes = nodes + 1 WHERE run_id = :run AND island = :island",
-            {"run": node.run_id, "island": node.island},
-        )
         if status == "ok":
             store.execute(
                 "UPDATE islands SET best_node = :id, best_as = :score "
