@@ -190,6 +190,8 @@ class SearchConfig(_Section):
     """Episodes of the whole run."""
     seed: int = 0
     policy: Literal["evolutionary", "greedy", "mcts", "random", "best_of_n"] = "evolutionary"
+    expert_seeds: int = Field(1, ge=0)
+    """Episodes that the built-in expert writes before another model's first one (Kernel Foundry 3.2.1)."""
     drafts: int = Field(0, ge=0)
     """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
     roles: list[str] = ["fusion", "memory", "launch", "numerics"]

@@ -52,7 +52,9 @@ def task(tmp_path):
 
 
 def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=None, **settings) -> Session:
-    values = {"search.finalists": 0} | {f"search.{name}": value for name, value in settings.items()}
+    values = {"search.finalists": 0, "search.expert_seeds": 0} | {
+        f"search.{name}": value for name, value in settings.items()
+    }
     config = load_config(None, values)
     run = run or new_run(store, task, config)
     return open_session(

@@ -21,7 +21,6 @@ from passagent.agent.tools import (
 )
 from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
-from passagent.models.ensemble import member
 from passagent.models.meter import metered
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import submitter
@@ -31,8 +30,9 @@ from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, Model
 from passagent.search.gain import is_progress, log_gain
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
-from passagent.search.models import choose_model, meter_of
+from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
+from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
 from passagent.store import episodes, hints, migrations, nodes, runs
@@ -71,7 +71,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         workspace = Workspace(place, session.task.path)
         workspace.reset(nodes.get_files(session.store, parent) if parent else {})
         agent_tools = tools(session, episode, workspace, parent)
-        model = metered(member(session.model, episode.model), meter)
+        model = metered(writer_of(session, episode), meter)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
     except OSError as error:
         raise os_fault(error, place) from error
@@ -112,6 +112,8 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
     search, run, store = session.config.search, session.run, session.store
     if is_draft(search, episode.number):
         return None, None
+    if episode.island == SEEDS:
+        return Greedy().select(IslandView(store, run.id, SEEDS), rng), None
     policy = policy_of(search)
     stagnant = runs.get_island(store, run.id, episode.island).stagnant
     if policy.scope == "islands" and stagnant >= search.stagnation:
@@ -141,7 +143,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
         episodes.check_held(store, episode.id, session.owner)
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
-        if gained and session.distiller is not None:
+        if gained and session.distiller is not None and island != SEEDS:
             hints.want_distilled(store, done)
     return done
 

@@ -154,6 +154,12 @@ def get_island(store: Store, run_id: str, island: int) -> Island:
     return Island(**row)
 
 
+def best_as(store: Store, run_id: str) -> float | None:
+    """The best AS of the run, its seeds included."""
+    row = store.row("SELECT max(best_as) AS best FROM islands WHERE run_id = :run", {"run": run_id})
+    return row["best"] if row else None
+
+
 def end(store: Store, run_id: str, reason: str) -> None:
     """A stopping rule ends the run, for all that work on it; the first reason counts."""
     store.execute(
