@@ -213,6 +213,8 @@ class SearchConfig(_Section):
     """Relative gain in AS that counts as progress."""
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
+    similar: float = Field(0.9, ge=0, le=1)
+    """A candidate that has this share of its source in common with an earlier one is told so."""
     finalists: int = Field(3, ge=0)
     """Best candidates measured again, side by side, before a run ends; what comes of it names the winner."""
     confirm_rounds: int = Field(4, ge=2)
