@@ -13,7 +13,8 @@ import tiny_search
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 from test_store import add_node
 
-from passagent.config import SearchConfig
+from passagent.agent.prompt import roles
+from passagent.config import SearchConfig, load_config, presets
 from passagent.evaluator.result import Speedup
 from passagent.models.expert.model import ExpertModel
 from passagent.report.summary import run_text
@@ -22,6 +23,7 @@ from passagent.search.islandview import IslandView, rank
 from passagent.search.policies import policy_of
 from passagent.search.policies.mcts import MAX_CHILDREN
 from passagent.search.rounds import Position
+from passagent.search.setup import new_run, open_session
 from passagent.search.treeview import open_tree, outcome, take_in_own
 from passagent.search.waiting import is_ready
 from passagent.store import archive, episodes, migrations, nodes, runs, tree, workers
@@ -343,3 +345,32 @@ class Correct(tiny_search.FastEvaluator):
             update={"status": "ok", "speedup": Speedup(e2e=score), "passes_from_t": -10}
         )
         return evaluation.model_copy(update={"status": "ok", "as_score": score, "graphs": [graph]})
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_each_preset_runs(store, task, preset):  # noqa: F811
+    settings = {"search.iters": 5, "search.finalists": 0, "search.expert_seeds": 0}
+    whole = load_config(preset)
+    config = load_config(preset, settings | {"search.drafts": min(2, whole.search.drafts)})
+    assert set(whole.search.roles) <= set(roles())
+    session = open_session(
+        store,
+        new_run(store, task, config),
+        task,
+        config,
+        lambda event: None,
+        tiny_search.PacedModel(),
+        tiny_search.FastEvaluator(),
+        tiny_search.diagnose,
+    )
+    assert finish(session).state == "finished"
+    made = nodes.of_run(store, session.run.id)
+    assert len(made) == 5 * min(2, whole.agent.max_evaluations) and {node.state for node in made} == {"done"}
+
+
+def test_the_presets_are_the_papers_systems():
+    evolve, foundry = (load_config(name).search for name in ("kernel_evolve", "kernel_foundry"))
+    assert (evolve.policy, evolve.drafts, evolve.iters, evolve.expert_seeds) == ("mcts", 10, 50, 0)
+    assert (foundry.policy, foundry.iters, foundry.islands) == ("evolutionary", 30, 3)
+    assert foundry.expert_seeds > 0 and load_config("kernel_foundry").validator.decisive
+    assert load_config("passnet").search.expert_seeds == 0 < load_config().search.expert_seeds
