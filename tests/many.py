@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 import tiny_search
 
+from passagent.errors import InfrastructureError
+from passagent.search import candidates
 from passagent.store import Store, episodes, nodes, runs, workers
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -215,6 +217,19 @@ def stall_in_a_transaction() -> None:
         return done
 
     episodes.finish = finish_halfway
+
+
+def lose_the_device() -> None:
+    """The third evaluation and all that follow fail with the machine."""
+    whole = tiny_search.FastEvaluator.evaluate
+    candidates.RETRY_AFTER_S = ()
+
+    async def evaluate(self: tiny_search.FastEvaluator, *arguments: Any) -> Any:
+        if len(self.asked) == 2:
+            raise InfrastructureError("the GPU is lost")
+        return await whole(self, *arguments)
+
+    tiny_search.FastEvaluator.evaluate = evaluate
 
 
 if os.environ.pop("MANY_WARM_UP", None) and __name__ == "many" and multiprocessing.parent_process() is None:
