@@ -151,7 +151,7 @@ class Runs:
                 for node in found
             )
 
-    def check(self, evaluated_again: int = 0) -> None:
+    def check(self) -> None:
         """All episodes are done once, all nodes are evaluated once, all calls are counted once."""
         with Store.open(self.dir) as store:
             run = self.run(store)
@@ -165,7 +165,8 @@ class Runs:
             ]
             assert len(nodes.of_run(store, run.id)) == 2 * self.iters
             keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
-            assert len(keys) == run.evaluations == len(set(keys)) + evaluated_again
+            again = confirmed(store)
+            assert len(keys) == len(set(keys)) + len(again) and len(set(keys)) <= run.evaluations <= len(keys)
             assert store.rows("SELECT * FROM reservations") == []
             states = {
                 row["state"]: row["n"]
@@ -197,6 +198,13 @@ def steps_of(store: Store) -> int:
     """Messages stored so far."""
     row = store.row("SELECT count(*) AS n FROM steps")
     return int(row["n"]) if row else 0
+
+
+def confirmed(store: Store) -> list[int]:
+    """The finalists' second measurements, by node."""
+    rows = store.rows("SELECT node_id, evaluation_id FROM confirmations WHERE evaluation_id IS NOT NULL")
+    assert len(rows) == len({row["evaluation_id"] for row in rows})
+    return [row["node_id"] for row in rows]
 
 
 def holders(store: Store) -> set[str]:
