@@ -10,6 +10,8 @@ import statistics
 import pytest
 import tiny
 import tiny_search
+from many import Runs, forks, is_in, kill, steps_of  # noqa: F401 (fixture)
+from many import finish as finish_process
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 from test_store import add_node
 
@@ -30,6 +32,19 @@ from passagent.store import archive, episodes, migrations, nodes, runs, tree, wo
 from passagent.store.runs import SEEDS
 from passagent.store.tree import TASK
 from passagent.tasks import load_task
+
+
+@pytest.mark.usefixtures("forks")
+def test_two_processes_one_killed_leave_the_tree_of_one(tmp_path):
+    there = Runs(tmp_path, iters=15, islands=3, seed=7, policy="mcts", drafts=2)
+    first = there.start(seconds=0.03)
+    there.wait(lambda held: is_in(held, first) and steps_of(held) > 20)
+    second = there.start("resume", seconds=0.03)
+    there.wait(lambda held: is_in(held, second) and steps_of(held) > 40)
+    kill(first)
+    finish_process(second, there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
 
 
 class Uneven(tiny_search.PacedModel):
