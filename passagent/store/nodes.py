@@ -297,7 +297,7 @@ def best_as_before(store: Store, node: Node) -> float | None:
     """The best AS that the node's island knew of when the node was made: its own, migrants and seeds."""
     own = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
-        "AND status = 'ok' AND repeat_of IS NULL AND id < :id ORDER BY as_score DESC LIMIT 1)"
+        "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
     )
     migrated = (
         "SELECT as_score FROM elite_migrations JOIN nodes ON nodes.id = node_id "
