@@ -124,6 +124,23 @@ TargetAs = Annotated[
     float | None,
     typer.Option("--target-as", envvar="PASSAGENT_TARGET_AS", help="Stop when a correct pass has this AS."),
 ]
+MaxStagnation = Annotated[
+    int | None,
+    typer.Option(
+        "--max-stagnation",
+        envvar="PASSAGENT_MAX_STAGNATION",
+        help="Stop after so many episodes of the run without a gain.",
+    ),
+]
+Until = Annotated[
+    float | None,
+    typer.Option(
+        "--until",
+        envvar="PASSAGENT_UNTIL",
+        metavar="SHARE",
+        help="Stop when an hour more is expected to gain less than this share of AS, such as 0.02.",
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -160,6 +177,8 @@ def run(
     max_evals: MaxEvals = None,
     price: PriceOption = None,
     target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
     new: Annotated[
         bool, typer.Option("--new", envvar="PASSAGENT_NEW", help="Do not go on with an unfinished equal run.")
     ] = False,
@@ -179,6 +198,8 @@ def run(
         "search.max_time_s": max_time,
         "search.max_tokens": max_tokens,
         "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
@@ -195,6 +216,8 @@ def resume(
     max_evals: MaxEvals = None,
     price: PriceOption = None,
     target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
@@ -209,6 +232,8 @@ def resume(
         "search.max_cost": max_cost,
         "search.max_evaluations": max_evals,
         "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
     }
     searching.resume(run, _settings(None, flags), runs_dir, json)
 
