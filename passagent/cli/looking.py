@@ -1,0 +1,70 @@
+"""Commands that look at runs and change nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from passagent.cli.options import Json, RunArgument, RunsDir
+
+commands = typer.Typer()
+
+
+@commands.command()
+def runs(runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """List the runs, the newest first."""
+    from passagent.commands import looking
+
+    looking.list_runs(runs_dir, json)
+
+
+@commands.command()
+def show(
+    run: RunArgument,
+    episode: Annotated[
+        int | None, typer.Argument(metavar="EPISODE", help="An episode's number: show its conversation.")
+    ] = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Show RUN: its tree, its best pass, what each island did; or one EPISODE of it, message by message."""
+    from passagent.commands import looking
+
+    if episode is None:
+        looking.show(run, runs_dir, json)
+    else:
+        looking.show_episode(run, episode, runs_dir, json)
+
+
+@commands.command()
+def prompt(
+    run: RunArgument,
+    node: Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")],
+    next_: Annotated[
+        bool,
+        typer.Option("--next", envvar="PASSAGENT_NEXT", help="As if an episode started from NODE now."),
+    ] = False,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Print what a model was shown when the episode that made NODE began."""
+    from passagent.commands import prompting
+
+    prompting.prompt(run, node, runs_dir, next_, json)
+
+
+@commands.command()
+def best(
+    run: RunArgument,
+    out: Annotated[str, typer.Option(envvar="PASSAGENT_OUT", help="The directory to write.")],
+    force: Annotated[
+        bool, typer.Option("--force", envvar="PASSAGENT_FORCE", help="Replace the pass files in it.")
+    ] = False,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Write RUN's best pass to a directory, ready to be evaluated again."""
+    from passagent.commands import looking
+
+    looking.best(run, out, runs_dir, force, json)
