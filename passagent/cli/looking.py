@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from passagent.cli.options import Json, RunArgument, RunsDir
+from passagent.cli.options import Json, NodeArgument, RunArgument, RunsDir
 
 commands = typer.Typer()
 
@@ -40,7 +40,7 @@ def show(
 @commands.command()
 def prompt(
     run: RunArgument,
-    node: Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")],
+    node: NodeArgument,
     next_: Annotated[
         bool,
         typer.Option("--next", envvar="PASSAGENT_NEXT", help="As if an episode started from NODE now."),
@@ -68,3 +68,24 @@ def best(
     from passagent.commands import looking
 
     looking.best(run, out, runs_dir, force, json)
+
+
+@commands.command()
+def why(node: NodeArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """Explain NODE: its ancestors up to the task, what each changed and gained, and why it was chosen."""
+    from passagent.commands import explaining
+
+    explaining.why(node, runs_dir, json)
+
+
+@commands.command()
+def diff(
+    first: Annotated[int, typer.Argument(metavar="A", help="A node's number.")],
+    second: Annotated[int, typer.Argument(metavar="B", help="Another node's.")],
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Show what nodes A and B differ in: files, and the speedup of each subgraph with its interval."""
+    from passagent.commands import explaining
+
+    explaining.diff(first, second, runs_dir, json)

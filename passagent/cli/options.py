@@ -19,6 +19,7 @@ TaskArgument = Annotated[
     str, typer.Argument(metavar="TASK", help="A task directory (graph_list.txt) or one subgraph directory.")
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique prefix, or 'last'.")]
+NodeArgument = Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")]
 RunsDir = Annotated[
     str, typer.Option("--runs-dir", envvar="PASSAGENT_RUNS_DIR", help="Where runs are stored.")
 ]

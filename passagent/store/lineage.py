@@ -1,0 +1,89 @@
+"""How a node came to be: its ancestors up to the task, and why each episode began where it did."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from passagent.store.database import Store
+from passagent.store.episodes import Episode
+from passagent.store.nodes import Node, ancestors
+
+_LONGEST = 100_000
+
+
+class HintUse(NamedTuple):
+    """A hint that an episode was shown, and what is known of it."""
+
+    id: str
+    gain: float | None
+    """Of the episode, ln(AS after / AS before); None until it ends."""
+    uses: int
+    """Of the hint in all runs."""
+    mean_gain: float | None
+    """Of the hint in all runs; None before its first outcome."""
+
+
+class Rank(NamedTuple):
+    """Where a node stood among its island's correct candidates when an episode began."""
+
+    better: int
+    """Correct candidates of the island with a higher AS."""
+    correct: int
+    """Of the island, this one included if it is its own."""
+
+
+def lineage(store: Store, node: Node) -> list[Node]:
+    """The node and all its ancestors, the eldest first."""
+    return [*reversed(ancestors(store, node.id, _LONGEST)), node]
+
+
+def hints_shown(store: Store, episode_id: int) -> list[HintUse]:
+    """The hints in the episode's prompt, in order."""
+    rows = store.rows(
+        "SELECT hints.id, gain, uses, total_gain / nullif(credited, 0) AS mean_gain FROM hint_uses "
+        "JOIN hints ON hints.id = hint_id WHERE episode_id = :id ORDER BY hint_uses.id",
+        {"id": episode_id},
+    )
+    return [HintUse(**row) for row in rows]
+
+
+def migration_reason(store: Store, episode_id: int) -> str | None:
+    """Why the episode's parent came from another island; None if it did not."""
+    row = store.row("SELECT reason FROM elite_migrations WHERE episode_id = :id", {"id": episode_id})
+    return str(row["reason"]) if row else None
+
+
+def rank_then(store: Store, episode: Episode, parent: Node) -> Rank:
+    """Where `parent` stood among what the island's episodes before this one had made."""
+    row = store.row(
+        "SELECT count(*) AS correct, coalesce(sum(nodes.as_score > :score), 0) AS better FROM nodes "
+        "JOIN episodes ON episodes.id = episode_id WHERE nodes.run_id = :run AND nodes.island = :island "
+        "AND status = 'ok' AND repeat_of IS NULL AND number < :number",
+        {
+            "run": episode.run_id,
+            "island": episode.island,
+            "number": episode.number,
+            "score": -1.0 if parent.as_score is None else parent.as_score,
+        },
+    )
+    assert row is not None
+    return Rank(row["better"], row["correct"])
+
+
+class Conditions(NamedTuple):
+    """What a score depends on beside the candidate."""
+
+    evaluator_version: str
+    environment: str
+    """Machine, device, versions and protocol."""
+
+
+def conditions(store: Store, node: Node) -> Conditions | None:
+    """Under which the node's newest evaluation was made; None before the first."""
+    row = store.row(
+        "SELECT evaluator_version, environment FROM nodes LEFT JOIN confirmations ON node_id = nodes.id "
+        "JOIN evaluations ON evaluations.id = coalesce(confirmations.evaluation_id, nodes.evaluation_id) "
+        "WHERE nodes.id = :id",
+        {"id": node.id},
+    )
+    return Conditions(**row) if row else None
