@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
@@ -24,6 +25,8 @@ log = logging.getLogger("passagent.search")
 
 BEAT_S = 5.0
 """Between two signs of life, s."""
+POLL_S = 0.25
+"""Between two looks at what a person asks for and what other processes did, s."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ async def search(session: Session) -> Outcome:
     state, reason = "failed", "the process ended"
     try:
         await _islands(session)
+        if session.wanted == "drain":
+            session.stop("a person drained it", interrupted=True)
         if not session.is_interrupted:
             await confirm(session)
         state = "stopped" if session.is_interrupted else "finished"
@@ -95,7 +100,9 @@ async def _island(session: Session, island: int) -> None:
     """One episode after the other."""
     try:
         while True:
-            session.check()
+            await session.ready()
+            if session.wanted == "drain":
+                return
             await distil(session, island)
             episode = episodes.claim(session.store, session.run, island, session.owner)
             if episode is None:
@@ -124,7 +131,15 @@ async def _wait_for_others(session: Session, episode: Episode) -> None:
 
 async def _beat(session: Session) -> None:
     """Signs of life for the run and the nodes under evaluation."""
+    wanted, beaten = "run", -BEAT_S
     while True:
-        runs.beat(session.store, session.run.id, session.owner, session.elapsed_s)
-        nodes.beat(session.store, session.run.id, session.owner)
-        await asyncio.sleep(BEAT_S)
+        if time.monotonic() - beaten >= BEAT_S:
+            beaten = time.monotonic()
+            runs.beat(session.store, session.run.id, session.owner, session.elapsed_s)
+            nodes.beat(session.store, session.run.id, session.owner)
+        if session.wanted != wanted:
+            wanted = session.wanted
+            session.notify()
+        if wanted == "pause":
+            session.started += POLL_S  # paused time is not time searched
+        await asyncio.sleep(POLL_S)

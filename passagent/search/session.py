@@ -93,10 +93,24 @@ class Session:
         """Raise Stopping if the session is to stop, by a rule or by a person."""
         if self.stop_reason is None:
             reason = rules_of(self.config.search)(self.progress())
-            if reason:
+            if self.wanted == "stop":
+                self.stop("a person stopped it", interrupted=True)
+            elif reason:
                 self.stop(reason)
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
+
+    @property
+    def wanted(self) -> str:
+        """What a person asks for, from any terminal (runs.want)."""
+        return runs.get_run(self.store, self.run.id).wanted
+
+    async def ready(self) -> None:
+        """Return when something new may be begun: not while the run is paused. Raises Stopping."""
+        while self.wanted == "pause":
+            self.check()
+            await self.changed.wait()
+        self.check()
 
     async def admit(self, want: Want) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
@@ -104,7 +118,7 @@ class Session:
         Raises Stopping if there is none and nothing is under way that could leave some.
         """
         while True:
-            self.check()
+            await self.ready()
             reason = lack(self.config.search, self.progress(), want, self.held)
             if reason is None:
                 self.held.append(want)

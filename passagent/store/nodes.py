@@ -43,6 +43,8 @@ class Node:
     heartbeat: float | None
     created_at: str
     evaluated_at: str | None
+    number: int
+    """Of its episode: with the id it tells the order of equally good nodes, whichever island was faster."""
 
 
 def propose(
@@ -75,14 +77,15 @@ def propose(
             {"run": episode.run_id, "key": candidate_key, "island": episode.island},
         )
         cursor = store.execute(
-            "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
-            "candidate_key, repeat_of, created_at) VALUES (:run, :parent, :island, :episode, :call, "
-            "'proposed', :note, :files, :key, :repeat_of, :at)",
+            "INSERT INTO nodes (run_id, parent_id, island, episode_id, number, call_id, state, note, files, "
+            "candidate_key, repeat_of, created_at) VALUES (:run, :parent, :island, :episode, :number, "
+            ":call, 'proposed', :note, :files, :key, :repeat_of, :at)",
             {
                 "run": episode.run_id,
                 "parent": parent_id,
                 "island": episode.island,
                 "episode": episode.id,
+                "number": episode.number,
                 "call": name,
                 "note": note,
                 "files": key,

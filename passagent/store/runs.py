@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from passagent.errors import PassagentError, UsageError
 from passagent.redaction import redact
@@ -47,6 +47,12 @@ class Run:
     owner: str | None
     heartbeat: float | None
     """Last sign of life of the owner, Unix time, s."""
+    wanted: str
+    """What a person asks of the processes that work on it: `run`, `pause`, `drain` or `stop`."""
+    environment: str | None
+    """Evaluator version and environment that the nodes' scores are of; None before the first session."""
+    cost: float
+    """Of all model calls, as far as prices are known, USD."""
 
     @property
     def tokens(self) -> int:
@@ -151,7 +157,7 @@ def lock(store: Store, run_id: str) -> str:
             )
         store.execute(
             "UPDATE runs SET owner = :me, heartbeat = :time, state = 'running', stop_reason = NULL, "
-            "finished_at = NULL WHERE id = :run",
+            "finished_at = NULL, wanted = 'run' WHERE id = :run",
             {"me": me, "time": time.time(), "run": run_id},
         )
     return me
@@ -183,6 +189,16 @@ def release(store: Store, run_id: str, owner: str, state: str, reason: str, elap
             "owner": owner,
         },
     )
+
+
+def want(store: Store, run_id: str, what: Literal["run", "pause", "drain", "stop"]) -> None:
+    """Ask the processes that work on the run to go on, pause, drain or stop; they notice within a second.
+
+    `pause`: nothing new is begun until it is `run` again, what is in flight is finished, the processes stay.
+    `drain`: the episodes under way are finished, then all stop. `stop`: all stop where one Ctrl-C would.
+    The next session that begins on a run at rest asks for `run` again.
+    """
+    store.execute("UPDATE runs SET wanted = :what WHERE id = :run", {"what": what, "run": run_id})
 
 
 def set_config(store: Store, run_id: str, config: str, iters: int) -> None:
