@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,99 @@ def test_diff_says_whether_intervals_separate(call, place, tmp_path):
         store.db.commit()
     told = json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["not_comparable"]
     assert told.startswith("they were measured under other conditions: elsewhere | ")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start(iters, seconds)`: a real process that searches in `tmp_path/runs`, ended with the test."""
+    task = tiny_search.write_task(tmp_path / "task")
+    begun = []
+
+    def run(iters: int, seconds: float) -> subprocess.Popen[str]:
+        words = ["run", task, tmp_path / "runs", iters, 2, 1, seconds]
+        command = [sys.executable, tiny_search.__file__, *map(str, words)]
+        process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        begun.append(process)
+        wait_for(lambda: (tmp_path / "runs/passagent.db").exists() and made(tmp_path / "runs")["nodes"] >= 1)
+        return process
+
+    yield run
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition, seconds: float = 30.0) -> None:
+    """Return when `condition()` holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def made(runs_dir: Path) -> dict[str, int]:
+    """How much of everything the database holds, and how much is under way."""
+    with Store.open(runs_dir) as store:
+        of_calls = "SELECT count(*) FROM calls WHERE state = 'started'"
+        of_nodes = "SELECT count(*) FROM nodes WHERE state != 'done'"
+        [row] = store.rows(
+            "SELECT (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM nodes) AS nodes, "
+            f"(SELECT count(*) FROM episodes) AS episodes, ({of_calls}) + ({of_nodes}) AS under_way"
+        )
+        return row
+
+
+def test_pause_resume_drain(call, start, tmp_path):
+    runs_dir = tmp_path / "runs"
+    at = ("--runs-dir", runs_dir)
+    process = start(1000, 0.1)
+
+    data = json.loads(call("status", "last", "--json", *at)[1])
+    assert data["state"] == "running"
+    assert [p["pid"] for p in data["processes"]] == [process.pid]
+    assert len(data["under_way"]) == 2
+    assert {of["doing"] for of in data["under_way"]} <= {"thinking", "evaluating", "waiting"}
+
+    code, out, _ = call("pause", "last", *at)
+    assert code == 0 and "asked to pause" in out
+    # a tool call of the conversation under way may come before the next place to wait; then nothing does
+    wait_for(lambda: made(runs_dir)["under_way"] == 0)
+    time.sleep(0.6)
+    before = made(runs_dir)
+    assert before["under_way"] == 0
+    time.sleep(1.0)
+    assert made(runs_dir) == before
+    assert process.poll() is None
+    code, out, _ = call("status", *at)
+    assert "paused" in out and f"pid {process.pid}" in out and "passagent resume" in out
+    code, _, err = call("resume", "last", "--iters", 2000, *at)
+    assert code == 2 and "is paused and its processes keep their settings" in one_line(err)
+
+    code, out, _ = call("resume", "last", *at)
+    assert code == 0 and "the pause is over" in out
+    wait_for(lambda: made(runs_dir)["nodes"] >= before["nodes"] + 2)
+
+    assert json.loads(call("drain", "last", "--json", *at)[1])["wanted"] == "drain"
+    process.communicate(timeout=30)
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        assert (run.state, run.is_live) == ("stopped", False)
+        assert store.rows("SELECT 1 FROM episodes WHERE state != 'done'") == []
+    code, _, err = call("pause", "last", *at)
+    assert code == 2 and "no process works on it; nothing to pause" in one_line(err)
+    assert json.loads(call("status", "last", "--json", *at)[1])["under_way"] == []
+
+
+def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
+    runs_dir = tmp_path / "runs"
+    process = start(6, 0.3)
+    code, out, _ = call("stop", "last", "--runs-dir", runs_dir)
+    assert code == 0 and "passagent resume" in out
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert json.loads(out)["state"] == "stopped"
+    assert made(runs_dir)["under_way"] == 0
+    left = json.loads(call("status", "last", "--json", "--runs-dir", runs_dir)[1])
+    assert {episode["doing"] for episode in left["under_way"]} == {"at rest"}
+    searching.resume("last", {}, str(runs_dir), True, tiny_search.parts())
+    assert json.loads(capsys.readouterr().out)["state"] == "finished"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from passagent import __version__
-from passagent.cli import judging, looking, searching
+from passagent.cli import judging, looking, operating, searching
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (searching, looking, judging):
+for group in (searching, looking, operating, judging):
     app.add_typer(group.commands)
 
 

@@ -20,6 +20,23 @@ def runs(runs_dir: RunsDir = "runs", json: Json = False) -> None:
 
 
 @commands.command()
+def status(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="A run's id, a unique prefix, or 'last'.", show_default="live runs"
+        ),
+    ] = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Say how RUN is doing: who works on it, what is under way, budgets, pace, the best so far."""
+    from passagent.commands import operating
+
+    operating.status(run, runs_dir, json)
+
+
+@commands.command()
 def show(
     run: RunArgument,
     episode: Annotated[

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from passagent.commands.operating import lift_pause
 from passagent.config import Config, load_config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.models import open_model
@@ -87,10 +88,15 @@ def run(
 def resume(
     name: str, settings: dict[str, Any], runs_dir: str, as_json: bool, parts: Parts | None = None
 ) -> None:
-    """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
+    """Go on with a run where it was left; of a live one, lift the pause.
+
+    Raises PassagentError; Interrupted after Ctrl-C.
+    """
     parts = parts or Parts()
     with Store.open(runs_dir, create=False) as store:
         found = runs.find_run(store, name)
+        if lift_pause(store, found, bool(settings), as_json):
+            return
         config = stored_config(found)
         if settings:
             config = override(config, settings)

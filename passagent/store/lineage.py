@@ -56,8 +56,8 @@ def migration_reason(store: Store, episode_id: int) -> str | None:
 def rank_then(store: Store, episode: Episode, parent: Node) -> Rank:
     """Where `parent` stood among what the island's episodes before this one had made."""
     row = store.row(
-        "SELECT count(*) AS correct, coalesce(sum(nodes.as_score > :score), 0) AS better FROM nodes "
-        "JOIN episodes ON episodes.id = episode_id WHERE nodes.run_id = :run AND nodes.island = :island "
+        "SELECT count(*) AS correct, coalesce(sum(as_score > :score), 0) AS better FROM nodes "
+        "WHERE run_id = :run AND island = :island "
         "AND status = 'ok' AND repeat_of IS NULL AND number < :number",
         {
             "run": episode.run_id,

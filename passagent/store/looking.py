@@ -1,0 +1,64 @@
+"""What goes on in a run now, for operators: its processes, and the episodes under way."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from passagent.store.database import Store
+from passagent.store.owner import is_alive
+from passagent.store.runs import Run
+
+
+class Process(NamedTuple):
+    """A process that works on a run."""
+
+    host: str
+    pid: int
+    since: str | None
+    """ISO 8601, UTC."""
+
+
+class UnderWay(NamedTuple):
+    """An episode that has not ended."""
+
+    episode: int
+    island: int
+    model: str | None
+    parent: int | None
+    is_held: bool
+    """A process works on it now."""
+    steps: int
+    """Model calls answered."""
+    nodes: int
+    """Candidates proposed."""
+    asked_at: str | None
+    """When the model call under way was sent; None: none is."""
+    evaluating: int | None
+    """The node that is being evaluated, or waits for it."""
+    evaluating_since: str | None
+    begun_at: str
+
+
+def processes(store: Store, run: Run) -> list[Process]:
+    """The living processes that work on the run."""
+    if run.owner is None or not is_alive(run.owner, run.heartbeat):
+        return []
+    host, pid, _ = run.owner.rsplit(":", 2)
+    return [Process(host, int(pid), None)]
+
+
+def under_way(store: Store, run_id: str) -> list[UnderWay]:
+    """The episodes that have not ended, by island; those of dead processes, too."""
+    rows = store.rows(
+        "SELECT number AS episode, island, model, parent_id AS parent, owner IS NOT NULL AS is_held, steps, "
+        "created_at AS begun_at, "
+        "(SELECT count(*) FROM nodes WHERE episode_id = episodes.id) AS nodes, "
+        "(SELECT max(started_at) FROM calls WHERE episode_id = episodes.id AND state = 'started') "
+        "AS asked_at, "
+        "(SELECT max(id) FROM nodes WHERE episode_id = episodes.id AND state != 'done') AS evaluating, "
+        "(SELECT max(created_at) FROM nodes WHERE episode_id = episodes.id AND state != 'done') "
+        "AS evaluating_since "
+        "FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY island, number",
+        {"run": run_id},
+    )
+    return [UnderWay(**{**row, "is_held": bool(row["is_held"])}) for row in rows]
