@@ -166,7 +166,8 @@ def start(tmp_path):
         command = [sys.executable, tiny_search.__file__, *map(str, words)]
         process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         begun.append(process)
-        wait_for(lambda: (tmp_path / "runs/passagent.db").exists() and made(tmp_path / "runs")["nodes"] >= 1)
+        wait_for(lambda: process.poll() is not None or made(tmp_path / "runs")["nodes"] >= 1)
+        assert process.poll() is None, process.communicate()
         return process
 
     yield run
@@ -185,6 +186,8 @@ def wait_for(condition, seconds: float = 30.0) -> None:
 
 def made(runs_dir: Path) -> dict[str, int]:
     """How much of everything the database holds, and how much is under way."""
+    if not (runs_dir / "passagent.db").exists():
+        return {"nodes": 0}
     with Store.open(runs_dir) as store:
         of_calls = "SELECT count(*) FROM calls WHERE state = 'started'"
         of_nodes = "SELECT count(*) FROM nodes WHERE state != 'done'"
@@ -249,3 +252,44 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     assert {episode["doing"] for episode in left["under_way"]} == {"at rest"}
     searching.resume("last", {}, str(runs_dir), True, tiny_search.parts())
     assert json.loads(capsys.readouterr().out)["state"] == "finished"
+
+
+def test_tail_follows_another_process(call, start, tmp_path):
+    runs_dir = tmp_path / "runs"
+    process = start(6, 0.1)
+    words = ["tail", "last", "-f", "-n", "1000", "--json", "--runs-dir", str(runs_dir)]
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "passagent", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.communicate(timeout=60)
+    out, err = follower.communicate(timeout=20)  # it ends by itself, soon after the run
+    assert (process.returncode, follower.returncode, err) == (0, 0, "")
+    events = [json.loads(line) for line in out.splitlines()]
+    told = [tuple(event.items()) for event in events]
+    assert len(told) == len(set(told))
+
+    def ids(kind: str, key: str) -> list[int]:
+        return sorted(event[key] for event in events if event["event"] == kind)
+
+    with Store.open(runs_dir) as store:
+        found = nodes.of_run(store, runs.find_run(store, "last").id)
+        replies = store.rows("SELECT 1 FROM calls WHERE state = 'done'")
+        moved = [row["node_id"] for row in store.rows("SELECT node_id FROM elite_migrations ORDER BY 1")]
+    assert ids("proposed", "node") == ids("judged", "node") == [node.id for node in found]
+    assert ids("episode_begun", "episode") == ids("episode_ended", "episode") == [1, 2, 3, 4, 5, 6]
+    assert ids("migration", "node") == moved
+    assert len([event for event in events if event["event"] == "reply"]) == len(replies)
+    by_node = {node.id: node for node in found}
+    for event in events:
+        if event["event"] == "judged":
+            assert (event["status"], event["as_score"]) == (
+                by_node[event["node"]].status,
+                by_node[event["node"]].as_score,
+            )
+
+    at_rest = call("tail", "last", "-n", 1000, "--json", "--runs-dir", runs_dir)[1].splitlines()
+    assert sorted(at_rest) == sorted(out.splitlines())
+    assert call("tail", "last", "-n", 3, "--json", "--runs-dir", runs_dir)[1].splitlines() == at_rest[-3:]
+    assert call("tail", "last", "-n", 0, "--runs-dir", runs_dir)[1] == ""
+    text = call("tail", "last", "-f", "--runs-dir", runs_dir)[1].splitlines()
+    assert len(text) == 21 and text[-1].endswith("is finished: all 6 episodes are done")

@@ -37,6 +37,26 @@ def status(
 
 
 @commands.command()
+def tail(
+    run: RunArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", envvar="PASSAGENT_FOLLOW", help="Go on until RUN is at rest.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", envvar="PASSAGENT_LINES", min=0, help="Events to begin with.")
+    ] = 20,
+    runs_dir: RunsDir = "runs",
+    json: Annotated[
+        bool, typer.Option("--json", envvar="PASSAGENT_JSON", help="A JSON object for each event.")
+    ] = False,
+) -> None:
+    """Print what happened in RUN, and with -f what happens, whichever process works on it."""
+    from passagent.commands import tailing
+
+    tailing.tail(run, lines, follow, runs_dir, json)
+
+
+@commands.command()
 def show(
     run: RunArgument,
     episode: Annotated[
