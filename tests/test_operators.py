@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -43,6 +45,22 @@ def place(tmp_path_factory):
     settings = tiny_search.settings(12, 2, 1) | {"search.finalists": 2}
     searching.run(str(task), None, settings, str(path / "runs"), True, False, tiny_search.parts())
     return path
+
+
+@pytest.fixture
+def copy(place, tmp_path):
+    """A copy of that run, to be changed."""
+    path = tmp_path / "copy"
+    shutil.copytree(place / "runs", path)
+    return path
+
+
+def change(runs_dir: Path, *statements: str) -> None:
+    """Run SQL on a database."""
+    with Store.open(runs_dir) as store:
+        for statement in statements:
+            store.execute(statement, {})
+        store.db.commit()
 
 
 def one_line(err: str) -> str:
@@ -119,15 +137,11 @@ def test_diff_shows_files_and_scores(call, place):
     assert "the files are the same" in call("diff", one.id, one.id)[1]
 
 
-def test_diff_says_whether_intervals_separate(call, place, tmp_path):
+def test_diff_says_whether_intervals_separate(call, copy):
     """Intervals written into a copy of the database: these two separate, and these two do not."""
-    with Store.open(place / "runs") as store:
+    with Store.open(copy) as store:
         right = [n for n in nodes.of_run(store, runs.find_run(store, "last").id) if n.status == "ok"]
         one, other = right[0], next(n for n in right if n.candidate_key != right[0].candidate_key)
-        copy = Path(tmp_path / "runs")
-        copy.mkdir()
-        store.execute("VACUUM INTO :path", {"path": str(copy / "passagent.db")})
-    (copy / "objects").symlink_to(place / "runs" / "objects")
 
     def separate(first: list[float], second: list[float]) -> object:
         with Store.open(copy) as store:
@@ -147,10 +161,9 @@ def test_diff_says_whether_intervals_separate(call, place, tmp_path):
     text = call("diff", one.id, other.id, "--runs-dir", copy)[1]
     assert "1.100 [1.000, 1.350]" in text and "overlap" in text
 
-    with Store.open(copy) as store:
-        sql = "UPDATE evaluations SET environment = 'elsewhere' WHERE candidate_key = :key"
-        store.execute(sql, {"key": one.candidate_key})
-        store.db.commit()
+    change(
+        copy, f"UPDATE evaluations SET environment = 'elsewhere' WHERE candidate_key = '{one.candidate_key}'"
+    )
     told = json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["not_comparable"]
     assert told.startswith("they were measured under other conditions: elsewhere | ")
 
@@ -293,3 +306,116 @@ def test_tail_follows_another_process(call, start, tmp_path):
     assert call("tail", "last", "-n", 0, "--runs-dir", runs_dir)[1] == ""
     text = call("tail", "last", "-f", "--runs-dir", runs_dir)[1].splitlines()
     assert len(text) == 21 and text[-1].endswith("is finished: all 6 episodes are done")
+
+
+@pytest.fixture
+def findings(call):
+    """`findings(runs_dir)`: what `passagent doctor last --json` found, by check, and its exit code."""
+
+    def examine(runs_dir: Path) -> tuple[dict[str, dict[str, object]], int]:
+        code, out, err = call("doctor", "last", "--json", "--runs-dir", runs_dir)
+        found = {one["check"]: one for one in json.loads(out)["findings"]}
+        failed = [name for name, one in found.items() if one["verdict"] == "fail"]
+        assert code == bool(failed)
+        if failed:
+            assert one_line(err).endswith(f"{len(failed)} checks failed: {', '.join(failed)}")
+        return found, code
+
+    return examine
+
+
+def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
+    found, _ = findings(place / "runs")
+    verdicts = {name: one["verdict"] for name, one in found.items()}
+    verdicts.pop("left behind")  # other programs of this machine may be in it
+    assert verdicts.pop("device") == "warn"  # this evaluator takes no time
+    assert set(verdicts.values()) == {"ok"}, found
+    assert found["islands"]["figures"]["episodes"] == [6, 6]
+    assert found["migrations"]["figures"]["migrations"] >= 1
+    assert found["duplicates"]["figures"]["equal"] >= 2
+    assert found["models"]["figures"]["replies"] == 60
+    assert found["finalists"]["figures"] == {"measured_again": 2, "no_longer_right": [], "mean_change": 0}
+    text = call("doctor", "last")[1]
+    assert all(one["said"] in text for one in found.values())
+    assert f"-> {found['device']['advice']}" in text
+
+
+DAMAGE = {
+    "islands": ["UPDATE islands SET episodes = 0 WHERE island = 1"],
+    "hints": ["UPDATE hint_uses SET gain = NULL WHERE id = 3"],
+    "duplicates": [
+        "INSERT INTO evaluations SELECT 999, candidate_key, task_key, evaluator_version, environment, "
+        "status, as_score, seconds, result, created_at FROM evaluations WHERE id = "
+        "(SELECT evaluation_id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
+        "UPDATE nodes SET evaluation_id = 999 WHERE id = "
+        "(SELECT id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
+    ],
+    "candidates": ["UPDATE nodes SET status = 'refused'"],
+    "finalists": ["DELETE FROM confirmations"],
+    "models": ["UPDATE calls SET state = 'failed', error = 'HTTP 500'"],
+}
+
+
+@pytest.mark.parametrize("check", DAMAGE)
+def test_doctor_sees_what_does_not_work(findings, copy, check):
+    change(copy, *DAMAGE[check])
+    found, code = findings(copy)
+    assert [name for name, one in found.items() if one["verdict"] == "fail" and name != "left behind"] == [
+        check
+    ]
+    assert found[check]["advice"]
+    assert code == 1
+
+
+def test_doctor_warns(findings, copy):
+    change(
+        copy,
+        "UPDATE confirmations SET as_score = as_score * 0.9",
+        "DELETE FROM elite_migrations",
+        "UPDATE islands SET stagnant = 9 WHERE best_as < (SELECT max(best_as) FROM islands)",
+        "UPDATE calls SET state = 'failed', error = 'HTTP 529' WHERE id % 5 = 0",
+    )
+    with Store.open(copy) as store:
+        (copy / runs.find_run(store, "last").id / "workspaces" / "3").mkdir(parents=True)
+    found, code = findings(copy)
+    for check in ("finalists", "migrations", "models"):
+        assert found[check]["verdict"] == "warn", found[check]
+    assert found["finalists"]["figures"]["mean_change"] == pytest.approx(math.log(0.9))
+    assert "12 times: HTTP 529" in found["models"]["advice"]
+    assert len(found["left behind"]["figures"]["workspaces"]) == 1
+    missing = next((copy / "objects").glob("??/*"))
+    missing.unlink()
+    found, code = findings(copy)
+    assert code == 1 and found["files"]["figures"]["missing"] == [missing.parent.name + missing.name]
+
+
+def test_doctor_measures_the_idle_device(findings, copy):
+    """Of 10 s, evaluations of 2 s that end at 3, 4 and 10 are under way from 1 to 4 and from 8 to 10."""
+    keep = "(SELECT id FROM evaluations ORDER BY id LIMIT 3)"
+    ends = "CASE rank WHEN 0 THEN '03' WHEN 1 THEN '04' ELSE '10' END"
+    change(
+        copy,
+        "UPDATE runs SET elapsed_s = 10, created_at = '2026-01-01T12:00:00.000Z'",
+        f"UPDATE evaluations SET created_at = '2025-01-01T00:00:00.000Z' WHERE id NOT IN {keep}",
+        f"UPDATE evaluations SET seconds = 2, created_at = '2026-01-01T12:00:' || (SELECT {ends} FROM "
+        "(SELECT count(*) AS rank FROM evaluations AS earlier WHERE earlier.id < evaluations.id)) || '.000Z' "
+        f"WHERE id IN {keep}",
+    )
+    figures = findings(copy)[0]["device"]["figures"]
+    assert (figures["evaluations"], figures["busy_s"]) == (3, pytest.approx(5))
+    assert figures["idle"] == pytest.approx(0.5)
+
+
+def test_doctor_finds_processes_without_an_owner(findings, place):
+    """A process that looks like an evaluator's and whose parent is gone: init has it now."""
+    sleeper = f"{sys.executable} -c 'import time; time.sleep(60)' passagent.evaluator.zygote"
+    shell = subprocess.run(
+        ["sh", "-c", f"{sleeper} >&- 2>&- & echo $!"], capture_output=True, text=True, check=True
+    )
+    pid = int(shell.stdout)
+    try:
+        found, code = findings(place / "runs")
+        assert pid in found["left behind"]["figures"]["orphans"]
+        assert code == 1 and str(pid) in found["left behind"]["advice"]
+    finally:
+        os.kill(pid, signal.SIGKILL)

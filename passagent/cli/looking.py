@@ -126,3 +126,11 @@ def diff(
     from passagent.commands import explaining
 
     explaining.diff(first, second, runs_dir, json)
+
+
+@commands.command()
+def doctor(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """Say whether RUN's mechanisms worked, with figures and advice; exit code 1 if one failed."""
+    from passagent.commands import examining
+
+    examining.doctor(run, runs_dir, json)

@@ -47,6 +47,34 @@ def processes(store: Store, run: Run) -> list[Process]:
     return [Process(host, int(pid), None)]
 
 
+class Attendance(NamedTuple):
+    """The processes that ever worked on a run."""
+
+    joined: int
+    alive: list[Process]
+    died: int
+    not_taken_over: list[int]
+    """Pids of dead processes whose work is not free yet."""
+    lost_calls: int
+    """Model calls that were under way when a process died."""
+
+
+def attendance(store: Store, run: Run) -> Attendance:
+    """Who joined, who died, and whether what the dead held was taken over."""
+    [row] = store.rows(
+        "SELECT count(*) AS joined, coalesce(sum(left_because IN ('it died', 'another session began')), 0) "
+        "AS died FROM workers WHERE run_id = :run",
+        {"run": run.id},
+    )
+    [lost] = store.rows(
+        "SELECT count(*) AS count FROM calls WHERE run_id = :run AND state = 'lost'", {"run": run.id}
+    )
+    dead = []
+    if run.owner is not None and not is_alive(run.owner, run.heartbeat):
+        dead.append(int(run.owner.rsplit(":", 2)[1]))
+    return Attendance(row["joined"], processes(store, run), row["died"] + len(dead), dead, lost["count"])
+
+
 def under_way(store: Store, run_id: str) -> list[UnderWay]:
     """The episodes that have not ended, by island; those of dead processes, too."""
     rows = store.rows(
