@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import pty
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -255,6 +257,13 @@ def test_pause_resume_drain(call, start, tmp_path):
 def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     runs_dir = tmp_path / "runs"
     process = start(6, 0.3)
+    unused = runs_dir / "objects" / "ff" / "unused"
+    unused.parent.mkdir(exist_ok=True)
+    unused.write_text("of nobody")
+    code, _, err = call("runs", "rm", "last", "--yes", "--runs-dir", runs_dir)
+    assert code == 2 and f"is live (pid {process.pid} on " in one_line(err)
+    code, out, _ = call("gc", "--runs-dir", runs_dir)
+    assert code == 0 and "objects are kept while a run is live" in out and unused.exists()
     code, out, _ = call("stop", "last", "--runs-dir", runs_dir)
     assert code == 0 and "passagent resume" in out
     out, err = process.communicate(timeout=20)
@@ -419,3 +428,126 @@ def test_doctor_finds_processes_without_an_owner(findings, place):
         assert code == 1 and str(pid) in found["left behind"]["advice"]
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def rows_of(runs_dir: Path, run_id: str) -> dict[str, list[dict[str, object]]]:
+    """All rows of a run, and what it shares with others, by table."""
+    tables = "SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
+    with Store.open(runs_dir) as store:
+        names = [row["name"] for row in store.rows(tables + "WHERE m.type = 'table' AND c.name = 'run_id'")]
+        assert {"nodes", "episodes", "islands", "calls", "hint_uses", "workers"} <= set(names)
+        found = {t: store.rows(f"SELECT * FROM {t} WHERE run_id = :r", {"r": run_id}) for t in names}
+        found["runs"] = store.rows("SELECT * FROM runs WHERE id = :r", {"r": run_id})
+        of_run = "episode_id IN (SELECT id FROM episodes WHERE run_id = :r)"
+        found["steps"] = store.rows(
+            f"SELECT * FROM steps JOIN messages ON messages.id = message_id WHERE {of_run}", {"r": run_id}
+        )
+        found["evaluations"] = store.rows(
+            "SELECT evaluations.* FROM nodes JOIN evaluations ON evaluations.id = evaluation_id "
+            "WHERE run_id = :r",
+            {"r": run_id},
+        )
+        return found
+
+
+def test_runs_rm_takes_one_run_and_leaves_the_others_whole(call, copy, place, capsys):
+    with Store.open(copy) as store:
+        first = runs.find_run(store, "last").id
+    settings = tiny_search.settings(6, 2, 3)
+    searching.run(str(place / "task"), None, settings, str(copy), True, False, tiny_search.parts())
+    second = json.loads(capsys.readouterr().out)["run"]
+    before = rows_of(copy, second)
+    shared = {row["id"] for row in rows_of(copy, first)["evaluations"]}
+    shared &= {row["id"] for row in before["evaluations"]}
+    assert shared, "the two runs share nothing: too plain to test with"
+
+    code, _, err = call("runs", "rm", first, "--runs-dir", copy)
+    assert code == 2 and "say --yes" in one_line(err)
+    code, _, err = call("runs", "--runs-dir", copy, "rm", first, "--yes")
+    assert code == 2 and "write options after the command" in one_line(err)
+    assert rows_of(copy, first)["runs"]
+
+    code, out, _ = call("runs", "rm", first[:6], first, "--yes", "--json", "--runs-dir", copy)
+    assert code == 0
+    removed = json.loads(out)["removed"][first]
+    assert removed["nodes"] == 24
+    assert {table: found for table, found in rows_of(copy, first).items() if found} == {}
+    assert rows_of(copy, second) == before
+    with Store.open(copy) as store:
+        assert store.rows("PRAGMA foreign_key_check") == []
+        assert store.rows("SELECT 1 FROM messages WHERE id NOT IN (SELECT message_id FROM steps)") == []
+        [left] = store.rows("SELECT count(*) AS n FROM evaluations")
+        assert left["n"] == len({row["id"] for row in before["evaluations"]})
+    assert not (copy / first).exists() and (copy / second).is_dir()
+    assert call("show", second, "--runs-dir", copy)[0] == 0
+    searching.resume(second, {"search.iters": 7}, str(copy), True, tiny_search.parts())
+    assert json.loads(capsys.readouterr().out)["episodes"] == 7
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", 1), ("y", 0)])
+def test_runs_rm_asks_on_a_terminal(call, copy, monkeypatch, answer, left):
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        code, _, err = call("runs", "rm", "last", "--runs-dir", copy)
+    os.close(ours)
+    assert code == 0 and "for good? [y/N]" in err
+    with Store.open(copy) as store:
+        assert len(runs.list_runs(store)) == left
+
+
+def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, monkeypatch):
+    cache, temporary = tmp_path / "cache", tmp_path / "tmp"
+    monkeypatch.setenv("PASSAGENT_CACHE", str(cache))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with Store.open(copy) as store:
+        run = runs.find_run(store, "last").id
+        needed = [store.objects.path(node.files) for node in nodes.of_run(store, run)]
+    long_ago = time.time() - 40 * 24 * 3600
+
+    def file(path: Path, size: int, is_old: bool = True) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(size))
+        if is_old:
+            os.utime(path, (long_ago, long_ago))
+            os.utime(path.parent, (long_ago, long_ago))
+        return path
+
+    litter = [
+        file(copy / "objects" / "ab" / "cd", 100),
+        file(copy / "objects" / needed[0].parent.name / ".tmp-x", 10),
+        file(copy / run / "workspaces" / "3" / "Fused.py", 1000),
+        file(copy / "0badcafe" / "run.log", 10_000),
+        file(temporary / "passagent-dead" / "zygote.log", 100_000),
+        file(cache / "cpp" / "old.so", 1_000_000),
+    ]
+    kept = [
+        *needed,
+        copy / run / "run.log",
+        file(copy / "0badcafe2" / "run.log", 1),
+        file(copy / "deadbeef" / "mine.txt", 1),
+        file(temporary / "passagent-young" / "zygote.log", 1, is_old=False),
+        file(temporary / "passagent-other" / "data", 1),
+        file(cache / "cpp" / "new.so", 1, is_old=False),
+    ]
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env={"HOME": str(file(temporary / "passagent-live" / "zygote.log", 1).parent)},
+    )
+    try:
+        code, out, _ = call("gc", "--dry-run", "--json", "--runs-dir", copy)
+        assert code == 0
+        told = json.loads(out)
+        assert told["dry_run"] is True
+        assert sum(one["bytes"] for one in told["found"] if "passagent.db" not in one["kind"]) == 1_111_110
+        assert all(path.exists() for path in [*litter, *kept])
+        code, out, _ = call("gc", "--runs-dir", copy)
+        assert code == 0 and "freed 1.1 MB" in out
+        assert not any(path.exists() for path in litter)
+        assert all(path.exists() for path in kept)
+        assert (temporary / "passagent-live" / "zygote.log").exists()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert "freed 0 kB" in call("gc", "--runs-dir", copy)[1]

@@ -12,14 +12,6 @@ commands = typer.Typer()
 
 
 @commands.command()
-def runs(runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """List the runs, the newest first."""
-    from passagent.commands import looking
-
-    looking.list_runs(runs_dir, json)
-
-
-@commands.command()
 def status(
     run: Annotated[
         str | None,
