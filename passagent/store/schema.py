@@ -237,7 +237,10 @@ ALTER TABLE runs ADD COLUMN wanted TEXT NOT NULL DEFAULT 'run'
 ALTER TABLE runs ADD COLUMN environment TEXT;
 ALTER TABLE runs ADD COLUMN cost REAL NOT NULL DEFAULT 0;
 UPDATE runs SET owner = NULL, heartbeat = NULL,
-    cost = (SELECT coalesce(sum(cost), 0) FROM calls WHERE run_id = runs.id);
+    cost = (SELECT coalesce(sum(cost), 0) FROM calls WHERE run_id = runs.id),
+    environment = (SELECT evaluator_version || '; ' || environment FROM nodes
+        JOIN evaluations ON evaluations.id = evaluation_id WHERE nodes.run_id = runs.id
+        ORDER BY nodes.id DESC LIMIT 1);
 UPDATE episodes SET owner = NULL;
 UPDATE nodes SET owner = NULL, heartbeat = NULL, state = 'proposed' WHERE state = 'evaluating';
 ALTER TABLE nodes ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
