@@ -19,7 +19,7 @@ import tiny_search
 
 from passagent import cli
 from passagent.commands import searching
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, nodes, runs, workers
 
 
 @pytest.fixture
@@ -200,15 +200,15 @@ def wait_for(condition, seconds: float = 30.0) -> None:
 
 
 def made(runs_dir: Path) -> dict[str, int]:
-    """How much of everything the database holds, and how much is under way."""
+    """How much of everything the database holds, and how much of it is done."""
     if not (runs_dir / "passagent.db").exists():
         return {"nodes": 0}
     with Store.open(runs_dir) as store:
-        of_calls = "SELECT count(*) FROM calls WHERE state = 'started'"
-        of_nodes = "SELECT count(*) FROM nodes WHERE state != 'done'"
         [row] = store.rows(
             "SELECT (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM nodes) AS nodes, "
-            f"(SELECT count(*) FROM episodes) AS episodes, ({of_calls}) + ({of_nodes}) AS under_way"
+            "(SELECT count(*) FROM episodes) AS episodes, (SELECT count(*) FROM steps) AS steps, "
+            "(SELECT count(*) FROM calls WHERE state = 'started') AS asking, "
+            "(SELECT count(*) FROM evaluations) AS evaluations"
         )
         return row
 
@@ -226,14 +226,18 @@ def test_pause_resume_drain(call, start, tmp_path):
 
     code, out, _ = call("pause", "last", *at)
     assert code == 0 and "asked to pause" in out
-    # a tool call of the conversation under way may come before the next place to wait; then nothing does
-    wait_for(lambda: made(runs_dir)["under_way"] == 0)
-    time.sleep(0.6)
+    seen = []  # what is under way is finished, then nothing more happens: in a second ten calls would begin
+
+    def is_quiet() -> bool:
+        seen.append(made(runs_dir))
+        return len(seen) > 20 and all(one == seen[-1] for one in seen[-20:])
+
+    wait_for(is_quiet)
     before = made(runs_dir)
-    assert before["under_way"] == 0
-    time.sleep(1.0)
-    assert made(runs_dir) == before
+    assert before["asking"] == 0
     assert process.poll() is None
+    doing = json.loads(call("status", "last", "--json", *at)[1])["under_way"]
+    assert {of["doing"] for of in doing} <= {"paused"}
     code, out, _ = call("status", *at)
     assert "paused" in out and f"pid {process.pid}" in out and "passagent resume" in out
     code, _, err = call("resume", "last", "--iters", 2000, *at)
@@ -247,7 +251,7 @@ def test_pause_resume_drain(call, start, tmp_path):
     process.communicate(timeout=30)
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
-        assert (run.state, run.is_live) == ("stopped", False)
+        assert (run.state, workers.is_live(store, run.id)) == ("stopped", False)
         assert store.rows("SELECT 1 FROM episodes WHERE state != 'done'") == []
     code, _, err = call("pause", "last", *at)
     assert code == 2 and "no process works on it; nothing to pause" in one_line(err)
@@ -256,7 +260,7 @@ def test_pause_resume_drain(call, start, tmp_path):
 
 def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     runs_dir = tmp_path / "runs"
-    process = start(6, 0.3)
+    process = start(1000, 0.2)
     unused = runs_dir / "objects" / "ff" / "unused"
     unused.parent.mkdir(exist_ok=True)
     unused.write_text("of nobody")
@@ -269,10 +273,11 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
     assert json.loads(out)["state"] == "stopped"
-    assert made(runs_dir)["under_way"] == 0
+    assert made(runs_dir)["asking"] == 0
     left = json.loads(call("status", "last", "--json", "--runs-dir", runs_dir)[1])
     assert {episode["doing"] for episode in left["under_way"]} == {"at rest"}
-    searching.resume("last", {}, str(runs_dir), True, tiny_search.parts())
+    more = {"search.iters": made(runs_dir)["episodes"] + 1}
+    searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
     assert json.loads(capsys.readouterr().out)["state"] == "finished"
 
 

@@ -40,7 +40,9 @@ def ask(name: str, what: Literal["pause", "drain", "stop"], runs_dir: str, as_js
         run = runs.find_run(store, name)
         working = looking.processes(store, run)
         if not working:
-            raise UsageError(f"run {run.id} is {shown_state(run)}: no process works on it; nothing to {what}")
+            raise UsageError(
+                f"run {run.id} is {shown_state(store, run)}: no process works on it; nothing to {what}"
+            )
         runs.want(store, run.id, what)
         if as_json:
             shown = [process._asdict() for process in working]

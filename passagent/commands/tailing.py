@@ -31,7 +31,7 @@ def tail(name: str, count: int, follow: bool, runs_dir: str, as_json: bool) -> N
             time.sleep(POLL_S)
         if follow and not as_json:
             run = runs.get_run(store, run.id)
-            print(f"run {run.id} is {shown_state(run)}: {run.stop_reason or 'no process works on it'}")
+            print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
 
 
 def _show(found: Iterable[Happening], roles: dict[int, str], as_json: bool) -> None:

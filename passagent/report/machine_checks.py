@@ -37,8 +37,8 @@ def models(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
 def device(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     """Whether the device was kept busy."""
     found = figures.device(store, run)
-    devices = max(1, len(run.device.split(",")))
-    idle = 1 - min(1.0, found.busy_s / run.elapsed_s / devices) if run.elapsed_s > 0 else None
+    available_s = run.elapsed_s * len(found.devices)
+    idle = 1 - min(1.0, found.busy_s / available_s) if available_s > 0 else None
     shown = found._asdict() | {"elapsed_s": run.elapsed_s, "idle": idle}
     if idle is None:
         return Finding("device", "ok", "nothing was searched yet", "", shown)
@@ -46,7 +46,7 @@ def device(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
         f"no evaluation under way for {idle:.0%} of {clock(run.elapsed_s)} searched "
         f"({found.evaluations} evaluations, {number(found.mean_s, 1)} s each)"
     )
-    if run.device.endswith(":all"):
+    if any(name.endswith(":all") for name in found.devices):
         return Finding("device", "ok", f"{said}, all devices together", "", shown)
     if idle > IDLE:
         advice = "more islands (search.islands) keep it busy while models think"

@@ -8,7 +8,7 @@ from typing import Any
 
 from passagent.report.summary import best_data, evaluation_of, runs_dir_flag, shown_state
 from passagent.report.text import clock, interval, number, table, thousands
-from passagent.store import Store, calls, confirmations, looking, nodes, runs
+from passagent.store import Store, confirmations, looking, nodes, runs
 from passagent.store.looking import UnderWay
 from passagent.store.runs import Run
 
@@ -19,12 +19,12 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
     islands, counts = runs.islands(store, run.id), nodes.counts(store, run.id)
     episodes = sum(island.episodes for island in islands)
     working = looking.processes(store, run)
-    state = "paused" if working and run.wanted == "pause" else shown_state(run)
+    state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
     used = {
         "episodes": (episodes, run.iters),
         "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
         "tokens": (run.tokens, settings["search"]["max_tokens"]),
-        "cost_usd": (calls.cost_of(store, run.id), settings["search"]["max_cost"]),
+        "cost_usd": (run.cost, settings["search"]["max_cost"]),
         "seconds": (run.elapsed_s, settings["search"]["max_time_s"]),
     }
     return {
@@ -49,7 +49,7 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
             for island in islands
         ],
         "under_way": [
-            episode._asdict() | {"doing": _doing(episode, bool(working))}
+            episode._asdict() | {"doing": _doing(episode, state)}
             for episode in looking.under_way(store, run.id)
         ],
         "max_steps": settings["agent"]["max_steps"],
@@ -60,12 +60,14 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
     }
 
 
-def _doing(episode: UnderWay, is_live: bool) -> str:
+def _doing(episode: UnderWay, state: str) -> str:
     """What an episode waits for, in a word."""
-    if not is_live or not episode.is_held:
+    if state not in ("running", "paused") or not episode.is_held:
         return "at rest"
     if episode.asked_at is not None:
         return "thinking"
+    if state == "paused":
+        return "paused"
     return "evaluating" if episode.evaluating is not None else "waiting"
 
 

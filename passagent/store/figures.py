@@ -39,12 +39,13 @@ class Duplicates(NamedTuple):
 
 
 class Device(NamedTuple):
-    """How busy the device was."""
+    """How busy the devices were."""
 
+    devices: list[str]
     evaluations: int
     busy_s: float
-    """With an evaluation under way."""
-    mean_s: float | None
+    """With an evaluation under way; of several devices together."""
+    mean_s: float
     """Of an evaluation."""
 
 
@@ -112,19 +113,31 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
 
 def device(store: Store, run: Run) -> Device:
     """From the run's evaluations: each was under way for its `seconds` before it was stored."""
+    names = store.rows(
+        "SELECT DISTINCT coalesce(json_extract(workers.config, '$.evaluator.device'), device) AS name "
+        "FROM runs LEFT JOIN workers ON run_id = runs.id WHERE runs.id = :run",
+        {"run": run.id},
+    )
+    devices = {device for row in names for device in row["name"].split(",")}
     rows = store.rows(
         "SELECT created_at, seconds FROM evaluations WHERE created_at >= :begun AND id IN ("
         "  SELECT evaluation_id FROM nodes WHERE run_id = :run "
         "  UNION SELECT evaluation_id FROM confirmations WHERE run_id = :run)",
         {"run": run.id, "begun": run.created_at},
     )
+    total = sum(row["seconds"] for row in rows)
+    busy = _covered_s(rows) if len(devices) == 1 else total
+    return Device(sorted(devices), len(rows), busy, total / max(1, len(rows)))
+
+
+def _covered_s(rows: list[dict[str, Any]]) -> float:
+    """Time in which at least one of the evaluations was under way, s."""
     ends = [datetime.fromisoformat(row["created_at"]).timestamp() for row in rows]
-    spans = sorted((end - row["seconds"], end) for end, row in zip(ends, rows, strict=True))
-    busy, until = 0.0, float("-inf")
-    for begin, end in spans:
-        busy += max(0.0, end - max(begin, until))
+    covered, until = 0.0, float("-inf")
+    for begin, end in sorted((end - row["seconds"], end) for end, row in zip(ends, rows, strict=True)):
+        covered += max(0.0, end - max(begin, until))
         until = max(until, end)
-    return Device(len(rows), busy, sum(row["seconds"] for row in rows) / len(rows) if rows else None)
+    return covered
 
 
 def requests(store: Store, run_id: str) -> Requests:

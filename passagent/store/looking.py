@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from passagent.store import workers
 from passagent.store.database import Store
-from passagent.store.owner import is_alive
 from passagent.store.runs import Run
+from passagent.store.workers import Watch, Worker
 
 
 class Process(NamedTuple):
@@ -14,8 +15,10 @@ class Process(NamedTuple):
 
     host: str
     pid: int
-    since: str | None
+    since: str
     """ISO 8601, UTC."""
+    role: str
+    """`search`, or `end`: nothing is left for it to do."""
 
 
 class UnderWay(NamedTuple):
@@ -40,11 +43,20 @@ class UnderWay(NamedTuple):
 
 
 def processes(store: Store, run: Run) -> list[Process]:
-    """The living processes that work on the run."""
-    if run.owner is None or not is_alive(run.owner, run.heartbeat):
-        return []
-    host, pid, _ = run.owner.rsplit(":", 2)
-    return [Process(host, int(pid), None)]
+    """The processes that work on the run; one of another host counts until somebody found it dead."""
+    return _told(store, run)[0]
+
+
+def _told(store: Store, run: Run) -> tuple[list[Process], list[Worker]]:
+    """Who works on the run, and the dead whose work nobody took over yet."""
+    watch, alive, dead = Watch(), [], []
+    for worker in workers.present(store, run.id):
+        if watch.judge(worker) == "dead":
+            dead.append(worker)
+        else:
+            host, pid, _ = worker.owner.rsplit(":", 2)
+            alive.append(Process(host, int(pid), worker.joined_at, worker.role))
+    return alive, dead
 
 
 class Attendance(NamedTuple):
@@ -69,10 +81,9 @@ def attendance(store: Store, run: Run) -> Attendance:
     [lost] = store.rows(
         "SELECT count(*) AS count FROM calls WHERE run_id = :run AND state = 'lost'", {"run": run.id}
     )
-    dead = []
-    if run.owner is not None and not is_alive(run.owner, run.heartbeat):
-        dead.append(int(run.owner.rsplit(":", 2)[1]))
-    return Attendance(row["joined"], processes(store, run), row["died"] + len(dead), dead, lost["count"])
+    alive, dead = _told(store, run)
+    pids = [int(worker.owner.rsplit(":", 2)[1]) for worker in dead]
+    return Attendance(row["joined"], alive, row["died"] + len(dead), pids, lost["count"])
 
 
 def under_way(store: Store, run_id: str) -> list[UnderWay]:
