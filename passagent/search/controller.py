@@ -12,15 +12,15 @@ import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
-from passagent.models.ensemble import Ensemble
 from passagent.search.distilling import distil
 from passagent.search.episode import run_claimed
 from passagent.search.events import Trouble
-from passagent.search.finalists import confirm
+from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.joining import join
-from passagent.search.migration import round_of
 from passagent.search.remeasure import measure_again
+from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
+from passagent.search.waiting import is_ready
 from passagent.store import episodes, runs, workers
 from passagent.store.episodes import Episode
 from passagent.store.owner import named
@@ -92,6 +92,7 @@ async def _watched(session: Session) -> None:
 
 async def _work(session: Session) -> None:
     await measure_again(session)
+    await seed(session)
     await _islands(session)
     if runs.get_run(session.store, session.run.id).wanted == "drain":
         session.stop("drained by a person", interrupted=True)
@@ -129,6 +130,7 @@ async def _island(session: Session, island: int) -> None:
                 await distil(session, island)
                 episodes.release(session.store, episode)
             session.notify()
+            await confirm_now_and_then(session)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
 
@@ -161,16 +163,11 @@ def _has_share(session: Session) -> bool:
 
 
 async def _wait_for_others(session: Session, episode: Episode) -> None:
-    """Return when a migrant and a model may be chosen for `episode`, whichever of the islands is faster.
+    """Return when parent and model may be chosen for `episode`, whichever of the islands is faster.
 
-    A migrant: at once if the island does not stagnate, else when all have finished the rounds before. A model
-    of an ensemble: when all have finished the rounds up to the last but one. Raises Stopping.
+    Raises Stopping.
     """
-    needed = round_of(session.run, episode.number)
-    island = runs.islands(session.store, session.run.id)[episode.island]
-    if island.stagnant < session.config.search.stagnation:
-        needed = needed - 1 if isinstance(session.model, Ensemble) else 0
-    while any(other.episodes < needed for other in runs.islands(session.store, session.run.id)):
+    while not is_ready(session.store, session.run, session.config.search, session.model, episode):
         session.check()
         await session.changed.wait()
 

@@ -160,6 +160,6 @@ class Session:
             evaluations=run.evaluations,
             tokens=run.tokens,
             elapsed_s=self.elapsed_s,
-            best_as=max((i.best_as for i in islands if i.best_as is not None), default=None),
+            best_as=runs.best_as(self.store, run.id),
             cost=run.cost,
         )

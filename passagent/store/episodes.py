@@ -14,7 +14,7 @@ from typing import Any
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 from passagent.store.workers import taken_over
 
 
@@ -54,10 +54,11 @@ class Held(Exception):
     """Another process works on the island."""
 
 
-def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
+def claim(store: Store, run: Run, island: int, owner: str, seeds: int = 0) -> Episode | None:
     """The island's next episode: its last one, where that was left unfinished, else a new one.
 
-    None when all `iters` are made. The owner holds it, and with it the island, until `finish` or `release`.
+    None when all `iters` are made; on the island of the seeds, when as many as `seeds` are, or the search has
+    begun without them. The owner holds it, and with it the island, until `finish` or `release`.
     Raises Held while another process does, and PassagentError if the owner was taken for dead.
     """
     names = {"run": run.id, "island": island, "owner": owner}
@@ -80,8 +81,11 @@ def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
                 "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last["id"]}
             )
             return Episode(**last | {"owner": owner})
-        number = last["number"] + run.islands if last else island + 1
-        if number > row["iters"]:
+        first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, row["iters"])
+        number = last["number"] + step if last else first
+        if number > end:
+            return None
+        if island == SEEDS and not _may_seed(store, run):
             return None
         cursor = store.execute(
             "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
@@ -90,6 +94,15 @@ def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
         )
         assert cursor.lastrowid is not None
         return get_episode(store, cursor.lastrowid)
+
+
+def _may_seed(store: Store, run: Run) -> bool:
+    """Whether the search has not begun yet. The island of the seeds is there then."""
+    names = {"run": run.id, "seeds": SEEDS}
+    if store.row("SELECT 1 FROM episodes WHERE run_id = :run AND number > 0 LIMIT 1", names):
+        return False
+    store.execute("INSERT OR IGNORE INTO islands (run_id, island, role) VALUES (:run, :seeds, 'seed')", names)
+    return True
 
 
 def check_held(store: Store, episode_id: int, owner: str) -> None:
@@ -125,6 +138,32 @@ def get_episode(store: Store, episode_id: int) -> Episode:
     if row is None:
         raise PassagentError(f"{episode_id}: no such episode in {store.runs_dir}")
     return Episode(**row)
+
+
+def of_number(store: Store, run_id: str, number: int) -> Episode:
+    """The run's episode of this number."""
+    row = store.row(
+        "SELECT * FROM episodes WHERE run_id = :run AND number = :number", {"run": run_id, "number": number}
+    )
+    if row is None:
+        raise PassagentError(f"{run_id}: has no episode {number}")
+    return Episode(**row)
+
+
+def begun(store: Store, run_id: str, first: int, last: int) -> int:
+    """How many of the episodes numbered `first` to `last` have chosen where they start."""
+    row = store.row(
+        "SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number BETWEEN :first AND :last "
+        "AND model IS NOT NULL",
+        {"run": run_id, "first": first, "last": last},
+    )
+    return int(row["n"]) if row else 0
+
+
+def seeds(store: Store, run_id: str) -> int:
+    """How many of the run's episodes made seeds: they are numbered below 1, the last one 0."""
+    row = store.row("SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number < 1", {"run": run_id})
+    return int(row["n"]) if row else 0
 
 
 def set_parent(store: Store, episode: Episode) -> None:
