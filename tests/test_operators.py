@@ -348,7 +348,9 @@ def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
     assert found["migrations"]["figures"]["migrations"] >= 1
     assert found["duplicates"]["figures"]["equal"] >= 2
     assert found["models"]["figures"]["replies"] == 60
-    assert found["finalists"]["figures"] == {"measured_again": 2, "no_longer_right": [], "mean_change": 0}
+    assert found["finalists"]["figures"] == {
+        "measured_again": 2, "no_longer_right": [], "mean_change": pytest.approx(0)
+    }  # fmt: skip
     text = call("doctor", "last")[1]
     assert all(one["said"] in text for one in found.values())
     assert f"-> {found['device']['advice']}" in text
@@ -556,3 +558,50 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         sleeper.kill()
         sleeper.wait()
     assert "freed 0 kB" in call("gc", "--runs-dir", copy)[1]
+
+
+def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
+    from passagent.commands import forking
+
+    with Store.open(copy) as store:
+        old = runs.find_run(store, "last")
+        node = next(n for n in nodes.of_run(store, old.id) if n.status == "ok" and n.parent_id is not None)
+        files = nodes.get_files(store, node)
+    before = rows_of(copy, old.id)
+    settings = {"search.iters": 6, "search.islands": 3, "search.explore": 0.0}
+    forking.fork(old.id, node.id, settings, str(copy), True, tiny_search.parts())
+    out, err = capsys.readouterr()
+    new = json.loads(out)["run"]
+    assert f"run {new} starts from node {node.id} of run {old.id}" in err
+    assert rows_of(copy, old.id) == before
+
+    with Store.open(copy) as store:
+        run = runs.get_run(store, new)
+        found = nodes.of_run(store, new)
+        first = store.rows(
+            "SELECT parent_id, number FROM episodes WHERE run_id = :r AND number BETWEEN 1 AND 3", {"r": new}
+        )
+        seed, *made = found
+        assert nodes.get_files(store, seed) == files
+    assert (run.state, run.forked_run, run.forked_node, run.islands) == ("finished", old.id, node.id, 3)
+    assert (seed.status, seed.as_score, seed.note, seed.number) == ("ok", node.as_score, node.note, 0)
+    assert len(made) == 12
+    assert {row["parent_id"] for row in first} == {seed.id}  # every island begins from it
+
+    child = next(one for one in made if one.parent_id == seed.id)
+    chain = json.loads(call("why", child.id, "--json", "--runs-dir", copy)[1])["chain"]
+    origin = json.loads(call("why", node.id, "--json", "--runs-dir", copy)[1])["chain"]
+    assert [step["node"] for step in chain] == [*(step["node"] for step in origin), seed.id, child.id]
+    assert chain[-2]["changed"] == []
+    text = call("why", child.id, "--runs-dir", copy)[1]
+    assert f"forked from node {node.id} of run {old.id}" in text
+    assert f"episode {origin[0]['episode']['episode']} of run {old.id}" in text
+    code, _, err = call("prompt", new, seed.id, "--runs-dir", copy)
+    assert code == 2 and f"it is node {node.id} of run {old.id}" in one_line(err)
+
+    assert call("runs", "rm", old.id, "-y", "--runs-dir", copy)[0] == 0
+    text = call("why", child.id, "--runs-dir", copy)[1]
+    assert f"forked from node {node.id} of run {old.id}" in text
+    assert call("show", new, "0", "--runs-dir", copy)[0] == 0
+    code, _, err = call("fork", new, "--from", node.id, "--runs-dir", copy)
+    assert code == 2 and "no such node" in one_line(err)

@@ -108,6 +108,41 @@ def resume(
 
 
 @commands.command()
+def fork(
+    run: RunArgument,
+    node: Annotated[
+        int, typer.Option("--from", envvar="PASSAGENT_FROM", metavar="NODE", help="The node to start from.")
+    ],
+    model: ModelOption = None,
+    iters: Iters = None,
+    base_url: BaseUrl = None,
+    max_time: MaxTime = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_evals: MaxEvals = None,
+    price: PriceOption = None,
+    target_as: TargetAs = None,
+    set_: SetOption = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Search in a new run that starts from a node of RUN, with its settings where none are given."""
+    from passagent.commands import forking
+
+    flags = {
+        **model_flags(model, price),
+        "model.base_url": base_url,
+        "search.iters": iters,
+        "search.max_time_s": max_time,
+        "search.max_tokens": max_tokens,
+        "search.max_cost": max_cost,
+        "search.max_evaluations": max_evals,
+        "search.target_as": target_as,
+    }
+    forking.fork(run, node, settings_of(set_, flags), runs_dir, json)
+
+
+@commands.command()
 def models(
     model: ModelOption = None,
     base_url: BaseUrl = None,

@@ -72,7 +72,7 @@ def run(
     task = load_task(task_path)
     config = load_config(preset, settings)
     if parts.evaluator is None:
-        _check_device(config)
+        check_device(config)
     model = parts.model or open_model(config.model)
     check_money(config, model)
     with Store.open(runs_dir) as store:
@@ -84,7 +84,7 @@ def run(
                 f"going on with run {found.id}: it has this task and these settings (--new starts another)",
                 file=sys.stderr,
             )
-        _search(store, begun, task, config, model, as_json, parts)
+        search_run(store, begun, task, config, model, as_json, parts)
 
 
 def resume(
@@ -104,20 +104,20 @@ def resume(
             config = override(config, settings)
         task = stored_task(found)
         if parts.evaluator is None:
-            _check_device(config)
+            check_device(config)
         model = parts.model or open_model(config.model)
         check_money(config, model)
-        _search(store, found, task, config, model, as_json, parts)
+        search_run(store, found, task, config, model, as_json, parts)
 
 
-def _check_device(config: Config) -> None:
+def check_device(config: Config) -> None:
     """Raise UsageError for a device that is not here, before anything is stored."""
     from passagent.evaluator.devices import find_devices
 
     find_devices(config.evaluator.device)
 
 
-def _search(
+def search_run(
     store: Store, run: Run, task: Task, config: Config, model: Any, as_json: bool, parts: Parts
 ) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""

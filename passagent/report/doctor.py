@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from passagent.report import machine_checks, search_checks
 from passagent.report.finding import Finding
 from passagent.report.text import table
+from passagent.search.setup import stored_config
 from passagent.store import Store
 from passagent.store.runs import Run
 
@@ -27,8 +26,8 @@ _CHECKS = (
 
 def examine(store: Store, run: Run) -> list[Finding]:
     """All checks of the run."""
-    settings = json.loads(run.config)
-    return [check(store, run, settings) for check in _CHECKS]
+    config = stored_config(run)
+    return [check(store, run, config) for check in _CHECKS]
 
 
 def findings_text(run: Run, found: list[Finding]) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from passagent.config import Config
 from passagent.evaluator.health import orphaned_workers
 from passagent.report.finding import Finding
 from passagent.report.text import clock, number, printable
@@ -16,7 +15,7 @@ ERRORS = 0.1
 """Share of requests to models that may fail."""
 
 
-def models(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def models(store: Store, run: Run, config: Config) -> Finding:
     """Whether the models answered."""
     found = figures.requests(store, run.id)
     bad = found.broken + found.failed
@@ -34,7 +33,7 @@ def models(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     return Finding("models", "warn" if share > ERRORS else "ok", said, advice, shown)
 
 
-def device(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def device(store: Store, run: Run, config: Config) -> Finding:
     """Whether the device was kept busy."""
     found = figures.device(store, run)
     available_s = run.elapsed_s * len(found.devices)
@@ -54,7 +53,7 @@ def device(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     return Finding("device", "ok", said, "", shown)
 
 
-def processes(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def processes(store: Store, run: Run, config: Config) -> Finding:
     """Whether processes died, and what they held was taken over."""
     found = looking.attendance(store, run)
     left = figures.unfinished(store, run.id)
@@ -72,7 +71,7 @@ def processes(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     return Finding("processes", "ok", said, "", shown)
 
 
-def left_behind(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def left_behind(store: Store, run: Run, config: Config) -> Finding:
     """Whether processes or workspaces of dead owners are still here."""
     orphans = orphaned_workers()
     places = leftovers.stale_workspaces(store, run, bool(looking.processes(store, run)))
@@ -88,7 +87,7 @@ def left_behind(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     return Finding("left behind", "ok", said, "", shown)
 
 
-def files(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def files(store: Store, run: Run, config: Config) -> Finding:
     """Whether the candidates' files are all there."""
     missing = figures.missing_objects(store, run.id)
     if missing:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from passagent.config import Config
 from passagent.report.finding import Finding
 from passagent.report.text import percent
 from passagent.search.migration import why_none
+from passagent.search.policies import policy_of
 from passagent.store import Store, figures, migrations, nodes, runs
 from passagent.store.runs import Run
 
@@ -17,7 +18,7 @@ FLATTERY = 0.02
 """How much the first measurement of the finalists may be above the second, relative."""
 
 
-def islands(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def islands(store: Store, run: Run, config: Config) -> Finding:
     """Whether every island had its share of the episodes."""
     found = runs.islands(store, run.id)
     done = [island.episodes for island in found]
@@ -35,18 +36,18 @@ def islands(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     return Finding("islands", "ok", said, "", shown)
 
 
-def elite_migrations(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def elite_migrations(store: Store, run: Run, config: Config) -> Finding:
     """Whether elites moved, and helped; or why none did."""
     moved = migrations.list_migrations(store, run.id)
     gains = figures.migrant_gains(store, run.id)
     helped = sum(gain is not None and gain > 0 for gain in gains)
-    stagnation = settings["search"]["stagnation"]
     islands = runs.islands(store, run.id)
     best = max((island.best_as for island in islands if island.best_as is not None), default=None)
     stuck = [
         island.island
         for island in islands
-        if island.stagnant > stagnation + 1
+        if policy_of(config.search).scope == "islands"
+        and island.stagnant > config.search.stagnation + 1
         and best is not None
         and (island.best_as or 0.0) < best
         and not any(one.to_island == island.island for one in moved)
@@ -56,16 +57,16 @@ def elite_migrations(store: Store, run: Run, settings: dict[str, Any]) -> Findin
         said = f"{len(moved)}; island {', '.join(map(str, stuck))} stagnates behind the others without one"
         return Finding("migrations", "warn", said, "lower search.stagnation, or look at the policy", shown)
     if not moved:
-        return Finding("migrations", "ok", why_none(store, run, stagnation), "", shown)
+        return Finding("migrations", "ok", why_none(store, run, config.search), "", shown)
     said = f"{len(moved)}, and {helped} of the {len(gains)} episodes from a migrant gained over it"
     return Finding("migrations", "ok", said, "", shown)
 
 
-def hints(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def hints(store: Store, run: Run, config: Config) -> Finding:
     """Whether hints were shown, credited, and followed by gains."""
     found = figures.hint_figures(store, run.id)
     shown = found._asdict()
-    if not settings["agent"]["hints"]:
+    if not config.agent.hints:
         return Finding("hints", "ok", "turned off (agent.hints is 0)", "", shown)
     said = (
         f"{found.hints} different ones in {found.with_hints} of {found.episodes} episodes; {found.helped} of "
@@ -82,13 +83,15 @@ def hints(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     return Finding("hints", "ok", said, "", shown)
 
 
-def duplicates(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def duplicates(store: Store, run: Run, config: Config) -> Finding:
     """Whether equal candidates were avoided, and none was evaluated twice."""
     found = figures.duplicates(store, run.id)
     share = found.equal / found.nodes if found.nodes else 0.0
     shown = found._asdict() | {"share": share}
     said = f"{found.equal} of {found.nodes} nodes are equal to an earlier one ({share:.0%}), "
-    if not settings["search"]["reuse"]:
+    if found.rewritten:
+        said += f"{found.rewritten} of them but for comments and formatting, "
+    if not config.search.reuse:
         return Finding("duplicates", "ok", f"{said}evaluated anew (search.reuse is off)", "", shown)
     if found.evaluated_again:
         said += f"{found.evaluated_again} candidates were evaluated more than once under the same conditions"
@@ -108,7 +111,7 @@ _ADVICE = {
 }
 
 
-def candidates(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def candidates(store: Store, run: Run, config: Config) -> Finding:
     """What became of the candidates."""
     counts: dict[str, int] = {}
     for of_island in nodes.counts(store, run.id).values():
@@ -130,7 +133,7 @@ def candidates(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     return Finding("candidates", "ok", said, "", counts)
 
 
-def finalists(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
+def finalists(store: Store, run: Run, config: Config) -> Finding:
     """Whether the second measurement bears out the first."""
     found = figures.finalists(store, run.id)
     pairs = [(one.first_as, one.second_as) for one in found if one.status == "ok"]
@@ -139,7 +142,7 @@ def finalists(store: Store, run: Run, settings: dict[str, Any]) -> Finding:
     mean = sum(ratios) / len(ratios) if ratios else None
     shown = {"measured_again": len(found), "no_longer_right": failed, "mean_change": mean}
     if not found:
-        is_due = run.state == "finished" and settings["search"]["finalists"] and _right(store, run.id)
+        is_due = run.state == "finished" and config.search.finalists and _right(store, run.id)
         said = "no node was measured again"
         if is_due:
             return Finding(

@@ -16,7 +16,7 @@ def happening_line(one: Happening, roles: dict[int, str]) -> str:
     where = ""
     if "island" in one.about:
         island = one.about["island"]
-        where = f"island {island} ({roles[island]}) " if island in roles else ""
+        where = f"island {island} ({roles[island]}) " if island in roles else "seeds "
     return printable(f"{at} {where}{_said(one.kind, one.about)}")
 
 
@@ -93,4 +93,5 @@ def _judged(about: dict[str, Any]) -> str:
 
 def _measured_again(about: dict[str, Any]) -> str:
     first, again = number(about["first_as"]), number(about["as_score"])
-    return f"finalist node {about['node']} measured again: {about['status']}, AS {again} (first {first})"
+    said = f"{about['status']}, AS {again} (first {first})"
+    return f"finalist node {about['node']} measured again, round {about['round']}: {said}"

@@ -11,12 +11,12 @@ from passagent.agent.prompt import short_note
 from passagent.report.changes import Change, changes
 from passagent.report.summary import evaluation_of, runs_dir_flag
 from passagent.report.text import interval, number, percent, printable
-from passagent.search.migration import round_of
-from passagent.store import Store, confirmations, episodes, nodes, runs
+from passagent.search.rounds import round_of
+from passagent.store import Store, confirmations, episodes, forking, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.lineage import hints_shown, lineage, migration_reason, rank_then
 from passagent.store.nodes import Node
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 
 _COLOURS = {"ok": "green", "wrong_result": "yellow", "mismatch": "yellow", "refused": "red"}
 
@@ -25,14 +25,6 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
     """The chain that ends in `node`, with all that is known of each step."""
     run = runs.get_run(store, node.run_id)
     best = confirmations.winner(store, run.id)
-    chain, before = [], dict[str, str]()
-    told: dict[int, dict[str, Any]] = {}
-    for step in lineage(store, node):
-        files = nodes.get_files(store, step)
-        if step.episode_id not in told:
-            told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
-        chain.append(_step_data(store, step, changes(before, files)) | {"episode": told[step.episode_id]})
-        before = files
     return {
         "run": run.id,
         "task": run.task,
@@ -40,23 +32,42 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
         "node": node.id,
         "is_best": best is not None and best.id == node.id,
         "best_node": best.id if best else None,
-        "chain": chain,
+        "chain": _chain(store, run, node),
     }
+
+
+def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
+    """The steps up to `node`; those that lead to the node that its run was forked from come first."""
+    steps = lineage(store, node)
+    origin = forking.origin_of(store, run, steps[0])
+    chain, before = [], dict[str, str]()
+    if origin is not None:
+        chain = _chain(store, runs.get_run(store, origin.run_id), origin)
+        before = nodes.get_files(store, origin)
+    told: dict[int, dict[str, Any]] = {}
+    for step in steps:
+        files = nodes.get_files(store, step)
+        if step.episode_id not in told:
+            told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
+        chain.append(_step_data(store, step, changes(before, files)) | {"episode": told[step.episode_id]})
+        before = files
+    return chain
 
 
 def _step_data(store: Store, node: Node, changed: list[Change]) -> dict[str, Any]:
     """One node of the chain; `changed` against the one before it."""
     evaluation = evaluation_of(store, node) if node.state == "done" else None
+    again = confirmations.scores(confirmations.last_series(store, node.run_id)).get(node.id)
     return {
         "node": node.id,
         "parent": node.parent_id,
         "state": node.state,
         "status": node.status,
-        "as_score": evaluation.as_score if evaluation else None,
+        "as_score": again if again is not None else node.as_score,
         "as_low": evaluation.as_low if evaluation else None,
         "as_high": evaluation.as_high if evaluation else None,
         "first_as": node.as_score,
-        "measured_again": confirmations.find_confirmation(store, node.id) is not None,
+        "measured_again": again is not None,
         "error": evaluation.error if evaluation else None,
         "diagnosis": json.loads(node.diagnosis) if node.diagnosis else None,
         "note": node.note,
@@ -70,9 +81,10 @@ def _step_data(store: Store, node: Node, changed: list[Change]) -> dict[str, Any
 def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
     """The episode that a node was made in, and why it began where it did."""
     return {
+        "run": run.id,
         "episode": episode.number,
         "island": episode.island,
-        "role": runs.islands(store, run.id)[episode.island].role,
+        "role": runs.get_island(store, run.id, episode.island).role,
         "model": episode.model or run.model,
         "parent": episode.parent_id,
         "chosen": _chosen(store, run, episode),
@@ -94,27 +106,33 @@ def _chosen(store: Store, run: Run, episode: Episode) -> str:
     reason = migration_reason(store, episode.id)
     if reason is not None:
         return f"migration: {reason}"
-    policy = json.loads(run.config)["search"]["policy"]
+    if episode.island == SEEDS and run.forked_node is not None:
+        return f"forked from node {run.forked_node} of run {run.forked_run}"
+    if episode.island == SEEDS:
+        return "seed: made before the search, for all islands to see"
+    settings = json.loads(run.config)["search"]
+    policy = settings["policy"]
     if episode.parent_id is None:
+        if episode.number <= settings.get("drafts", 0) or policy == "best_of_n":
+            return "draft: from the task, told of no other attempt"
         if round_of(run, episode.number) == 0:
-            return "draft: the island's first episode starts from the task"
+            return "the island's first episode, with nothing to go on from"
         return f"{policy} policy: from the task anew"
     parent = nodes.get_node(store, episode.parent_id)
     if parent.status != "ok":
-        return f"{policy} policy: to be mended, the island had nothing correct"
-    rank = rank_then(store, episode, parent)
-    origin = "" if parent.island == episode.island else f", a migrant from island {parent.island}"
+        return f"{policy} policy: to be mended, nothing was correct there"
+    rank = rank_then(store, episode, parent, whole_run=policy == "mcts")
+    origin = {episode.island: "", SEEDS: ", a seed"}.get(parent.island, f", of island {parent.island}")
     place = f"the {_ordinal(rank.better + 1)} best" if rank.better else "the best"
-    return (
-        f"{policy} policy: {place} of the island's {_count(rank.correct, 'correct candidate')} then{origin}"
-    )
+    among = f"of {_count(rank.correct, 'correct node')} then"
+    return f"{policy} policy: {place} {among}{origin}"
 
 
 def why_text(store: Store, data: dict[str, Any]) -> Text:
     """The chain for a terminal, from the task down to the node."""
     text, flag = Text(), runs_dir_flag(store)
     last = data["chain"][-1]
-    count = len({step["episode"]["episode"] for step in data["chain"]})
+    count = len({(step["episode"]["run"], step["episode"]["episode"]) for step in data["chain"]})
     best = ", the run's best" if data["is_best"] else f"; the run's best is node {data['best_node']}"
     text.append(f"node {data['node']} of run {data['run']}", "bold")
     text.append(f": {_score(last)}{best if data['best_node'] else ''}\n")
@@ -122,24 +140,26 @@ def why_text(store: Store, data: dict[str, Any]) -> Text:
     text.append(f"task {data['task']} on {data['device']}, eager: AS 1\n", "bold")
     shown, before = None, None
     for step in data["chain"]:
-        if step["episode"]["episode"] != shown:
-            shown = step["episode"]["episode"]
-            _append_episode(text, step)
+        if step["episode"] is not shown:
+            shown = step["episode"]
+            _append_episode(text, step, data["run"])
         _append_step(text, step, before)
         before = step
     text.append(f"\nthe prompt:       passagent prompt {data['run']} {data['node']}{flag}\n", "dim")
-    text.append(f"the conversation: passagent show {data['run']} {shown}{flag}", "dim")
+    text.append(f"the conversation: passagent show {data['run']} {last['episode']['episode']}{flag}", "dim")
     if last["parent"] is not None:
         text.append(f"\nthe change:       passagent diff {last['parent']} {data['node']}{flag}", "dim")
     return text
 
 
-def _append_episode(text: Text, step: dict[str, Any]) -> None:
+def _append_episode(text: Text, step: dict[str, Any], last_run: str) -> None:
     episode = step["episode"]
     start = "the task" if episode["parent"] is None else f"node {episode['parent']}"
     text.append("│\n├─ ", "dim")
     text.append(f"episode {episode['episode']}", "bold cyan")
-    text.append(f" island {episode['island']} ({episode['role']}), {episode['model']}, from {start}\n")
+    text.append("" if episode["run"] == last_run else f" of run {episode['run']}")
+    where = "" if episode["island"] == SEEDS else f"island {episode['island']} "
+    text.append(f" {where}({episode['role']}), {episode['model']}, from {start}\n")
     _append_line(text, episode["chosen"])
     if episode["hints"]:
         hints = ", ".join(_hint(hint) for hint in episode["hints"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from passagent.store import confirmations, nodes
 from passagent.store.database import Store
 from passagent.store.runs import Run
 
@@ -33,7 +34,9 @@ class Duplicates(NamedTuple):
 
     nodes: int
     equal: int
-    """Nodes whose files an earlier one of the run has."""
+    """Nodes whose source an earlier one of the run has."""
+    rewritten: int
+    """Of these, with other comments, formatting or names of files."""
     evaluated_again: int
     """Distinct candidates with more than one stable evaluation under the same conditions: should be none."""
 
@@ -90,7 +93,8 @@ def hint_figures(store: Store, run_id: str) -> HintFigures:
 def duplicates(store: Store, run_id: str) -> Duplicates:
     """Equal candidates of the run."""
     [row] = store.rows(
-        "SELECT count(*) AS nodes, count(*) - count(DISTINCT candidate_key) AS equal FROM nodes "
+        "SELECT count(*) AS nodes, count(*) - count(DISTINCT canonical_key) AS equal, "
+        "count(DISTINCT candidate_key) - count(DISTINCT canonical_key) AS rewritten FROM nodes "
         "WHERE run_id = :run",
         {"run": run_id},
     )
@@ -108,7 +112,7 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
         "  GROUP BY candidate_key, evaluator_version, environment HAVING count(*) > 1)",
         {"run": run_id},
     )
-    return Duplicates(row["nodes"], row["equal"], again["count"])
+    return Duplicates(**row, evaluated_again=again["count"])
 
 
 def device(store: Store, run: Run) -> Device:
@@ -159,14 +163,15 @@ def requests(store: Store, run_id: str) -> Requests:
 
 
 def finalists(store: Store, run_id: str) -> list[Finalist]:
-    """The nodes that were measured again, the best first measurement first."""
-    rows = store.rows(
-        "SELECT node_id AS node, nodes.as_score AS first_as, confirmations.as_score AS second_as, "
-        "confirmations.status FROM confirmations JOIN nodes ON nodes.id = node_id "
-        "WHERE confirmations.run_id = :run ORDER BY nodes.as_score DESC",
-        {"run": run_id},
+    """The nodes that were measured again, in the newest series, the best first measurement first."""
+    rows = confirmations.last_series(store, run_id)
+    again = confirmations.scores(rows)
+    worst = {row.node_id: row.status or "" for row in sorted(rows, key=lambda row: row.status != "ok")}
+    found = [(nodes.get_node(store, node_id), status) for node_id, status in worst.items()]
+    return sorted(
+        (Finalist(node.id, node.as_score, again.get(node.id), status) for node, status in found),
+        key=lambda one: -(one.first_as or 0.0),
     )
-    return [Finalist(**row) for row in rows]
 
 
 def migrant_gains(store: Store, run_id: str) -> list[float | None]:

@@ -116,10 +116,9 @@ _SOURCES = {
     "confirmations": _Source(
         "confirmations.evaluation_id",
         "0",
-        "SELECT node_id AS node, confirmations.status, "
-        "confirmations.as_score, nodes.as_score AS first_as, confirmations.created_at FROM confirmations "
-        "JOIN nodes ON nodes.id = node_id",
-        (("measured_again", "created_at", ("node", "status", "as_score", "first_as")),),
+        "SELECT node_id AS node, round, confirmations.status, confirmations.as_score, "
+        "nodes.as_score AS first_as, measured_at FROM confirmations JOIN nodes ON nodes.id = node_id",
+        (("measured_again", "measured_at", ("node", "round", "status", "as_score", "first_as")),),
     ),
     "distilled_hints": _Source(
         "distilled_hints.episode_id",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from passagent.store.database import Store
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node, ancestors
+from passagent.store.runs import SEEDS
 
 _LONGEST = 100_000
 
@@ -24,12 +25,11 @@ class HintUse(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Where a node stood among its island's correct candidates when an episode began."""
+    """Where a node stood among the correct candidates that could be chosen when an episode began."""
 
     better: int
-    """Correct candidates of the island with a higher AS."""
+    """With a higher AS."""
     correct: int
-    """Of the island, this one included if it is its own."""
 
 
 def lineage(store: Store, node: Node) -> list[Node]:
@@ -53,15 +53,23 @@ def migration_reason(store: Store, episode_id: int) -> str | None:
     return str(row["reason"]) if row else None
 
 
-def rank_then(store: Store, episode: Episode, parent: Node) -> Rank:
-    """Where `parent` stood among what the island's episodes before this one had made."""
+def rank_then(store: Store, episode: Episode, parent: Node, whole_run: bool) -> Rank:
+    """Where `parent` stood among what the episodes before this one had made.
+
+    Those of its island, with the seeds; or with `whole_run` all.
+    """
+    places = "" if whole_run else "AND island IN (:island, :seeds, :origin) "
     row = store.row(
         "SELECT count(*) AS correct, coalesce(sum(as_score > :score), 0) AS better FROM nodes "
-        "WHERE run_id = :run AND island = :island "
-        "AND status = 'ok' AND repeat_of IS NULL AND number < :number",
+        f"WHERE run_id = :run {places}AND status = 'ok' AND repeat_of IS NULL AND number < :number "
+        "AND (island != :origin OR :origin IN (:island, :seeds) OR :all OR id = :parent)",
         {
             "run": episode.run_id,
             "island": episode.island,
+            "seeds": SEEDS,
+            "origin": parent.island,
+            "parent": parent.id,
+            "all": int(whole_run),
             "number": episode.number,
             "score": -1.0 if parent.as_score is None else parent.as_score,
         },
@@ -81,9 +89,9 @@ class Conditions(NamedTuple):
 def conditions(store: Store, node: Node) -> Conditions | None:
     """Under which the node's newest evaluation was made; None before the first."""
     row = store.row(
-        "SELECT evaluator_version, environment FROM nodes LEFT JOIN confirmations ON node_id = nodes.id "
-        "JOIN evaluations ON evaluations.id = coalesce(confirmations.evaluation_id, nodes.evaluation_id) "
-        "WHERE nodes.id = :id",
+        "SELECT evaluator_version, environment FROM nodes JOIN evaluations ON evaluations.id = coalesce("
+        "(SELECT max(evaluation_id) FROM confirmations WHERE confirmations.run_id = nodes.run_id "
+        "AND node_id = nodes.id), nodes.evaluation_id) WHERE nodes.id = :id",
         {"id": node.id},
     )
     return Conditions(**row) if row else None

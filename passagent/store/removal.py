@@ -29,9 +29,9 @@ def remove_run(store: Store, run_id: str) -> Removed:
     names = {"run": run_id}
     tables = _tables_of_runs(store)
     hints = store.execute("SELECT 1 FROM distilled_hints WHERE run_id = :run AND state = 'written'", names)
-    evaluated = (
-        "SELECT evaluation_id FROM nodes WHERE run_id {is_it} :run AND evaluation_id IS NOT NULL "
-        "UNION SELECT evaluation_id FROM confirmations WHERE run_id {is_it} :run"
+    evaluated = " UNION ".join(
+        f"SELECT evaluation_id FROM {table} WHERE run_id {{is_it}} :run AND evaluation_id IS NOT NULL"
+        for table in ("nodes", "confirmations")
     )
     written = len(hints.fetchall())
     evaluations = store.execute(
