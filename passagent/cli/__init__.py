@@ -11,6 +11,7 @@ import typer
 
 from passagent import __version__
 from passagent.cli import judging, looking, operating, searching
+from passagent.commands.expert import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 for group in (searching, looking, operating, judging):
     app.add_typer(group.commands)
+app.add_typer(expert_app, name="expert")
 
 
 @app.callback(invoke_without_command=True)

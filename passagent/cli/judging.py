@@ -28,6 +28,7 @@ class Compiler(enum.StrEnum):
     """What a benchmark measures."""
 
     eager = "eager"
+    expert = "expert"
     inductor = "inductor"
     pass_dir = "pass_dir"
     run = "run"
@@ -94,7 +95,8 @@ def bench(
         list[Compiler] | None,
         typer.Option(
             envvar="PASSAGENT_COMPILER",
-            help="eager (against itself), inductor, pass_dir, or run (a search on each task); repeatable.",
+            help="eager (against itself), inductor, expert (its first pass), pass_dir, or run (a search on "
+            "each task); repeatable.",
             show_default="eager and inductor",
         ),
     ] = None,
@@ -114,7 +116,11 @@ def bench(
         typer.Option(envvar="PASSAGENT_MODEL", help="Of --compiler run: the model.", show_default="expert"),
     ] = None,
     iters: Annotated[
-        int | None, typer.Option(envvar="PASSAGENT_ITERS", help="Of --compiler run: episodes on each task.")
+        int | None,
+        typer.Option(
+            envvar="PASSAGENT_ITERS",
+            help="Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
+        ),
     ] = None,
     root: Annotated[
         str | None,
@@ -157,7 +163,6 @@ def bench(
 
     flags = {
         "model.name": model,
-        "search.iters": iters,
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
@@ -167,6 +172,7 @@ def bench(
             compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
             preset=config,
             settings=settings_of(set_, flags),
+            iters=iters,
             pass_dirs=pass_dir,
             root=root,
             out=out,
