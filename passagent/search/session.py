@@ -89,7 +89,7 @@ class Session:
         self.started -= max(0.0, elapsed_s - self.elapsed_s)
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
-        """Stop this process at the next place where work can be left; the first reason counts, or a person."""
+        """Stop this process at the next place where work can be left; the first reason counts."""
         if self.stop_reason is None or (interrupted and not self.is_interrupted):
             self.stop_reason, self.is_interrupted = reason, interrupted
         self.notify()

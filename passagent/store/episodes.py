@@ -106,7 +106,7 @@ def _may_seed(store: Store, run: Run) -> bool:
 
 
 def check_held(store: Store, episode_id: int, owner: str) -> None:
-    """Raise PassagentError if the owner was taken for dead. To be called in the transaction that it writes."""
+    """Raise PassagentError if the owner was taken for dead. In the transaction of its writing."""
     row = store.row("SELECT run_id, owner FROM episodes WHERE id = :id", {"id": episode_id})
     if row is None or row["owner"] != owner:
         raise taken_over(row["run_id"] if row else str(episode_id))
