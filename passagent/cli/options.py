@@ -96,6 +96,23 @@ TargetAs = Annotated[
     float | None,
     typer.Option("--target-as", envvar="PASSAGENT_TARGET_AS", help="Stop when a correct pass has this AS."),
 ]
+MaxStagnation = Annotated[
+    int | None,
+    typer.Option(
+        "--max-stagnation",
+        envvar="PASSAGENT_MAX_STAGNATION",
+        help="Stop after so many episodes of the run without a gain.",
+    ),
+]
+Until = Annotated[
+    float | None,
+    typer.Option(
+        "--until",
+        envvar="PASSAGENT_UNTIL",
+        metavar="SHARE",
+        help="Stop when an hour more is expected to gain less than this share of AS, such as 0.02.",
+    ),
+]
 
 
 def model_flags(models: list[str] | None, prices: list[str] | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from passagent.cli.options import (
     Json,
     MaxCost,
     MaxEvals,
+    MaxStagnation,
     MaxTime,
     MaxTokens,
     ModelOption,
@@ -23,6 +24,7 @@ from passagent.cli.options import (
     RunsDir,
     SetOption,
     TargetAs,
+    Until,
     TaskArgument,
     model_flags,
     settings_of,
@@ -54,6 +56,8 @@ def run(
     max_evals: MaxEvals = None,
     price: PriceOption = None,
     target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
     new: Annotated[
         bool, typer.Option("--new", envvar="PASSAGENT_NEW", help="Do not go on with an unfinished equal run.")
     ] = False,
@@ -73,6 +77,8 @@ def run(
         "search.max_time_s": max_time,
         "search.max_tokens": max_tokens,
         "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
@@ -89,6 +95,8 @@ def resume(
     max_evals: MaxEvals = None,
     price: PriceOption = None,
     target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
@@ -103,6 +111,8 @@ def resume(
         "search.max_cost": max_cost,
         "search.max_evaluations": max_evals,
         "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
     }
     searching.resume(run, settings_of(None, flags), runs_dir, json)
 
@@ -122,6 +132,8 @@ def fork(
     max_evals: MaxEvals = None,
     price: PriceOption = None,
     target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
     set_: SetOption = None,
     runs_dir: RunsDir = "runs",
     json: Json = False,
@@ -138,6 +150,8 @@ def fork(
         "search.max_cost": max_cost,
         "search.max_evaluations": max_evals,
         "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
     }
     forking.fork(run, node, settings_of(set_, flags), runs_dir, json)
 

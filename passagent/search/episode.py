@@ -27,7 +27,7 @@ from passagent.search.candidates import submitter
 from passagent.search.context import episode_context
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
-from passagent.search.gain import is_progress, log_gain
+from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
 from passagent.search.models import choose_model, meter_of, writer_of
@@ -35,7 +35,7 @@ from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
-from passagent.store import episodes, hints, migrations, nodes, runs
+from passagent.store import episodes, gains, hints, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
@@ -143,9 +143,20 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
         episodes.check_held(store, episode.id, session.owner)
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
+        if island != SEEDS:
+            _count_gain(session, best)
         if gained and session.distiller is not None and island != SEEDS:
             hints.want_distilled(store, done)
     return done
+
+
+def _count_gain(session: Session, best: float | None) -> None:
+    """Count what an episode that left `best` gained for the run."""
+    store, run_id = session.store, session.run.id
+    seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
+    start = seed.as_score if seed else None
+    before, min_gain = gains.of_run(store, run_id), session.config.search.min_gain
+    gains.save(store, gains_after(before, run_id, start, best, session.elapsed_s, min_gain))
 
 
 def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:

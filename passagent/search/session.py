@@ -17,8 +17,9 @@ from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
+from passagent.search.gain import expected_per_hour
 from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
-from passagent.store import Store, reservations, runs
+from passagent.store import Store, gains, reservations, runs
 from passagent.store.runs import Run
 from passagent.store.workers import Watch
 from passagent.tasks import Task
@@ -155,6 +156,7 @@ class Session:
         """The run so far, from the store."""
         run = run or runs.get_run(self.store, self.run.id)
         islands = runs.islands(self.store, run.id)
+        gained = gains.of_run(self.store, run.id)
         return Progress(
             episodes=sum(island.episodes for island in islands),
             evaluations=run.evaluations,
@@ -162,4 +164,6 @@ class Session:
             elapsed_s=self.elapsed_s,
             best_as=runs.best_as(self.store, run.id),
             cost=run.cost,
+            stagnant=gained.stagnant if gained else 0,
+            gain_per_hour=expected_per_hour(gained),
         )

@@ -313,6 +313,17 @@ INSERT INTO confirmations SELECT run_id, 0, 1, 1, node_id, evaluation_id, status
     FROM confirmed_once;
 DROP TABLE confirmed_once;
 
+CREATE TABLE gains (
+    run_id TEXT PRIMARY KEY REFERENCES runs (id),
+    episodes INTEGER NOT NULL,
+    best_as REAL,
+    marked_as REAL,
+    stagnant INTEGER NOT NULL,
+    searched_s REAL NOT NULL,
+    gain REAL NOT NULL,
+    hours REAL NOT NULL
+) WITHOUT ROWID;
+
 CREATE TABLE archive (
     run_id TEXT NOT NULL REFERENCES runs (id),
     island INTEGER NOT NULL,
