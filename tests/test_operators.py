@@ -594,14 +594,33 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
     assert [step["node"] for step in chain] == [*(step["node"] for step in origin), seed.id, child.id]
     assert chain[-2]["changed"] == []
     text = call("why", child.id, "--runs-dir", copy)[1]
-    assert f"forked from node {node.id} of run {old.id}" in text
+    assert f", from node {node.id} of run {old.id}" in text
     assert f"episode {origin[0]['episode']['episode']} of run {old.id}" in text
     code, _, err = call("prompt", new, seed.id, "--runs-dir", copy)
     assert code == 2 and f"it is node {node.id} of run {old.id}" in one_line(err)
 
     assert call("runs", "rm", old.id, "-y", "--runs-dir", copy)[0] == 0
     text = call("why", child.id, "--runs-dir", copy)[1]
-    assert f"forked from node {node.id} of run {old.id}" in text
+    assert f", from node {node.id} of run {old.id}" in text
     assert call("show", new, "0", "--runs-dir", copy)[0] == 0
     code, _, err = call("fork", new, "--from", node.id, "--runs-dir", copy)
     assert code == 2 and "no such node" in one_line(err)
+
+
+def test_a_killed_process_is_told_and_its_work_taken_over(findings, start, tmp_path, capsys):
+    runs_dir = tmp_path / "runs"
+    process = start(1000, 0.1)
+    process.kill()
+    process.communicate()
+    found, _ = findings(runs_dir)
+    assert found["processes"]["verdict"] == "warn"
+    assert str(process.pid) in found["processes"]["said"]
+    assert len(found["left behind"]["figures"]["workspaces"]) == 2
+    more = {"search.iters": made(runs_dir)["episodes"] + 1}
+    searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
+    capsys.readouterr()
+    found, _ = findings(runs_dir)
+    figures = found["processes"]["figures"]
+    assert (figures["joined"], figures["died"], figures["not_taken_over"]) == (2, 1, [])
+    assert found["processes"]["verdict"] == "ok"
+    assert found["left behind"]["figures"]["workspaces"] == []

@@ -24,8 +24,8 @@ from passagent.cli.options import (
     RunsDir,
     SetOption,
     TargetAs,
-    Until,
     TaskArgument,
+    Until,
     model_flags,
     settings_of,
 )

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from passagent.report.summary import best_data, evaluation_of, runs_dir_flag, shown_state
+from passagent.report.summary import best_data, evaluation_of, finalists_data, runs_dir_flag, shown_state
 from passagent.report.text import clock, interval, number, table, thousands
 from passagent.store import Store, confirmations, looking, nodes, runs
 from passagent.store.looking import UnderWay
@@ -89,11 +89,16 @@ def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> flo
 
 
 def _best(store: Store, run: Run) -> dict[str, Any] | None:
+    """The best node with its interval: of the finalists' rounds, else of its one measurement."""
     best = confirmations.winner(store, run.id)
     if best is None:
         return None
-    evaluation = evaluation_of(store, best)
-    ends = {"as_low": evaluation.as_low, "as_high": evaluation.as_high}
+    again = next((one for one in finalists_data(store, run) if one["node_id"] == best.id), None)
+    if again is not None:
+        ends = {"as_low": again["as_score"]["low"], "as_high": again["as_score"]["high"]}
+    else:
+        evaluation = evaluation_of(store, best)
+        ends = {"as_low": evaluation.as_low, "as_high": evaluation.as_high}
     return best_data(store, best, None) | ends
 
 

@@ -88,6 +88,7 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
         "model": episode.model or run.model,
         "parent": episode.parent_id,
         "chosen": _chosen(store, run, episode),
+        "forked_from": _forked_from(run, episode),
         "migrated": bool(episode.migrated),
         "hints": [hint._asdict() for hint in hints_shown(store, episode.id)],
         "state": episode.state,
@@ -101,13 +102,20 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
     }
 
 
+def _forked_from(run: Run, episode: Episode) -> dict[str, Any] | None:
+    """Run and node that the episode's node is a copy of; None: of none."""
+    if episode.island != SEEDS or run.forked_node is None:
+        return None
+    return {"run": run.forked_run, "node": run.forked_node}
+
+
 def _chosen(store: Store, run: Run, episode: Episode) -> str:
     """Why the episode began where it did, in words."""
     reason = migration_reason(store, episode.id)
     if reason is not None:
         return f"migration: {reason}"
     if episode.island == SEEDS and run.forked_node is not None:
-        return f"forked from node {run.forked_node} of run {run.forked_run}"
+        return "fork: a copy of that node, measured under this run's conditions"
     if episode.island == SEEDS:
         return "seed: made before the search, for all islands to see"
     settings = json.loads(run.config)["search"]
@@ -155,15 +163,19 @@ def why_text(store: Store, data: dict[str, Any]) -> Text:
 def _append_episode(text: Text, step: dict[str, Any], last_run: str) -> None:
     episode = step["episode"]
     start = "the task" if episode["parent"] is None else f"node {episode['parent']}"
+    if episode["forked_from"] is not None:
+        start = "node {node} of run {run}".format(**episode["forked_from"])
     text.append("│\n├─ ", "dim")
     text.append(f"episode {episode['episode']}", "bold cyan")
     text.append("" if episode["run"] == last_run else f" of run {episode['run']}")
     where = "" if episode["island"] == SEEDS else f"island {episode['island']} "
     text.append(f" {where}({episode['role']}), {episode['model']}, from {start}\n")
     _append_line(text, episode["chosen"])
+    if episode["forked_from"] is not None:
+        return
     if episode["hints"]:
         hints = ", ".join(_hint(hint) for hint in episode["hints"])
-        _append_line(text, f"hints, with their mean gain in all episodes: {hints}")
+        _append_line(text, f"hints (mean gain of episodes that had them): {hints}")
     if episode["state"] == "running":
         outcome = "still under way"
     elif episode["best_node"] is None:
@@ -188,7 +200,8 @@ def _append_step(text: Text, step: dict[str, Any], before: dict[str, Any] | None
     if step["note"]:
         _append_line(text, short_note(step["note"]))
     changed = ", ".join(str(Change(**change)) for change in step["changed"]) or "nothing"
-    _append_line(text, f"{'changed' if step['parent'] is not None else 'written'}: {changed}")
+    if step["episode"]["forked_from"] is None:
+        _append_line(text, f"{'changed' if step['parent'] is not None else 'written'}: {changed}")
     if step["diagnosis"]:
         _append_line(text, _diagnosis(step["diagnosis"]))
 
@@ -232,7 +245,7 @@ def _separate(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _hint(hint: dict[str, Any]) -> str:
     if hint["mean_gain"] is None:
         return str(hint["id"])
-    return f"{hint['id']} {percent(hint['mean_gain'])} of {hint['uses']}"
+    return f"{hint['id']} {percent(hint['mean_gain'])}"
 
 
 def _ordinal(number: int) -> str:
