@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 import tiny_search
 
+from passagent.errors import InfrastructureError
+from passagent.search import candidates
 from passagent.store import Store, episodes, nodes, runs, workers
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -149,7 +151,7 @@ class Runs:
                 for node in found
             )
 
-    def check(self, evaluated_again: int = 0) -> None:
+    def check(self) -> None:
         """All episodes are done once, all nodes are evaluated once, all calls are counted once."""
         with Store.open(self.dir) as store:
             run = self.run(store)
@@ -163,7 +165,8 @@ class Runs:
             ]
             assert len(nodes.of_run(store, run.id)) == 2 * self.iters
             keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
-            assert len(keys) == run.evaluations == len(set(keys)) + evaluated_again
+            again = confirmed(store)
+            assert len(keys) == len(set(keys)) + len(again) and len(set(keys)) <= run.evaluations <= len(keys)
             assert store.rows("SELECT * FROM reservations") == []
             states = {
                 row["state"]: row["n"]
@@ -197,6 +200,13 @@ def steps_of(store: Store) -> int:
     return int(row["n"]) if row else 0
 
 
+def confirmed(store: Store) -> list[int]:
+    """The finalists' second measurements, by node."""
+    rows = store.rows("SELECT node_id, evaluation_id FROM confirmations WHERE evaluation_id IS NOT NULL")
+    assert len(rows) == len({row["evaluation_id"] for row in rows})
+    return [row["node_id"] for row in rows]
+
+
 def holders(store: Store) -> set[str]:
     """The processes that hold episodes."""
     return {row["owner"] for row in store.rows("SELECT owner FROM episodes WHERE owner IS NOT NULL")}
@@ -215,6 +225,19 @@ def stall_in_a_transaction() -> None:
         return done
 
     episodes.finish = finish_halfway
+
+
+def lose_the_device() -> None:
+    """The third evaluation and all that follow fail with the machine."""
+    whole = tiny_search.FastEvaluator.evaluate
+    candidates.RETRY_AFTER_S = ()
+
+    async def evaluate(self: tiny_search.FastEvaluator, *arguments: Any) -> Any:
+        if len(self.asked) == 2:
+            raise InfrastructureError("the GPU is lost")
+        return await whole(self, *arguments)
+
+    tiny_search.FastEvaluator.evaluate = evaluate
 
 
 if os.environ.pop("MANY_WARM_UP", None) and __name__ == "many" and multiprocessing.parent_process() is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
@@ -11,13 +10,15 @@ from pathlib import Path
 
 import paid_run
 import pytest
-import tiny_search
-from many import FORKS, Runs, finish, forks, holders, is_in, kill, steps_of  # noqa: F401
+from many import FORKS, Runs, confirmed, finish, forks, holders, is_in, kill, lose_the_device, steps_of  # noqa: F401
 from wire_server import WireServer
 
-from passagent.errors import PassagentError
-from passagent.search.controller import search
-from passagent.store import Store, confirmations, episodes, nodes, runs, workers
+from passagent.store import (
+    Store,
+    confirmations,
+    runs,
+    workers,
+)
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -91,11 +92,11 @@ def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path
         finish(process, there)
     with Store.open(there.dir) as store:
         run = there.run(store)
-        assert len(store.rows("SELECT * FROM confirmations")) == 3
+        assert len(set(confirmed(store))) == 3
         assert confirmations.winner(store, run.id) is not None
         assert "all 6 episodes are done" in run.stop_reason
         assert sum("died" in worker.left_because for worker in workers.of_run(store, run.id)) == 1
-    there.check(evaluated_again=3)
+    there.check()
 
 
 def test_ctrl_c_stops_its_own_process_only(tmp_path: Path) -> None:
@@ -112,6 +113,33 @@ def test_ctrl_c_stops_its_own_process_only(tmp_path: Path) -> None:
     finish(second, there)
     there.check()
     assert there.tree() == there.whole(tmp_path)
+
+
+def test_what_ends_one_process_does_not_end_the_run(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=12)
+    first = there.start(seconds=0.05, prepare=lose_the_device)
+    there.wait(lambda store: is_in(store, first))
+    second = there.start("resume", seconds=0.05)
+    finish(first, there, code=1)
+    assert "passagent: error: the GPU is lost; everything so far is stored" in there.said()
+    finish(second, there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=3, finalists=3)
+    process = there.start(seconds=0.3)
+    there.wait(lambda store: there.run(store).owner is not None)
+    os.kill(process.pid, signal.SIGINT)
+    finish(process, there, code=130)
+    with Store.open(there.dir) as store:
+        assert (there.run(store).state, there.run(store).stop_reason) == ("stopped", "interrupted")
+        before = confirmed(store)
+    finish(there.start("resume"), there)
+    with Store.open(there.dir) as store:
+        assert len(before) < len(confirmed(store)) and len(set(confirmed(store))) == 3
+    there.check()
 
 
 def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None:
@@ -211,83 +239,3 @@ def test_other_settings_beside_a_living_process_are_refused(tmp_path: Path) -> N
     assert len(told) == 1 and f"pid {first.pid} on" in told[0] and "search.iters 12, now 30" in told[0]
     finish(first, there)
     there.check()
-
-
-def test_who_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:
-    from test_search import open_tiny
-
-    from passagent.tasks import load_task
-
-    class Late(tiny_search.PacedModel):
-        async def complete(self, messages, tools):  # type: ignore[no-untyped-def]
-            reply = await super().complete(messages, tools)
-            if len(self.calls) == 3:
-                [worker] = workers.present(store, session.run.id)
-                workers.bury(store, worker, "another host found it dead")
-            return reply
-
-    with Store.open(tmp_path / "runs") as store:
-        task = load_task(tiny_search.write_task(tmp_path / "task"))
-        session = open_tiny(store, task, model=Late(), islands=1, iters=2)
-        with pytest.raises(PassagentError, match="another process took over what this one held"):
-            asyncio.run(search(session))
-        assert store.row("SELECT count(*) AS n FROM steps WHERE output_tokens IS NOT NULL")["n"] == 2
-        assert store.rows("SELECT state FROM calls") == [
-            {"state": "done"}, {"state": "done"}, {"state": "lost"}
-        ]  # fmt: skip
-        again = open_tiny(store, task, run=session.run, islands=1, iters=2)
-        asyncio.run(search(again))
-        assert [row["steps"] for row in store.rows("SELECT steps FROM episodes")] == [5, 5]
-
-
-def test_a_dead_process_is_told_from_a_living_one_by_no_wall_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from test_resume import make_run
-
-    monotonic, wall = [1000.0], [2e9]
-    monkeypatch.setattr(time, "time", lambda: wall[0])
-    with Store.open(tmp_path) as store:
-        run = make_run(store)
-        mine = workers.join(store, run.id)
-        watch = workers.Watch(clock=lambda: monotonic[0])
-
-        def rename(owner: str) -> workers.Worker:
-            store.execute("UPDATE workers SET owner = :owner", {"owner": owner})
-            [worker] = workers.present(store, run.id)
-            return worker
-
-        host, pid, start = mine.rsplit(":", 2)
-        assert watch.judge(rename(mine)) == "alive"
-        for dead in (f"{host}:{pid}:1", f"{host}:999999999:5"):
-            assert watch.judge(rename(dead)) == "dead"
-        far = f"elsewhere:{pid}:{start}"
-        assert watch.judge(rename(far)) == "unknown"
-        for _ in range(5):  # it beats, while the clock on the wall is set back and forward
-            for step in (-3600, 7200):
-                wall[0] += step
-                monotonic[0] += 30
-                workers.beat(store, run.id, far, 0.0)
-                assert watch.judge(rename(far)) == "alive"
-        monotonic[0] += workers.STALE_S - 1
-        wall[0] += 86400
-        assert watch.judge(rename(far)) == "alive"
-        assert workers.bury_dead(store, run.id, mine, watch)[1] == []
-        episode = store.execute(
-            "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
-            "VALUES (:run, 1, 0, 1, 'running', :owner, '')",
-            {"run": run.id, "owner": far},
-        ).lastrowid
-        monotonic[0] += 1
-        wall[0] -= 86400
-        assert [worker.owner for worker in workers.bury_dead(store, run.id, mine, watch)[1]] == [far]
-        assert episodes.get_episode(store, episode).owner is None
-        assert episodes.claim(store, run, 0, workers.join(store, run.id)).id == episode
-
-
-def test_nodes_remember_their_episode_s_number(tmp_path: Path) -> None:
-    there = Runs(tmp_path, iters=6)
-    finish(there.start(), there)
-    with Store.open(there.dir) as store:
-        for node in nodes.of_run(store, there.run(store).id):
-            assert node.number == episodes.get_episode(store, node.episode_id).number
