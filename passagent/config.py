@@ -194,7 +194,7 @@ class SearchConfig(_Section):
     """Episodes that the built-in expert writes before another model's first one (Kernel Foundry 3.2.1)."""
     drafts: int = Field(0, ge=0)
     """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
-    roles: list[str] = ["fusion", "memory", "launch", "numerics"]
+    roles: list[str] = ["fusion", "memory", "launch", "parameters", "numerics", "algorithm"]
     """Role prompts (prompts/roles/*.j2), given to the islands in turn."""
     elites: int = Field(3, ge=1)
     """evolutionary: elites an island keeps as parents (Kernel Foundry 3.3.1)."""

@@ -63,7 +63,12 @@ def _local(name: str) -> str:
 
 def _source(tree: ast.Module, names: Mapping[str, str]) -> str:
     """The module's tree in words, without docstrings, its references to other files renamed."""
-    tree = _Renamed(names, _bound(tree, names)).visit(_WithoutDocstrings().visit(tree))
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    if len(names) > 1:
+        tree = _Renamed(names, _bound(tree, names)).visit(tree)
     return ast.dump(tree)
 
 
@@ -99,17 +104,6 @@ def _given(node: ast.AST) -> list[str]:
         case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
             return [name]
     return []
-
-
-class _WithoutDocstrings(ast.NodeTransformer):
-    """Takes docstrings out of modules, classes and functions."""
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        return node
 
 
 class _Renamed(ast.NodeTransformer):
