@@ -382,6 +382,13 @@ def _algorithm(db: Database) -> None:
         db.execute(statement)
 
 
+@migrations(name="0006_fork")
+def _fork(db: Database) -> None:
+    # no reference: the run that was forked may be removed
+    db.execute("ALTER TABLE runs ADD COLUMN forked_run TEXT")
+    db.execute("ALTER TABLE runs ADD COLUMN forked_node INTEGER")
+
+
 def migrate(db: Database, path: Path) -> None:
     """Apply what is missing. Raises UsageError for a database of a newer passagent."""
     known = {migration.name for migration in migrations.pending(db)}
