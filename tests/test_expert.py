@@ -123,6 +123,17 @@ def test_every_plan_gives_the_same_result():
         check(write([graph], plan=plan), graph, inputs)
 
 
+def test_an_empty_tensor_stays_with_eager():
+    def function(x, y):
+        return torch.cat([x * 2.0 + 1.0, torch.as_tensor((), dtype=torch.float32)]), x * y + y
+
+    inputs = [r(5), r(5, seed=1)]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    assert authored.refused["cat"] == "reads an empty tensor"
+    check(authored, graph, inputs)
+
+
 def test_nothing_to_fuse_says_why():
     graph = captured(F.linear, [r(4, 8), r(16, 8)])
     authored = write([graph])

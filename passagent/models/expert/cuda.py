@@ -58,8 +58,8 @@ def generate(
 ) -> TritonKernel:
     """One Triton kernel for all groups of a schedule: where there are several, programs share out among them.
 
-    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those that
-    they or the guards speak of are arguments, too.
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
+    that they or the guards speak of are arguments, too.
     """
     parts, sizes, params = [], dict[str, str](), dict[str, None]()
     inputs: dict[int, str] = {}
@@ -110,7 +110,7 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
 
 class TritonWriter(Writer):
     def part(self, group: Group, alone: bool) -> Part:
-        """The code of a group: the kernel itself where it is `alone`, else a function of its program's number."""
+        """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
         self.g = group
         self.lines: list[str] = []
         self.indent = 1

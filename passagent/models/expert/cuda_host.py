@@ -1,4 +1,4 @@
-"""The host side of a pass for CUDA: a plan and a triton_kernel for each kernel, and the function that calls it."""
+"""The host side of a pass for CUDA: a plan for each kernel, and the function that calls it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def taken(route: Route) -> list[str]:
 def module(
     routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf = kernel_lines
 ) -> list[str]:
-    """All kernels, and `entry`: the region's function, or where there are several the one that a name chooses."""
+    """All kernels, and `entry`: the region's function; where there are several, a name chooses."""
     kernels: dict[str, list[str]] = {}
     lines: list[str] = []
     for route in routes:

@@ -134,6 +134,8 @@ def _input(trace: Trace, node: fx.Node) -> Any:
         return tuple(trace.input(v.shape, Types().name(v.dtype)) for v in value)
     if not isinstance(value, torch.Tensor):
         raise Unsupported(op_name(node), f"reads {node.name}, which is no tensor")
+    if 0 in value.shape:
+        raise Unsupported(op_name(node), "reads an empty tensor")
     return trace.input(value.shape, Types().name(value.dtype))
 
 

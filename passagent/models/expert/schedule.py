@@ -331,7 +331,7 @@ class Schedule:
         if not self._leaves(group) & self._leaves([store]):
             return False
         if self.target == "cuda":
-            # Rows run side by side there: beside them a program has one run of lanes, and no loop over stores.
+            # Rows run side by side there; a program has one run of lanes beside them, no loop of stores.
             rests = [self.store_axes(s) - both for s in [*group, store]]
             return (
                 both in (a, b)
