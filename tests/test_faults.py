@@ -272,9 +272,10 @@ def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch)
 
 
 def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
     request = {"task": str(task.path), "files": cpp("for (volatile int k = 0; k < 2;) {}").files}
     serve = subprocess.Popen(
-        [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json()],
+        [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json(), json.dumps(cores)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | import_path() | {"TMPDIR": str(tmp_path)},
