@@ -20,12 +20,12 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import process, timing
-from passagent.evaluator.baseline import Twin
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.guards import static
 from passagent.evaluator.process import Worker
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.sandbox import Limits
+from passagent.evaluator.twin import Twin
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(
@@ -59,9 +59,10 @@ def still_judges(referee, task):
     zygote = referee._zygote
     for spare in referee._spares:
         spare.result()
-    assert len(_children(zygote._process.pid)) == 3  # the baseline's worker, and two for the next candidate
+    # the baseline's worker, two twins, and three for the next candidate
+    assert len(_children(zygote._process.pid)) == 6
     scratches = [path for path in zygote._scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")]
-    assert len(scratches) == 3
+    assert len(scratches) == 6
     assert not list(Path("/dev/shm").glob("passagent*"))
 
 
@@ -160,6 +161,8 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
     """
     ask, killed, twins = Worker.ask, [], []
     new_twin = Twin.__init__
+    for twin in referee._twins._twins.values():
+        twin.worker.kill()  # the next ones are noted
 
     def noted(self, worker, config):
         twins.append(worker)
