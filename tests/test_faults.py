@@ -271,15 +271,19 @@ def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch)
     assert not scratch.exists()
 
 
-def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
-    request = {"task": str(task.path), "files": cpp("for (volatile int k = 0; k < 2;) {}").files}
-    serve = subprocess.Popen(
+def start_evaluator(tmp_path):
+    return subprocess.Popen(
         [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | import_path() | {"TMPDIR": str(tmp_path)},
         start_new_session=True,
     )
+
+
+def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
+    request = {"task": str(task.path), "files": cpp("for (volatile int k = 0; k < 2;) {}").files}
+    serve = start_evaluator(tmp_path)
     assert b"ready" in serve.stdout.readline()
     serve.stdin.write(json.dumps(request).encode() + b"\n")
     serve.stdin.flush()
@@ -289,6 +293,16 @@ def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
     serve.kill()
     serve.wait()
     _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [zygote, *workers]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
+    serve = start_evaluator(tmp_path)
+    (zygote,) = _until(lambda: _children(serve.pid))
+    serve.kill()
+    serve.wait()
+    assert list(tmp_path.iterdir()) != []
+    _until(lambda: not Path(f"/proc/{zygote}").exists())
     assert list(tmp_path.iterdir()) == []
 
 
