@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from passagent import __version__
+from passagent.commands.expert import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(help="Look at tasks.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(expert_app, name="expert")
 
 
 class Dispatch(enum.StrEnum):
@@ -36,6 +38,7 @@ class Compiler(enum.StrEnum):
     """What a benchmark measures."""
 
     eager = "eager"
+    expert = "expert"
     inductor = "inductor"
     pass_dir = "pass_dir"
     run = "run"
@@ -350,7 +353,8 @@ def bench(
         list[Compiler] | None,
         typer.Option(
             envvar="PASSAGENT_COMPILER",
-            help="eager (against itself), inductor, pass_dir, or run (a search on each task); repeatable.",
+            help="eager (against itself), inductor, expert (its first pass), pass_dir, or run (a search on "
+            "each task); repeatable.",
             show_default="eager and inductor",
         ),
     ] = None,
@@ -370,7 +374,11 @@ def bench(
         typer.Option(envvar="PASSAGENT_MODEL", help="Of --compiler run: the model.", show_default="expert"),
     ] = None,
     iters: Annotated[
-        int | None, typer.Option(envvar="PASSAGENT_ITERS", help="Of --compiler run: episodes on each task.")
+        int | None,
+        typer.Option(
+            envvar="PASSAGENT_ITERS",
+            help="Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
+        ),
     ] = None,
     root: Annotated[
         str | None,
@@ -413,7 +421,6 @@ def bench(
 
     flags = {
         "model.name": model,
-        "search.iters": iters,
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
@@ -423,6 +430,7 @@ def bench(
             compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
             preset=config,
             settings=_settings(set_, flags),
+            iters=iters,
             pass_dirs=pass_dir,
             root=root,
             out=out,
