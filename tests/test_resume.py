@@ -1,9 +1,7 @@
-"""A run that is killed at random moments and resumed: no node lost, none doubled, the same tree."""
+"""A run that was stopped or killed is gone on with: by resume, by the same command, with more episodes."""
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,7 +12,7 @@ import pytest
 import tiny_search
 
 from passagent.errors import UsageError
-from passagent.store import Store, episodes, nodes, runs
+from passagent.store import Store, nodes, runs, workers
 
 PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
 ITERS, ISLANDS = 8, 2
@@ -31,28 +29,6 @@ def finish(*words: object) -> str:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out
-
-
-def tree(runs_dir: Path) -> list[tuple[object, ...]]:
-    """The tree of the last run without what differs from run to run: ids, times, who was faster."""
-    with Store.open(runs_dir) as store:
-        run = runs.find_run(store, "last")
-        names = {}
-        found = nodes.of_run(store, run.id)
-        for node in found:
-            number = episodes.get_episode(store, node.episode_id).number
-            names[node.id] = (number, node.call_id)
-        return sorted(
-            (
-                *names[n.id],
-                n.parent_id and names[n.parent_id],
-                n.island,
-                n.candidate_key,
-                n.status,
-                n.as_score,
-            )
-            for n in found
-        )
 
 
 def check_whole(runs_dir: Path) -> None:
@@ -77,37 +53,13 @@ def check_whole(runs_dir: Path) -> None:
             assert nodes.get_files(store, node)["Fused.py"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
-    task, rng = tiny_search.write_task(tmp_path / "task"), random.Random(seed)
-    finish("run", task, tmp_path / "whole", ITERS, ISLANDS, seed, 0)
-
-    runs_dir, kills = tmp_path / "killed", 0
-    process = start("run", task, runs_dir, ITERS, ISLANDS, seed, 0.05)
-    while process.poll() is None and kills < 12:
-        started = time.monotonic()
-        while not (runs_dir / "passagent.db-wal").exists() and time.monotonic() - started < 20:
-            time.sleep(0.01)
-        # counted from the moment the process has the run
-        while process.poll() is None and not holds_run(runs_dir, process.pid):
-            time.sleep(0.01)
-        time.sleep(rng.random() * 0.5)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        kills += 1
-        process = start("resume", "last", runs_dir, 0.05)
-    process.communicate()
-    if process.returncode:
-        finish("resume", "last", runs_dir, 0)
-    assert kills >= 3
-    check_whole(runs_dir)
-    check_whole(tmp_path / "whole")
-    assert tree(runs_dir) == tree(tmp_path / "whole")
-
-
 def holds_run(runs_dir: Path, pid: int) -> bool:
     with Store.open(runs_dir) as store:
-        return any(run.owner and f":{pid}:" in run.owner for run in runs.list_runs(store))
+        return any(
+            f":{pid}:" in worker.owner
+            for run in runs.list_runs(store)
+            for worker in workers.present(store, run.id)
+        )
 
 
 def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
@@ -123,7 +75,7 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         assert run.state == "stopped"
-        assert run.owner is None
+        assert workers.present(store, run.id) == []
         assert last.startswith("passagent: interrupted") and f"passagent resume {run.id}" in last
     assert "Traceback" not in err
     finish("resume", "last", runs_dir, 0)
@@ -144,41 +96,6 @@ def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None
     finish("run", task, runs_dir, ITERS, ISLANDS, 1, 0)
     with Store.open(runs_dir) as store:
         assert len(runs.list_runs(store)) == 2
-
-
-def test_one_controller_for_a_run(tmp_path: Path) -> None:
-    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
-    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 0.3)
-    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
-        time.sleep(0.02)
-    second = start("resume", "last", runs_dir, 0)
-    _, err = second.communicate(timeout=20)
-    assert second.returncode == 2
-    assert f"another process works on this run (pid {process.pid}" in err
-    process.kill()
-    process.communicate()
-    finish("resume", "last", runs_dir, 0)
-    check_whole(runs_dir)
-
-
-def test_a_dead_owner_is_told_from_a_living_one(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
-        run = make_run(store)
-        me = runs.lock(store, run.id)
-        host, pid, start_time = me.rsplit(":", 2)
-        for dead in (f"{host}:{pid}:1", f"{host}:999999999:5", f"elsewhere:{pid}:{start_time}"):
-            store.execute(
-                "UPDATE runs SET owner = :owner, heartbeat = 0 WHERE id = :id", {"owner": dead, "id": run.id}
-            )
-            assert runs.lock(store, run.id) == me
-        parent = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
-        for alive, beat in ((f"{host}:{os.getppid()}:{parent}", 0), (f"elsewhere:{pid}:1", time.time())):
-            store.execute(
-                "UPDATE runs SET owner = :owner, heartbeat = :beat WHERE id = :id",
-                {"owner": alive, "beat": beat, "id": run.id},
-            )
-            with pytest.raises(UsageError, match="another process works on this run"):
-                runs.lock(store, run.id)
 
 
 def test_more_iterations(tmp_path: Path) -> None:

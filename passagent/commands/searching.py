@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from passagent.commands.operating import lift_pause
 from passagent.config import Config, load_config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
 from passagent.report.summary import run_data, run_text, runs_dir_flag
-from passagent.search.controller import search
+from passagent.search.controller import Outcome, search
 from passagent.search.runlog import run_log
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import (
@@ -71,45 +72,52 @@ def run(
     task = load_task(task_path)
     config = load_config(preset, settings)
     if parts.evaluator is None:
-        _check_device(config)
+        check_device(config)
     model = parts.model or open_model(config.model)
     check_money(config, model)
     with Store.open(runs_dir) as store:
-        found = None if new else same_run(store, task, config)
+        with store.transaction():  # of two that begin at the same moment one makes the run
+            found = None if new else same_run(store, task, config)
+            begun = found or new_run(store, task, config)
         if found:
             print(
                 f"going on with run {found.id}: it has this task and these settings (--new starts another)",
                 file=sys.stderr,
             )
-        _search(store, found or new_run(store, task, config), task, config, model, as_json, parts)
+        search_run(store, begun, task, config, model, as_json, parts)
 
 
 def resume(
     name: str, settings: dict[str, Any], runs_dir: str, as_json: bool, parts: Parts | None = None
 ) -> None:
-    """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
+    """Go on with a run where it was left; of a live one, lift the pause.
+
+    Raises PassagentError; Interrupted after Ctrl-C.
+    """
     parts = parts or Parts()
     with Store.open(runs_dir, create=False) as store:
         found = runs.find_run(store, name)
+        if lift_pause(store, found, bool(settings), as_json):
+            return
         config = stored_config(found)
         if settings:
             config = override(config, settings)
         task = stored_task(found)
         if parts.evaluator is None:
-            _check_device(config)
+            check_device(config)
         model = parts.model or open_model(config.model)
         check_money(config, model)
-        _search(store, found, task, config, model, as_json, parts)
+        search_run(store, found, task, config, model, as_json, parts)
 
 
-def _check_device(config: Config) -> None:
+def check_device(config: Config) -> None:
     """Raise UsageError for a device that is not here, before anything is stored."""
     from passagent.evaluator.devices import find_devices
 
     find_devices(config.evaluator.device)
 
 
-def _search(
+def search_run(
     store: Store, run: Run, task: Task, config: Config, model: Any, as_json: bool, parts: Parts
 ) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
@@ -131,7 +139,7 @@ def _search(
             session = open_session(
                 store, run, task, config, progress.on_event, model, evaluator, parts.diagnose
             )
-            asyncio.run(_run_session(session, progress, go_on))
+            is_last = asyncio.run(_run_session(session, progress, go_on)).is_last
         except PassagentError as error:
             log.exception("the search ended with an error")
             error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
@@ -142,7 +150,7 @@ def _search(
         finally:
             progress.close()
     run = runs.get_run(store, run.id)
-    exported = export_best(store, run)
+    exported = export_best(store, run) if is_last else None
     if as_json:
         print(json.dumps(run_data(store, run, config, exported)))
     else:
@@ -151,7 +159,7 @@ def _search(
         raise Interrupted(f"interrupted; everything is stored, go on with: {go_on}")
 
 
-async def _run_session(session: Session, progress: Progress, go_on: str) -> None:
+async def _run_session(session: Session, progress: Progress, go_on: str) -> Outcome:
     """Search until it ends; the first Ctrl-C stops it cleanly, the second at once."""
     loop = asyncio.get_running_loop()
 
@@ -168,13 +176,7 @@ async def _run_session(session: Session, progress: Progress, go_on: str) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     try:
-        # locked before the settings are changed: they are another process's while it runs
-        session.owner = runs.lock(session.store, session.run.id)
-        runs.set_config(
-            session.store, session.run.id, session.config.model_dump_json(), session.config.search.iters
-        )
-        session.run = runs.get_run(session.store, session.run.id)
-        await search(session)
+        return await search(session)
     finally:
         await session.model.close()
         if session.validator is not None:

@@ -28,7 +28,8 @@ _KINDS = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastr
 
 
 def main() -> None:
-    """Serve until stdin closes. The first argument is the EvaluatorConfig as JSON."""
+    """Serve until stdin closes. The arguments are the EvaluatorConfig and a list of cores, as JSON."""
+    os.sched_setaffinity(0, json.loads(sys.argv[2]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a stray print cannot reach the parent's parser
     requests: queue.Queue[str] = queue.Queue()

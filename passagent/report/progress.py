@@ -11,6 +11,7 @@ from passagent.report.board import Board
 from passagent.report.text import clock, number, thousands
 from passagent.search.events import EpisodeStarted, Event, Migrated, NodeConfirmed, NodeDone, Trouble
 from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
 
 
 class Progress(Protocol):
@@ -68,6 +69,8 @@ def event_line(board: Board, event: Event) -> str:
                 start = "from the task"
             else:
                 start = f"from node {episode.parent_id} (AS {number(parent_as)})"
+            if episode.island == SEEDS:
+                return f"{_island(board, SEEDS)} episode {episode.number} {start}"
             done = f"{board.episodes}/{board.run.iters} done"
             again = ", continued" if is_resumed else ""
             return f"{_island(board, episode.island)} episode {episode.number} {start}{again} ({done})"
@@ -78,9 +81,12 @@ def event_line(board: Board, event: Event) -> str:
                 f"{_island(board, node.island)} node {node.id}: {node.status}, AS {number(node.as_score)}"
                 f"{known} (best {number(board.best_as)}, {thousands(board.tokens)} tokens){note}"
             )
-        case NodeConfirmed(node, status, as_score):
+        case NodeConfirmed(node, round_, status, as_score):
             first = number(node.as_score)
-            return f"finalist node {node.id} measured again: {status}, AS {number(as_score)} (first {first})"
+            return (
+                f"finalist node {node.id} measured again, round {round_}: {status}, AS {number(as_score)} "
+                f"(first {first})"
+            )
         case Migrated(node, to_island, reason):
             return f"{_island(board, to_island)} migration of node {node.id}: {reason}"
         case Trouble(message):
@@ -96,4 +102,4 @@ def _said(node: Node) -> str:
 
 
 def _island(board: Board, island: int) -> str:
-    return f"island {island} ({board.rows[island].role})"
+    return "the expert's seeds:" if island == SEEDS else f"island {island} ({board.rows[island].role})"

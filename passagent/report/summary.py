@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from passagent.report.evaluation import graph_table
 from passagent.report.spending import spending_data, spending_text
 from passagent.report.text import clock, number, table, thousands
 from passagent.search.migration import why_none
-from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs
+from passagent.search.pairing import Rounds, contributions, standing
+from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs, workers
 from passagent.store.nodes import Node
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 
 _GRAPH_FIELDS = ("name", "dtype", "status", "speedup", "eager_ms", "compiled_ms", "max_abs_diff", "matches")
 
@@ -32,7 +34,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "model": run.model,
         "device": run.device,
         "seed": run.seed,
-        "state": shown_state(run),
+        "state": shown_state(store, run),
         "reason": run.stop_reason,
         "iters": run.iters,
         "episodes": sum(island.episodes for island in islands),
@@ -42,6 +44,8 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "spending": spending_data(store, run.id),
         "elapsed_s": round(run.elapsed_s, 3),
         "best": best_data(store, best, exported) if best else None,
+        "finalists": finalists_data(store, run),
+        "seeds": counts.get(SEEDS, {}),
         "islands": [
             {
                 "island": island.island,
@@ -56,9 +60,45 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
-        "no_migration": None if moved else why_none(store, run, config.search.stagnation),
+        "no_migration": None if moved else why_none(store, run, config.search),
         "runs_dir": str(store.runs_dir),
     }
+
+
+def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
+    """How the finalists came off side by side, the best first; `behind`: the winner's AS over theirs."""
+    rows = confirmations.last_series(store, run.id)
+    confirmed = confirmations.scores(rows)
+    measured: dict[int, Rounds] = {}
+    for row in rows:
+        if confirmed.get(row.node_id) is not None and row.evaluation_id is not None:
+            result = evaluations.get_evaluation(store, row.evaluation_id)
+            contribution = contributions(Evaluation.model_validate(result))
+            measured.setdefault(row.node_id, []).append(contribution)
+    return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
+
+
+def finalists_text(found: list[dict[str, Any]]) -> str:
+    """Who won, by how much, and whether that is sure; empty without a series."""
+    if not found:
+        return ""
+    first, *others = found
+    lines = [f"measured again side by side: {_with_interval('node', first['node_id'], first['as_score'])}"]
+    for place, other in enumerate(others, start=2):
+        ratio = other["behind"]
+        verdict = "" if other["is_behind"] else "; the two cannot be told apart"
+        lines.append(
+            f"  {place}. {_with_interval('node', other['node_id'], other['as_score'])}; the winner is "
+            f"{ratio['value'] - 1:+.1%} ({ratio['low'] - 1:+.1%} to {ratio['high'] - 1:+.1%}) ahead{verdict}"
+        )
+    return "\n".join(lines)
+
+
+def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
+    return (
+        f"{word} {node_id}, AS {number(score['value'], 4)} (95% {number(score['low'])} to "
+        f"{number(score['high'])})"
+    )
 
 
 def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]:
@@ -67,9 +107,9 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
     return {
         "node": node.id,
         "island": node.island,
-        "as_score": evaluation.as_score,
+        "as_score": confirmations.score_of(store, node),
         "first_as": node.as_score,
-        "confirmed": confirmations.find_confirmation(store, node.id) is not None,
+        "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
         "path": str(exported) if exported else str(store.runs_dir / node.files_path),
@@ -78,16 +118,17 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
 
 
 def evaluation_of(store: Store, node: Node) -> Evaluation:
-    """The newest evaluation of a node that is done: a finalist's second one."""
-    confirmation = confirmations.find_confirmation(store, node.id)
-    evaluation_id = confirmation.evaluation_id if confirmation else node.evaluation_id
+    """The evaluation of a node that is done; of a finalist's rounds the one whose AS is in the middle."""
+    own = [row for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
+    own.sort(key=lambda row: row.as_score or 0.0)
+    evaluation_id = own[len(own) // 2].evaluation_id if own else node.evaluation_id
     assert evaluation_id is not None
     return Evaluation.model_validate(evaluations.get_evaluation(store, evaluation_id))
 
 
-def shown_state(run: Run) -> str:
+def shown_state(store: Store, run: Run) -> str:
     """The run's state as a person sees it: `interrupted` where a process died over it."""
-    return "interrupted" if run.state == "running" and not run.is_live else run.state
+    return "interrupted" if run.state == "running" and not workers.is_live(store, run.id) else run.state
 
 
 def run_text(store: Store, run: Run, config: Config, exported: Path | None = None) -> str:
@@ -105,13 +146,16 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     else:
         note = f": {data['best']['note']}" if data["best"]["note"] else ""
         parts.append(
-            f"best pass: node {best.id}, island {best.island}, AS {number(data['best']['as_score'], 4)}"
+            f"best pass: node {best.id}, {_island(best.island)}, AS {number(data['best']['as_score'], 4)}"
             f"{', measured again' if data['best']['confirmed'] else ''}, "
             f"correct on every graph{note}"
         )
+        parts.append(finalists_text(data["finalists"]))
         parts.append(graph_table(evaluation_of(store, best).graphs))
         parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
+    if data["seeds"]:
+        parts.append(f"seeds of the expert: {_statuses(data['seeds'])}")
     spent = spending_text(store, run.id)
     if spent:
         parts.append(spent)
@@ -123,7 +167,11 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         parts.append(f"export:   passagent best {run.id}{flag} --out pass_dir")
     more = f" --iters {run.iters * 2}" if data["state"] == "finished" else ""
     parts.append(f"go on:    passagent resume {run.id}{flag}{more}")
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
+
+
+def _island(island: int) -> str:
+    return "a seed of the expert" if island == SEEDS else f"island {island}"
 
 
 def island_table(islands: list[dict[str, Any]]) -> str:
@@ -134,11 +182,15 @@ def island_table(islands: list[dict[str, Any]]) -> str:
             island["role"],
             str(island["episodes"]),
             number(island["best_as"]),
-            ", ".join(f"{count} {status}" for status, count in sorted(island["statuses"].items())) or "none",
+            _statuses(island["statuses"]) or "none",
         ]
         for island in islands
     ]
     return table([">island", "role", ">episodes", ">best AS", "nodes"], rows)
+
+
+def _statuses(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 
 def runs_dir_flag(store: Store) -> str:

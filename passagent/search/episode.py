@@ -21,22 +21,25 @@ from passagent.agent.tools import (
 )
 from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
-from passagent.models.ensemble import member
 from passagent.models.meter import metered
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import submitter
 from passagent.search.context import episode_context
+from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
-from passagent.search.gain import is_progress, log_gain
+from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.islandview import IslandView
-from passagent.search.migration import choose_migrant, round_of
-from passagent.search.models import choose_model, meter_of
+from passagent.search.migration import choose_migrant
+from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
+from passagent.search.policies.greedy import Greedy
+from passagent.search.rounds import Position
 from passagent.search.session import Session
-from passagent.store import episodes, hints, migrations, nodes, runs
+from passagent.store import episodes, gains, hints, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
@@ -55,6 +58,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 
     def save(message: Message, usage: Usage | None) -> None:
         with session.store.transaction():
+            episodes.check_held(session.store, episode.id, session.owner)
             episodes.add_message(session.store, episode, message, asdict(usage) if usage else None)
             if usage:
                 meter.settle(usage, message.get("stop_reason"))
@@ -67,7 +71,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         workspace = Workspace(place, session.task.path)
         workspace.reset(nodes.get_files(session.store, parent) if parent else {})
         agent_tools = tools(session, episode, workspace, parent)
-        model = metered(member(session.model, episode.model), meter)
+        model = metered(writer_of(session, episode), meter)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
     except OSError as error:
         raise os_fault(error, place) from error
@@ -90,6 +94,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     context = episode_context(session, episode, parent)
     messages = compose(context)
     with store.transaction():
+        episodes.check_held(store, episode.id, session.owner)
         episodes.set_parent(store, episode)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
@@ -98,41 +103,60 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
             episodes.add_message(store, episode, message, None)
     if parent and reason is not None:
         session.on_event(Migrated(parent, episode.island, reason))
+    session.notify()  # another island may wait to know where this one began
     return episode, messages
 
 
 def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tuple[Node | None, str | None]:
     """The parent (None: the task itself) and, where it comes from another island, why."""
-    search, run = session.config.search, session.run
-    if round_of(run, episode.number) == 0:
+    search, run, store = session.config.search, session.run, session.store
+    if is_draft(search, episode.number):
         return None, None
-    if runs.islands(session.store, run.id)[episode.island].stagnant >= search.stagnation:
-        migration = choose_migrant(session.store, run, episode.island, episode.number, search.min_gain)
+    if episode.island == SEEDS:
+        return Greedy().select(IslandView(store, run.id, SEEDS), rng), None
+    policy = policy_of(search)
+    stagnant = runs.get_island(store, run.id, episode.island).stagnant
+    if policy.scope == "islands" and stagnant >= search.stagnation:
+        migration = choose_migrant(store, run, episode.island, episode.number, search.min_gain)
         if migration:
             return migration.node, migration.reason
-    view = IslandView(session.store, run.id, episode.island)
-    return policy_of(search).select(view, rng), None
+    view = IslandView(store, run.id, episode.island, Position(episode.number, run.islands))
+    return policy.select(view, rng), None
 
 
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
     """Close the episode, credit its hints, count the island's stagnation, all or nothing.
 
-    With progress, a hint is to be distilled from it, if there is a distiller.
+    With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
     """
     store, island = session.store, episode.island
     scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
     best = max((score for score in scores if score is not None), default=None)
     gain = log_gain(parent, best)
     own = nodes.best_before(store, session.run.id, island, episode.number)
+    seed = nodes.best_before(store, session.run.id, SEEDS, episode.number)
     came = migrations.migrants(store, session.run.id, island, 1)
-    known = [node.as_score for node in (own, *came) if node and node.as_score is not None]
+    begun = [parent] if parent and parent.status == "ok" else []
+    known = [node.as_score for node in (own, seed, *came, *begun) if node and node.as_score is not None]
     gained = is_progress(max(known, default=None), best, session.config.search.min_gain)
     with store.transaction():
-        done = episodes.finish(store, episode, reason, gain, gained)
+        episodes.check_held(store, episode.id, session.owner)
+        done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
-        if gained and session.distiller is not None:
+        if island != SEEDS:
+            _count_gain(session, best)
+        if gained and session.distiller is not None and island != SEEDS:
             hints.want_distilled(store, done)
     return done
+
+
+def _count_gain(session: Session, best: float | None) -> None:
+    """Count what an episode that left `best` gained for the run."""
+    store, run_id = session.store, session.run.id
+    seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
+    start = seed.as_score if seed else None
+    before, min_gain = gains.of_run(store, run_id), session.config.search.min_gain
+    gains.save(store, gains_after(before, run_id, start, best, session.elapsed_s, min_gain))
 
 
 def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:

@@ -231,6 +231,126 @@ CREATE TABLE distilled_hints (
 CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted'
 """
 
+_QUEUE = """
+ALTER TABLE runs ADD COLUMN wanted TEXT NOT NULL DEFAULT 'run'
+    CHECK (wanted IN ('run', 'pause', 'drain', 'stop'));
+ALTER TABLE runs ADD COLUMN environment TEXT;
+ALTER TABLE runs ADD COLUMN cost REAL NOT NULL DEFAULT 0;
+UPDATE runs SET owner = NULL, heartbeat = NULL,
+    cost = (SELECT coalesce(sum(cost), 0) FROM calls WHERE run_id = runs.id),
+    environment = (SELECT evaluator_version || '; ' || environment FROM nodes
+        JOIN evaluations ON evaluations.id = evaluation_id WHERE nodes.run_id = runs.id
+        ORDER BY nodes.id DESC LIMIT 1);
+UPDATE episodes SET owner = NULL;
+UPDATE nodes SET owner = NULL, heartbeat = NULL, state = 'proposed' WHERE state = 'evaluating';
+ALTER TABLE nodes ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
+UPDATE nodes SET number = (SELECT number FROM episodes WHERE episodes.id = episode_id);
+CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
+CREATE INDEX calls_started ON calls (run_id) WHERE state = 'started';
+
+CREATE TABLE workers (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    owner TEXT NOT NULL,
+    role TEXT NOT NULL CHECK (role IN ('search', 'end')),
+    beats INTEGER NOT NULL DEFAULT 0,
+    version TEXT NOT NULL,
+    config TEXT NOT NULL,
+    prompts TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    changes TEXT NOT NULL,
+    joined_at TEXT NOT NULL,
+    left_at TEXT,
+    left_because TEXT
+);
+CREATE INDEX workers_of_run ON workers (run_id, id);
+CREATE UNIQUE INDEX workers_here ON workers (run_id, owner) WHERE left_at IS NULL;
+
+CREATE TABLE reservations (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    owner TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    cost REAL NOT NULL,
+    evaluations INTEGER NOT NULL,
+    created_at TEXT NOT NULL
+);
+CREATE INDEX reservations_of_run ON reservations (run_id)
+"""
+
+
+_ALGORITHM = """
+ALTER TABLE nodes ADD COLUMN place INTEGER;
+ALTER TABLE nodes ADD COLUMN canonical_key TEXT;
+ALTER TABLE nodes ADD COLUMN behaviour TEXT;
+ALTER TABLE nodes ADD COLUMN sketch BLOB;
+UPDATE nodes SET canonical_key = candidate_key,
+    place = (SELECT count(*) FROM nodes AS earlier
+        WHERE earlier.episode_id = nodes.episode_id AND earlier.id <= nodes.id);
+DROP INDEX nodes_best;
+CREATE INDEX nodes_best ON nodes (run_id, island, as_score DESC, number, place)
+    WHERE status = 'ok' AND repeat_of IS NULL;
+DROP INDEX nodes_by_candidate;
+CREATE INDEX nodes_by_canonical ON nodes (canonical_key, run_id);
+ALTER TABLE islands ADD COLUMN nodes INTEGER NOT NULL DEFAULT 0;
+UPDATE islands SET nodes = (SELECT count(*) FROM nodes
+    WHERE nodes.run_id = islands.run_id AND nodes.island = islands.island AND state = 'done');
+
+ALTER TABLE confirmations RENAME TO confirmed_once;
+CREATE TABLE confirmations (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    series INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    evaluation_id INTEGER REFERENCES evaluations (id),
+    status TEXT,
+    as_score REAL,
+    measured_at TEXT,
+    PRIMARY KEY (run_id, series, round, node_id)
+) WITHOUT ROWID;
+INSERT INTO confirmations SELECT run_id, 0, 1, 1, node_id, evaluation_id, status, as_score, created_at
+    FROM confirmed_once;
+DROP TABLE confirmed_once;
+
+CREATE TABLE gains (
+    run_id TEXT PRIMARY KEY REFERENCES runs (id),
+    episodes INTEGER NOT NULL,
+    best_as REAL,
+    marked_as REAL,
+    stagnant INTEGER NOT NULL,
+    searched_s REAL NOT NULL,
+    gain REAL NOT NULL,
+    hours REAL NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE archive (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    island INTEGER NOT NULL,
+    behaviour TEXT NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    as_score REAL NOT NULL,
+    number INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    PRIMARY KEY (run_id, island, behaviour)
+) WITHOUT ROWID;
+CREATE INDEX archive_best ON archive (run_id, island, as_score DESC, number, place);
+
+CREATE TABLE tree (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    node_id INTEGER NOT NULL,
+    parent_id INTEGER,
+    number INTEGER NOT NULL,
+    log_as REAL,
+    visits INTEGER NOT NULL,
+    correct INTEGER NOT NULL,
+    sum_log_as REAL NOT NULL,
+    PRIMARY KEY (run_id, node_id)
+) WITHOUT ROWID;
+CREATE INDEX tree_children ON tree (run_id, parent_id, number);
+CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL
+"""
+
 
 @migrations(name="0001_tables")
 def _tables(db: Database) -> None:
@@ -248,6 +368,25 @@ def _calls(db: Database) -> None:
 def _distilled_hints(db: Database) -> None:
     for statement in _DISTILLED_HINTS.split(";\n"):
         db.execute(statement)
+
+
+@migrations(name="0004_queue")
+def _queue(db: Database) -> None:
+    for statement in _QUEUE.split(";\n"):
+        db.execute(statement)
+
+
+@migrations(name="0005_algorithm")
+def _algorithm(db: Database) -> None:
+    for statement in _ALGORITHM.split(";\n"):
+        db.execute(statement)
+
+
+@migrations(name="0006_fork")
+def _fork(db: Database) -> None:
+    # no reference: the run that was forked may be removed
+    db.execute("ALTER TABLE runs ADD COLUMN forked_run TEXT")
+    db.execute("ALTER TABLE runs ADD COLUMN forked_node INTEGER")
 
 
 def migrate(db: Database, path: Path) -> None:
