@@ -12,11 +12,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.starting import start_zygote
+from passagent.tasks.reader import load_task
+
+if TYPE_CHECKING:
+    from passagent.evaluator.referee import Referee
 
 _KINDS = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastructure"}
 
@@ -33,17 +39,18 @@ def main() -> None:
         answers.write(json.dumps(_outcome(work)) + "\n")
         answers.flush()
 
-    import torch
-
-    from passagent.evaluator.referee import Referee
-    from passagent.tasks.reader import load_task
-
-    torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
-
     referees: list[Referee] = []
 
     def start() -> dict[str, Any]:
-        referees.append(Referee(EvaluatorConfig.model_validate_json(sys.argv[1])))
+        config = EvaluatorConfig.model_validate_json(sys.argv[1])
+        zygote = start_zygote(config.device, worker_threads(config.threads))  # it imports torch meanwhile
+
+        import torch
+
+        from passagent.evaluator.referee import Referee
+
+        torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
+        referees.append(Referee(config, zygote))
         return {"ready": True}
 
     def evaluate() -> dict[str, Any]:
