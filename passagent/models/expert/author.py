@@ -253,6 +253,8 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     if target == "cuda" and sources:
         imports[3:4] = ["import triton", "import triton.language as tl", ""]
         imports[-1] = "from passagent.kernels import triton_kernel"
+        if any("libdevice." in v.kernel.source for _, route in routes for v in route.variants):
+            imports.insert(5, "from triton.language.extra import libdevice")
     elif not sources:
         imports = imports[:-2]
     if not any("lru_cache" in line for line in host):

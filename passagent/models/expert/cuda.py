@@ -31,21 +31,22 @@ _FORMS = {
     "not": "({0} == 0)",
     "relu": "tl.where(({0}) < 0, 0.0, {0})",
     "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
-    "fma": "{0} * {1} + {2}",
-    "exp": "tl.exp({0})",
-    "log": "tl.log({0})",
-    "sqrt": "tl.sqrt({0})",
+    "fma": "tl.fma({0}, {1}, {2})",
+    "rsqrt": "tl.rsqrt({0})",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
     "erf": "tl.erf({0})",
     "abs": "tl.abs({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
-    "tanh": "2.0 / (1.0 + tl.exp(-2.0 * {0})) - 1.0",
-    "log1p": "tl.log(1.0 + {0})",
-    "expm1": "tl.exp({0}) - 1.0",
 }
 """Operations that are neither infix nor a choice."""
+
+_FORMS |= {
+    name: f"libdevice.{name}({{0}})" for name in ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
+}
+_FORMS["pow"] = "libdevice.pow({0}, {1})"
+"""As exact as eager's: CUDA's own functions, where Triton's are approximations."""
 
 
 def generate(
@@ -339,13 +340,18 @@ class TritonWriter(Writer):
             return self.convert_to(args[0], e.args[0].dtype, e.dtype)
         if e.data == "as_half":
             return args[0]
+        if e.dtype == "float32" and e.data in {"div", "sqrt"}:
+            # Rounded to nearest as in eager; Triton's own are off by an ulp or two.
+            return f"tl.{'div_rn' if e.data == 'div' else 'sqrt_rn'}({', '.join(map(_bare, args))})"
+        if e.data == "sqrt":
+            return f"tl.sqrt({args[0]})"
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
         if e.data in {"maximum", "minimum"}:
             return self.extreme(e, args)
         if e.data in _FORMS:
-            return _FORMS[e.data].format(*args)
+            return _FORMS[e.data].format(*(map(_bare, args) if _FORMS[e.data].startswith(("tl.", "libdevice.")) else args))
         raise Unsupported(e.data, "has no Triton form")
 
     def extreme(self, e: Expr, args: list[str]) -> str:
@@ -363,7 +369,7 @@ class TritonWriter(Writer):
 
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"
-        if text.replace(".", "").replace("-", "").isdigit() or not any(c.isalpha() for c in text):
+        if _is_number(text):
             text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
         if target == "half":
             if self.generic is None:
@@ -418,6 +424,15 @@ class TritonWriter(Writer):
         for e, mono in address.rest:
             parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, 0), mono))
         return " + ".join(parts) or "0"
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a literal, which Triton does not convert by itself."""
+    try:
+        float(_bare(text))
+    except ValueError:
+        return False
+    return True
 
 
 def _bare(text: str) -> str:
