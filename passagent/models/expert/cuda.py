@@ -184,7 +184,7 @@ class TritonWriter(Writer):
             return
         if self.cross is None:
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
-        parts = [(self.axis_name(a), self.axis_size(a)) for a in form.rows]
+        parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
         if form.kind == "square" and self.cross is not None:
             self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
             parts.append(("level", "levels"))
