@@ -162,8 +162,6 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
     ask, killed = Worker.ask, []
     twins = [twin.worker for twin in referee._twins._twins.values()]
     new_twin = Twin.__init__
-    for twin in referee._twins._twins.values():
-        twin.worker.kill()  # the next ones are noted
 
     def noted(self, worker, config):
         twins.append(worker)
