@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from passagent import resources
 from passagent.agent.context import EpisodeContext
@@ -29,14 +30,9 @@ def compose(context: EpisodeContext) -> list[Message]:
     `Episode seed: `. Each part keeps to its budget (`agent.context_budget`) and says what it leaves out.
     Raises UsageError for a role without a prompt.
     """
-    if context.role not in roles():
+    environment = _environment(tuple(resources.roots()))
+    if not resources.exists(f"prompts/roles/{context.role}.j2"):
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
-    environment = Environment(
-        loader=FunctionLoader(_template),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     budget, parent = context.limits.context_budget, context.parent
     newest = fit(context.attempts[::-1], lambda attempt: short_note(attempt.note) + " " * 40, budget.attempts)
     hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, budget.hints)]
@@ -60,9 +56,8 @@ def compose(context: EpisodeContext) -> list[Message]:
         "short_note": short_note,
     }
     system = environment.get_template("system.j2").render(values).strip()
-    tools = [asdict(SPECS[name]) for name in context.limits.tools]
     return [
-        {"role": "system", "content": system, "tools": tools},
+        {"role": "system", "content": system, "tools": [_TOOLS[name] for name in context.limits.tools]},
         {"role": "user", "content": environment.get_template("task.j2").render(values).strip()},
     ]
 
@@ -103,5 +98,15 @@ def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
     return dict(sorted(shown.items()))
 
 
-def _template(name: str) -> str:
-    return resources.find(f"prompts/{name}").read_text(encoding="utf-8")
+_TOOLS = {name: asdict(spec) for name, spec in SPECS.items()}
+
+
+@functools.lru_cache(maxsize=4)
+def _environment(roots: tuple[Path, ...]) -> Environment:
+    """The templates under `roots`, each compiled once and again when its file has changed."""
+    return Environment(
+        loader=FileSystemLoader([root / "prompts" for root in roots]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

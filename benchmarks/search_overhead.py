@@ -1,0 +1,345 @@
+"""What the framework costs: a search whose model and evaluator answer at once, at 100 to 100,000 nodes.
+
+    python benchmarks/search_overhead.py
+    python benchmarks/search_overhead.py --model-seconds 20 --evaluation-seconds 3 --scale 20
+
+Everything but these two is the real thing, on the default settings: controller, store, policies, prompt, agent
+loop, tools and workspace, hints, diagnosis. An iteration is an episode of one model call (it writes two files
+and calls the evaluator) that leaves one new node. instant.py says what the two stand-ins answer.
+
+First part. A run is really searched up to 1,000 nodes, then grown by copies of its rows to each size; at each
+size a process of its own opens it and makes `--window` real iterations, in blocks of 100: iterations/s of the
+best and of the median block, and the same of CPU time, which other work on the machine disturbs less. Then a
+process is killed (-9) in the middle of a search and the time until its work is resumed is taken. At the sizes
+of `--queries` every context query is timed. `--really N` searches N nodes without any copying, for comparison.
+
+Second part (`--model-seconds`): 8 islands and one device, each reply and each evaluation takes its time, divided
+by `--scale`; the share of the time in which the device is busy.
+
+Raw results go to benchmarks/results/search-overhead-<date>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BORN = time.time()
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = 100
+SEEDED = 1000
+"""Nodes that are really searched before copies are made."""
+QUERIES = 200
+"""Times that each query is asked, with other arguments."""
+
+
+def prepare(task_path: str, work: Path) -> None:
+    """The expert's first candidate and its real evaluation, kept in `work`."""
+    from evaluator_repeatability import expert_candidates
+
+    from passagent.config import EvaluatorConfig
+    from passagent.evaluator.referee import Referee
+    from passagent.tasks import load_task
+
+    task = load_task(task_path)
+    [candidate] = expert_candidates(task, "cpu", 1)
+    with Referee(EvaluatorConfig()) as referee:
+        evaluation = referee.evaluate(task, candidate)
+    data = {"files": candidate.files, "evaluation": evaluation.model_dump(mode="json")}
+    (work / "material.json").write_text(json.dumps(data))
+
+
+def open_run(args: argparse.Namespace, times: dict[str, float], on_event: Any) -> Any:
+    """The session of the run in `args.work` (a new one, or to go on), and the two stand-ins."""
+    began = time.perf_counter()
+    from instant import Author, InstantEvaluator, InstantModel, variants
+
+    from passagent.config import load_config
+    from passagent.evaluator.result import Evaluation
+    from passagent.search.setup import new_run, open_session, stored_config, stored_task
+    from passagent.store import Store, runs
+    from passagent.tasks import load_task
+
+    material = json.loads((args.work / "material.json").read_text())
+    evaluator = InstantEvaluator(variants(Evaluation.model_validate(material["evaluation"])))
+    model = InstantModel(Author(material["files"]))
+    times["imports and stand-ins"] = time.perf_counter() - began
+    began = time.perf_counter()
+    store = Store.open(args.work / "runs")
+    times["open"] = time.perf_counter() - began
+    began = time.perf_counter()
+    found = runs.list_runs(store)
+    if found:
+        run = found[0]
+        config, task = stored_config(run), stored_task(run)
+    else:
+        settings = {"search.islands": args.islands, "search.iters": 1, "agent.max_evaluations": 1}
+        task = load_task(args.task)
+        config = load_config(args.preset, settings | dict(pair.split("=") for pair in args.set))
+        run = new_run(store, task, config)
+    times["run, config and task"] = time.perf_counter() - began
+    began = time.perf_counter()
+    session = open_session(store, run, task, config, on_event, model, evaluator)
+    times["session (measures the machine)"] = time.perf_counter() - began
+    return session
+
+
+def go_on(session: Any, episodes: int) -> None:
+    """Search so many episodes more."""
+    from passagent.config import override
+    from passagent.search.controller import search
+    from passagent.store import runs
+
+    made = sum(island.episodes for island in runs.islands(session.store, session.run.id))
+    config = override(session.config, {"search.iters": made + episodes})
+    runs.set_config(session.store, session.run.id, config.model_dump_json(), config.search.iters)
+    session.run, session.config = runs.get_run(session.store, session.run.id), config
+    asyncio.run(search(session))
+
+
+def search_part(args: argparse.Namespace) -> dict[str, Any]:
+    """Make `args.episodes` iterations; the times of its blocks, memory, and the stand-ins' own time."""
+    from passagent.search.events import EpisodeDone, EpisodeStarted
+
+    marks: list[tuple[float, float]] = []
+    first: list[float] = []
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, EpisodeStarted) and not first:
+            first.append(time.perf_counter())
+        if isinstance(event, EpisodeDone):
+            marks.append((time.perf_counter(), time.process_time()))
+            if args.kill and len(marks) == args.kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    times: dict[str, float] = {}
+    session = open_run(args, times, on_event)
+    begun, memory = time.perf_counter(), rss()
+    go_on(session, args.episodes)
+    times["first claim"] = first[0] - begun
+    times["from the process's start"] = first[0] - time.perf_counter() + time.time() - BORN
+    session.store.close()
+    marks = marks[args.islands :]  # the first of each island warm the caches
+    blocks = [
+        {"wall_s": marks[i + BLOCK][0] - marks[i][0], "cpu_s": marks[i + BLOCK][1] - marks[i][1]}
+        for i in range(0, len(marks) - BLOCK, BLOCK)
+    ]
+    share = (session.model.spent_s + session.evaluator.spent_s) / args.episodes
+    return {
+        "blocks": blocks,
+        "start_s": times,
+        "resume_s": times["open"] + times["run, config and task"] + times["first claim"],
+        "rss_before_mb": memory,
+        "rss_mb": rss(),
+        "stand_ins_ms": share * 1e3,
+    }
+
+
+def rss() -> float:
+    """Resident memory of this process, MB."""
+    status = Path("/proc/self/status").read_text()
+    return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
+
+
+def query_part(args: argparse.Namespace) -> dict[str, Any]:
+    """Times of each context query, ms."""
+    from passagent.search.context import attempts
+    from passagent.search.setup import stored_config, stored_task
+    from passagent.search.islandview import IslandView
+    from passagent.store import Store, episodes, nodes, runs
+    from passagent.store.similar import similar_nodes
+
+    store = Store.open(args.work / "runs")
+    run = runs.list_runs(store)[0]
+    config, task = stored_config(run), stored_task(run)
+    rng = random.Random(1)
+    span = store.row("SELECT min(id) AS low, max(id) AS high FROM nodes WHERE run_id = :r", {"r": run.id})
+    assert span
+    chosen = [nodes.get_node(store, rng.randint(span["low"], span["high"])) for _ in range(QUERIES)]
+
+    class Known:
+        pass
+
+    known = Known()
+    known.__dict__.update(store=store, run=run, config=config, task=task)
+    asked = {
+        "ancestors": lambda node: nodes.ancestors(store, node.id, 8),
+        "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),
+        "best of island": lambda node: nodes.best_of_island(store, run.id, node.island, 3),
+        "elites with migrants": lambda node: IslandView(store, run.id, node.island).elites(3),
+        "best before an episode": lambda node: nodes.best_before(store, run.id, node.island, node.id),
+        "attempts shown in a prompt": lambda node: attempts(
+            known, episodes.get_episode(store, node.episode_id), nodes.get_node(store, node.parent_id or node.id)
+        ),
+        "equal candidate before": lambda node: store.row(
+            "SELECT min(id) FROM nodes WHERE run_id = :r AND candidate_key = :k AND island = :i",
+            {"r": run.id, "k": node.candidate_key, "i": node.island},
+        ),
+        "similar past tasks": lambda node: similar_nodes(store, task.operators, limit=3),
+    }
+    found = {}
+    for name, ask in asked.items():
+        times = []
+        for node in chosen:
+            began = time.perf_counter()
+            ask(node)
+            times.append((time.perf_counter() - began) * 1e3)
+        times.sort()
+        found[name] = {
+            "median_ms": statistics.median(times),
+            "p95_ms": times[int(len(times) * 0.95)],
+            "max_ms": times[-1],
+        }
+    return found
+
+
+def grow_part(args: argparse.Namespace) -> dict[str, Any]:
+    """Grow the run to `args.nodes`."""
+    from instant import grow, past_runs
+
+    from passagent.store import Store, runs
+
+    with Store.open(args.work / "runs") as store:
+        run = runs.list_runs(store)[0]
+        if args.past:
+            past_runs(store, args.past)
+    began = time.perf_counter()
+    grow(args.work / "runs/passagent.db", run.id, args.nodes)
+    return {"seconds": time.perf_counter() - began}
+
+
+def busy_part(args: argparse.Namespace) -> dict[str, Any]:
+    """Share of the time in which the one device is busy, after each island's first reply."""
+    from passagent.search.events import EpisodeDone
+
+    done: list[float] = []
+    times: dict[str, float] = {}
+    session = open_run(args, times, lambda event: isinstance(event, EpisodeDone) and done.append(time.time()))
+    session.model.seconds = args.model_seconds / args.scale
+    session.model.jitter = args.jitter
+    session.evaluator.seconds = args.evaluation_seconds / args.scale
+    began = time.monotonic()
+    cpu = time.process_time()
+    go_on(session, args.episodes)
+    wall = time.monotonic() - began
+    first = session.model.seconds
+    return {
+        "scale": args.scale,
+        "jitter": args.jitter,
+        "wall_s": wall,
+        "busy_s": session.evaluator.busy_s,
+        "busy": session.evaluator.busy_s / wall,
+        "busy_after_first_replies": session.evaluator.busy_s / (wall - first),
+        "cpu_s": time.process_time() - cpu,
+        "episodes": len(done),
+    }
+
+
+def disk(work: Path) -> int:
+    """Bytes of the database."""
+    return sum(path.stat().st_size for path in (work / "runs").glob("passagent.db*"))
+
+
+def measure(args: argparse.Namespace, data: dict[str, Any]) -> None:
+    """The first part."""
+    work: Path = args.work
+    ask(args, "prepare")
+    ask(args, "search", episodes=args.islands)
+    sizes = [size for size in args.nodes]
+    data["sizes"] = {}
+    made, before = args.islands, disk(work)
+    for size in sizes:
+        if size <= SEEDED:
+            ask(args, "search", episodes=size - made)
+        else:
+            if made < SEEDED:
+                ask(args, "search", episodes=-(-(SEEDED - made) // args.islands) * args.islands)
+            copy = work.with_name(f"{work.name}-{size}")
+            shutil.copytree(work, copy)
+            args = argparse.Namespace(**{**vars(args), "work": copy})
+            ask(args, "grow", nodes=size)
+        found = {"bytes_before": disk(args.work)}
+        found |= ask(args, "search", episodes=args.window + args.islands)
+        found["bytes_after"] = disk(args.work)
+        data["sizes"][size] = found
+        print(line(size, found), flush=True)
+
+
+def line(size: int, found: dict[str, Any]) -> str:
+    """A row of the table."""
+    wall = [BLOCK / block["wall_s"] for block in found["blocks"]]
+    cpu = [block["cpu_s"] / BLOCK * 1e3 for block in found["blocks"]]
+    return (
+        f"{size:>9,} {max(wall):7.1f} {statistics.median(wall):7.1f} it/s  {min(cpu):6.2f} "
+        f"{statistics.median(cpu):6.2f} ms CPU (stand-ins {found['stand_ins_ms']:.2f} ms)  "
+        f"RSS {found['rss_before_mb']:.0f} -> {found['rss_mb']:.0f} MB  resume {found['resume_s']:.2f} s"
+    )
+
+
+def ask(args: argparse.Namespace, part: str, **options: Any) -> dict[str, Any]:
+    """Run one part in a process of its own."""
+    told = {**vars(args), **options, "part": part}
+    told = {key: str(value) if isinstance(value, Path) else value for key, value in told.items()}
+    done = subprocess.run(
+        [sys.executable, __file__, "--told", json.dumps(told)], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode == -signal.SIGKILL and options.get("kill"):
+        return {}
+    if done.returncode:
+        raise SystemExit(f"{part}: ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+PARTS = {"search": search_part, "queries": query_part, "grow": grow_part, "busy": busy_part}
+
+
+def told(text: str) -> None:
+    """A part, in its own process."""
+    args = argparse.Namespace(**json.loads(text))
+    args.work = Path(args.work)
+    if args.part == "prepare":
+        prepare(args.task, args.work)
+        print("{}")
+    else:
+        print(json.dumps(PARTS[args.part](args)))
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", default=str(ROOT / "examples/tasks/add_rms_norm"))
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--islands", type=int, default=8)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[100, 1000, 10_000, 100_000])
+    parser.add_argument("--window", type=int, default=500)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--told", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.told:
+        told(args.told)
+        return
+    args.kill = args.past = 0
+    data: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        args.work = args.work or Path(place) / "work"
+        args.work.mkdir(parents=True, exist_ok=True)
+        measure(args, data)
+
+
+if __name__ == "__main__":
+    main()
