@@ -74,6 +74,7 @@ async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Nod
     nodes.start(store, node.id, session.owner)
     session.on_event(NodeStarted(node))
     environment = environment_key(session.config.evaluator)
+    await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
     async with session.candidate_locks.setdefault(candidate.key, asyncio.Lock()):
         found = None
         if session.config.search.reuse:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from passagent.errors import PassagentError
 from passagent.models.ensemble import Ensemble
 from passagent.search.distilling import distil
-from passagent.search.episode import run_claimed
+from passagent.search.episode import clear_workspaces, run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm
 from passagent.search.migration import round_of
@@ -64,6 +64,7 @@ async def search(session: Session) -> Outcome:
             runs.release(store, run.id, session.owner, state, reason, session.elapsed_s)
         except PassagentError as error:
             log.warning("the run's end could not be stored: %s", error)
+        clear_workspaces(session)
         if session.distiller is not None:
             await session.distiller.close()
     return Outcome(state, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from dataclasses import asdict, replace
@@ -72,7 +73,6 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     except OSError as error:
         raise os_fault(error, place) from error
     episode = conclude(session, episode, parent, end.reason)
-    shutil.rmtree(place, ignore_errors=True)
     session.on_event(EpisodeDone(episode))
     return episode
 
@@ -147,5 +147,17 @@ def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node
 
 
 def workspace_path(session: Session, episode: Episode) -> Path:
-    """The episode's own directory while it runs."""
-    return session.store.runs_dir / session.run.id / "workspaces" / str(episode.number)
+    """The directory of this process for the island's episodes: making one for each would take longer."""
+    return _workspaces(session) / f"{os.getpid()}-{episode.island}"
+
+
+def clear_workspaces(session: Session) -> None:
+    """Remove the workspaces of this process, and of those that are dead."""
+    for place in _workspaces(session).glob("*-*"):
+        owner = place.name.partition("-")[0]
+        if owner == str(os.getpid()) or not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _workspaces(session: Session) -> Path:
+    return session.store.runs_dir / session.run.id / "workspaces"

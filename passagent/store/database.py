@@ -65,7 +65,8 @@ class Store:
         return cls(root, db)
 
     def close(self) -> None:
-        """Release the database."""
+        """Release the database, and wait for files that are being forced to disk."""
+        self.objects.close()
         self.db.close()
 
     def __enter__(self) -> Store:
