@@ -103,14 +103,17 @@ def test_a_call_that_would_last_too_long_is_not_begun(spend: Any) -> None:
 def test_what_is_lacking() -> None:
     config = SearchConfig(max_tokens=100, max_cost=1.0, max_evaluations=3, max_time_s=10)
     so_far = Progress(episodes=0, evaluations=2, tokens=50, elapsed_s=5, best_as=None, cost=0.5)
-    assert lack(config, so_far, Want(tokens=50, cost=0.5, seconds=5, evaluations=1), []) is None
-    assert lack(config, so_far, Want(tokens=51), []) == "the next call may take 51 tokens, 50 of 100 are left"
-    assert lack(config, so_far, Want(tokens=31), [Want(tokens=20)])
-    assert "may cost $0.6000, $0.5000 of $1" in str(lack(config, so_far, Want(cost=0.6), []))
-    assert lack(config, so_far, Want(cost=None), []) is None
-    assert lack(config, so_far, Want(seconds=6), []) == "the next call takes 6.0 s, 5.0 s of 10 are left"
-    assert lack(config, so_far, Want(evaluations=1), [Want(evaluations=1)]) == "3 evaluations are made"
-    assert lack(SearchConfig(), so_far, Want(10**9, 10**9, 10**9, 10**9), []) is None
+    assert lack(config, so_far, Want(tokens=50, cost=0.5, seconds=5, evaluations=1), Want()) is None
+    assert (
+        lack(config, so_far, Want(tokens=51), Want())
+        == "the next call may take 51 tokens, 50 of 100 are left"
+    )
+    assert lack(config, so_far, Want(tokens=31), Want(tokens=20))
+    assert "may cost $0.6000, $0.5000 of $1" in str(lack(config, so_far, Want(cost=0.6), Want()))
+    assert lack(config, so_far, Want(cost=None), Want()) is None
+    assert lack(config, so_far, Want(seconds=6), Want()) == "the next call takes 6.0 s, 5.0 s of 10 are left"
+    assert lack(config, so_far, Want(evaluations=1), Want(evaluations=1)) == "3 evaluations are made"
+    assert lack(SearchConfig(), so_far, Want(10**9, 10**9, 10**9, 10**9), Want()) is None
 
 
 def test_a_price_counts_every_kind_of_token() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 import tiny_search
 
 from passagent.errors import UsageError
-from passagent.store import Store, episodes, nodes, runs
+from passagent.store import Store, episodes, nodes, runs, workers
 
 PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
 ITERS, ISLANDS = 8, 2
@@ -107,7 +106,11 @@ def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
 
 def holds_run(runs_dir: Path, pid: int) -> bool:
     with Store.open(runs_dir) as store:
-        return any(run.owner and f":{pid}:" in run.owner for run in runs.list_runs(store))
+        return any(
+            f":{pid}:" in worker.owner
+            for run in runs.list_runs(store)
+            for worker in workers.present(store, run.id)
+        )
 
 
 def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         assert run.state == "stopped"
-        assert run.owner is None
+        assert workers.present(store, run.id) == []
         assert last.startswith("passagent: interrupted") and f"passagent resume {run.id}" in last
     assert "Traceback" not in err
     finish("resume", "last", runs_dir, 0)
@@ -144,41 +147,6 @@ def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None
     finish("run", task, runs_dir, ITERS, ISLANDS, 1, 0)
     with Store.open(runs_dir) as store:
         assert len(runs.list_runs(store)) == 2
-
-
-def test_one_controller_for_a_run(tmp_path: Path) -> None:
-    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
-    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 0.3)
-    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
-        time.sleep(0.02)
-    second = start("resume", "last", runs_dir, 0)
-    _, err = second.communicate(timeout=20)
-    assert second.returncode == 2
-    assert f"another process works on this run (pid {process.pid}" in err
-    process.kill()
-    process.communicate()
-    finish("resume", "last", runs_dir, 0)
-    check_whole(runs_dir)
-
-
-def test_a_dead_owner_is_told_from_a_living_one(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
-        run = make_run(store)
-        me = runs.lock(store, run.id)
-        host, pid, start_time = me.rsplit(":", 2)
-        for dead in (f"{host}:{pid}:1", f"{host}:999999999:5", f"elsewhere:{pid}:{start_time}"):
-            store.execute(
-                "UPDATE runs SET owner = :owner, heartbeat = 0 WHERE id = :id", {"owner": dead, "id": run.id}
-            )
-            assert runs.lock(store, run.id) == me
-        parent = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
-        for alive, beat in ((f"{host}:{os.getppid()}:{parent}", 0), (f"elsewhere:{pid}:1", time.time())):
-            store.execute(
-                "UPDATE runs SET owner = :owner, heartbeat = :beat WHERE id = :id",
-                {"owner": alive, "beat": beat, "id": run.id},
-            )
-            with pytest.raises(UsageError, match="another process works on this run"):
-                runs.lock(store, run.id)
 
 
 def test_more_iterations(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tiny
 
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, nodes, runs, workers
 
 PASSAGENT = [sys.executable, "-m", "passagent"]
 FEW = ["warmups=2", "trials=10", "max_trials=10", "budget_s=0.2"]
@@ -41,7 +41,7 @@ def test_killed_resumed_exported(tmp_path: Path) -> None:
         found = nodes.of_run(store, data["run"])
         assert data["nodes"] == len(found) == len({(node.episode_id, node.call_id) for node in found})
         assert nodes.unfinished(store, data["run"]) == []
-        assert not runs.get_run(store, data["run"]).is_live
+        assert not workers.is_live(store, data["run"])
     assert data["best"]["graphs"][0]["status"] == "ok"
 
     out = tmp_path / "out"

@@ -23,7 +23,17 @@ from passagent.search.policies import policy_of
 from passagent.search.runlog import redact, run_log
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
-from passagent.store import Store, confirmations, episodes, evaluations, hints, migrations, nodes, runs
+from passagent.store import (
+    Store,
+    confirmations,
+    episodes,
+    evaluations,
+    hints,
+    migrations,
+    nodes,
+    runs,
+    workers,
+)
 from passagent.tasks import load_task
 
 
@@ -234,7 +244,7 @@ def test_limits_stop_a_run_that_can_go_on(store, task, settings, reason):
 
 def test_migration_on_stagnation_has_a_reason(store, task):
     session = open_tiny(store, task, islands=2, iters=100, stagnation=2)
-    run, owner = session.run, runs.lock(store, session.run.id)
+    run, owner = session.run, workers.join(store, session.run.id)
     add_node(store, run, owner, 0, score=1.2)
     good = add_node(store, run, owner, 1, score=1.8)
     later = add_node(store, run, owner, 1, score=2.4)
@@ -271,7 +281,7 @@ def test_an_island_that_stagnates_starts_from_a_migrant(store, task):
 
 def test_selection(store, task):
     session = open_tiny(store, task, islands=1, iters=100)
-    run, owner = session.run, runs.lock(store, session.run.id)
+    run, owner = session.run, workers.join(store, session.run.id)
     view = IslandView(store, run.id, 0)
     greedy = policy_of(SearchConfig(policy="greedy"))
     evolutionary = policy_of(SearchConfig(elites=2, tournament=2, explore=0.25))

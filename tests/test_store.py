@@ -20,6 +20,7 @@ from passagent.store import (
     migrations,
     nodes,
     runs,
+    workers,
 )
 
 DOCS = Path(__file__).parents[1] / "docs" / "database.md"
@@ -70,7 +71,7 @@ def test_the_columns_that_others_rely_on(store):
 
 def test_conversation_round_trip_and_messages_stored_once(store):
     run = make_run(store)
-    owner = runs.lock(store, run.id)
+    owner = workers.join(store, run.id)
     system = {"role": "system", "content": "Be brief. 好 \ud800"}
     reply = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "x", "arguments": "{"}]}
     usage = {"input_tokens": 10, "output_tokens": 4, "cached_tokens": 3, "reasoning_tokens": 2}
@@ -87,7 +88,7 @@ def test_conversation_round_trip_and_messages_stored_once(store):
 
 def test_node_round_trip(store):
     run = make_run(store)
-    owner = runs.lock(store, run.id)
+    owner = workers.join(store, run.id)
     episode = episodes.claim(store, run, 0, owner)
     files = {"b.py": "x = 'ä'\n", "a.json": "[]"}
     node = nodes.propose(store, episode, "call", files, "key", "note", None)
@@ -105,7 +106,7 @@ def test_node_round_trip(store):
 
 def test_one_node_for_a_call_is_enforced_by_the_database(store):
     run = make_run(store)
-    node = add_node(store, run, runs.lock(store, run.id))
+    node = add_node(store, run, workers.join(store, run.id))
     with pytest.raises(sqlite3.IntegrityError):
         store.execute(
             "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, files, candidate_key, "
@@ -116,7 +117,7 @@ def test_one_node_for_a_call_is_enforced_by_the_database(store):
 
 def test_queries_of_the_tree(store):
     run = make_run(store, iters=100)
-    owner = runs.lock(store, run.id)
+    owner = workers.join(store, run.id)
     a = add_node(store, run, owner, score=1.5)
     b = add_node(store, run, owner, score=1.2, parent=a.id)
     c = add_node(store, run, owner, score=None, parent=b.id)
@@ -142,7 +143,7 @@ def test_queries_of_the_tree(store):
 
 def test_siblings_are_what_episodes_from_the_same_parent_made(store):
     run = make_run(store, iters=100)
-    owner = runs.lock(store, run.id)
+    owner = workers.join(store, run.id)
     first = add_node(store, run, owner)
     made = []
     for _ in range(2):
@@ -158,7 +159,7 @@ def test_siblings_are_what_episodes_from_the_same_parent_made(store):
 
 def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
     run = make_run(store)
-    add_node(store, run, runs.lock(store, run.id), files={"a.py": "1"}, score=1.25)
+    add_node(store, run, workers.join(store, run.id), files={"a.py": "1"}, score=1.25)
     key = str([("a.py", "1")])
     known = {"candidate_key": key, "task_key": "k", "evaluator_version": "v", "environment": "here"}
     found = evaluations.find_evaluation(store, **known)
@@ -171,12 +172,12 @@ def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
 
 def test_hints_are_credited_once(store):
     run = make_run(store)
-    episode = episodes.claim(store, run, 0, runs.lock(store, run.id))
+    episode = episodes.claim(store, run, 0, workers.join(store, run.id))
     for _ in range(2):
         hints.record_uses(store, episode, ["fuse", "tile"])
     for gain in (0.25, 0.5):
         hints.credit(store, episode, gain)
-    other = episodes.claim(store, run, 1, runs.lock(store, run.id))
+    other = episodes.claim(store, run, 1, workers.join(store, run.id))
     hints.record_uses(store, other, ["tile"])
     found = hints.statistics(store)
     assert hints.uses_of_episode(store, episode.id) == ["fuse", "tile"]
@@ -203,41 +204,47 @@ def test_an_ambiguous_prefix_names_the_runs(store):
         runs.find_run(store, digit)
 
 
-def claim_all(runs_dir: str, run_id: str, owner: str, island: int, queue: multiprocessing.Queue) -> None:
+def claim_all(runs_dir: str, run_id: str, island: int) -> None:
     with Store.open(runs_dir) as store:
-        run = runs.get_run(store, run_id)
-        while (episode := episodes.claim(store, run, island, owner)) is not None:
-            queue.put(episode.number)
+        run, owner, held = runs.get_run(store, run_id), workers.join(store, run_id), 0
+        while True:
+            try:
+                episode = episodes.claim(store, run, island, owner)
+            except episodes.Held:
+                held += 1
+                continue
+            if episode is None:
+                return
+            assert episode.owner == owner
             episodes.finish(store, episode, "done", None, False)
 
 
 def test_claims_from_several_processes_are_exact(tmp_path):
     with Store.open(tmp_path) as store:
         run = make_run(store, iters=41)
-        owner = runs.lock(store, run.id)
     context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    workers = [
-        context.Process(target=claim_all, args=(str(tmp_path), run.id, owner, island, queue))
-        for island in (0, 1, 0, 1)
+    started = [
+        context.Process(target=claim_all, args=(str(tmp_path), run.id, island)) for island in (0, 1, 0, 1)
     ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(60)
+        assert process.exitcode == 0
     with Store.open(tmp_path) as store:
         rows = store.rows("SELECT number, island FROM episodes ORDER BY number")
+        assert [island.episodes for island in runs.islands(store, run.id)] == [21, 20]
     assert [row["number"] for row in rows] == list(range(1, 42))
     assert all(row["island"] == (row["number"] - 1) % 2 for row in rows)
 
 
 def test_claims_are_the_owner_s(store):
     run = make_run(store)
-    runs.lock(store, run.id)
-    with pytest.raises(PassagentError, match="another process took this run over"):
+    workers.join(store, run.id)
+    with pytest.raises(PassagentError, match="another process took over"):
         episodes.claim(store, run, 0, "elsewhere:1:1")
-    with pytest.raises(PassagentError, match="another process took this run over"):
-        runs.beat(store, run.id, "elsewhere:1:1", 0)
+    with pytest.raises(PassagentError, match="another process took over"):
+        workers.beat(store, run.id, "elsewhere:1:1", 0)
 
 
 def test_a_seed_is_a_function_of_run_and_number():

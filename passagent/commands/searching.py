@@ -19,7 +19,7 @@ from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
 from passagent.report.summary import run_data, run_text, runs_dir_flag
-from passagent.search.controller import search
+from passagent.search.controller import Outcome, search
 from passagent.search.runlog import run_log
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import (
@@ -75,13 +75,15 @@ def run(
     model = parts.model or open_model(config.model)
     check_money(config, model)
     with Store.open(runs_dir) as store:
-        found = None if new else same_run(store, task, config)
+        with store.transaction():  # of two that begin at the same moment one makes the run
+            found = None if new else same_run(store, task, config)
+            begun = found or new_run(store, task, config)
         if found:
             print(
                 f"going on with run {found.id}: it has this task and these settings (--new starts another)",
                 file=sys.stderr,
             )
-        _search(store, found or new_run(store, task, config), task, config, model, as_json, parts)
+        _search(store, begun, task, config, model, as_json, parts)
 
 
 def resume(
@@ -131,7 +133,7 @@ def _search(
             session = open_session(
                 store, run, task, config, progress.on_event, model, evaluator, parts.diagnose
             )
-            asyncio.run(_run_session(session, progress, go_on))
+            is_last = asyncio.run(_run_session(session, progress, go_on)).is_last
         except PassagentError as error:
             log.exception("the search ended with an error")
             error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
@@ -142,7 +144,7 @@ def _search(
         finally:
             progress.close()
     run = runs.get_run(store, run.id)
-    exported = export_best(store, run)
+    exported = export_best(store, run) if is_last else None
     if as_json:
         print(json.dumps(run_data(store, run, config, exported)))
     else:
@@ -151,7 +153,7 @@ def _search(
         raise Interrupted(f"interrupted; everything is stored, go on with: {go_on}")
 
 
-async def _run_session(session: Session, progress: Progress, go_on: str) -> None:
+async def _run_session(session: Session, progress: Progress, go_on: str) -> Outcome:
     """Search until it ends; the first Ctrl-C stops it cleanly, the second at once."""
     loop = asyncio.get_running_loop()
 
@@ -168,13 +170,7 @@ async def _run_session(session: Session, progress: Progress, go_on: str) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     try:
-        # locked before the settings are changed: they are another process's while it runs
-        session.owner = runs.lock(session.store, session.run.id)
-        runs.set_config(
-            session.store, session.run.id, session.config.model_dump_json(), session.config.search.iters
-        )
-        session.run = runs.get_run(session.store, session.run.id)
-        await search(session)
+        return await search(session)
     finally:
         await session.model.close()
         if session.validator is not None:

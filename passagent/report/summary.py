@@ -12,7 +12,7 @@ from passagent.report.evaluation import graph_table
 from passagent.report.spending import spending_data, spending_text
 from passagent.report.text import clock, number, table, thousands
 from passagent.search.migration import why_none
-from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs
+from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs, workers
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
 
@@ -32,7 +32,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "model": run.model,
         "device": run.device,
         "seed": run.seed,
-        "state": shown_state(run),
+        "state": shown_state(store, run),
         "reason": run.stop_reason,
         "iters": run.iters,
         "episodes": sum(island.episodes for island in islands),
@@ -85,9 +85,9 @@ def evaluation_of(store: Store, node: Node) -> Evaluation:
     return Evaluation.model_validate(evaluations.get_evaluation(store, evaluation_id))
 
 
-def shown_state(run: Run) -> str:
+def shown_state(store: Store, run: Run) -> str:
     """The run's state as a person sees it: `interrupted` where a process died over it."""
-    return "interrupted" if run.state == "running" and not run.is_live else run.state
+    return "interrupted" if run.state == "running" and not workers.is_live(store, run.id) else run.state
 
 
 def run_text(store: Store, run: Run, config: Config, exported: Path | None = None) -> str:

@@ -20,7 +20,7 @@ from passagent.search import opinions
 from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import evaluations, nodes
+from passagent.store import episodes, evaluations, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
@@ -69,34 +69,49 @@ def _parent(earlier: list[Node], call_id: str, episode: Episode) -> int | None:
 
 
 async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation]:
-    """Evaluate the node, or answer from the store; store and diagnose. Raises what the evaluator raises."""
-    store, task = session.store, session.task
-    nodes.start(store, node.id, session.owner)
+    """Evaluate the node, or answer from the store; store and diagnose. Raises what the evaluator raises.
+
+    While an equal candidate is being evaluated, by this process or another, it is waited for.
+    """
+    while not nodes.start(session.store, node.id, session.owner):
+        session.check()
+        await session.changed.wait()
     session.on_event(NodeStarted(node))
-    environment = environment_key(session.config.evaluator)
-    await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
-    async with session.candidate_locks.setdefault(candidate.key, asyncio.Lock()):
-        found = None
-        if session.config.search.reuse:
-            fits = partial(validator.settings_fit, config=session.config.validator)
-            found = recall(store, task, candidate, environment, fits)
-        if found:
-            evaluation = found.evaluation
-            node = _finish_unless_asked(session, node, found.id, evaluation)
-        else:
-            release = await session.admit(Want(evaluations=1))
-            try:
-                evaluation = await evaluate(session, candidate)
-                with store.transaction():
-                    evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id)
-                    node = _finish_unless_asked(session, node, evaluation_id, evaluation)
-            finally:
-                release()
-        if node.state != "done":
-            evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
-            node = _finish(session, node, evaluation_id, evaluation)
-    session.on_event(NodeDone(node, from_store=found is not None))
+    try:
+        node, evaluation, is_known = await _judge(session, node, candidate)
+    except BaseException:
+        nodes.give_up(session.store, node.id, session.owner)
+        raise
+    finally:
+        session.notify()
+    session.on_event(NodeDone(node, from_store=is_known))
     return node, evaluation
+
+
+async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation, bool]:
+    """The node done, its evaluation, and whether the store knew it."""
+    store, task = session.store, session.task
+    environment, found = environment_key(session.config.evaluator), None
+    await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
+    if session.config.search.reuse:
+        fits = partial(validator.settings_fit, config=session.config.validator)
+        found = recall(store, task, candidate, environment, fits)
+    if found:
+        evaluation = found.evaluation
+        node = _finish_unless_asked(session, node, found.id, evaluation)
+    else:
+        release = await session.admit(Want(evaluations=1))
+        try:
+            evaluation = await evaluate(session, candidate)
+            with store.transaction():
+                evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id)
+                node = _finish_unless_asked(session, node, evaluation_id, evaluation)
+        finally:
+            release()
+    if node.state != "done":
+        evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
+        node = _finish(session, node, evaluation_id, evaluation)
+    return node, evaluation, found is not None
 
 
 def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
@@ -108,9 +123,11 @@ def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evalu
 
 def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
     diagnosis = json.dumps(asdict(session.diagnose(evaluation)))
-    return nodes.finish(
-        session.store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis
-    )
+    with session.store.transaction():
+        episodes.check_held(session.store, node.episode_id, session.owner)
+        return nodes.finish(
+            session.store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis
+        )
 
 
 async def evaluate(session: Session, candidate: Candidate) -> Evaluation:

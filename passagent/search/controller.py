@@ -1,12 +1,14 @@
 """The controller: islands side by side, each a row of episodes until a stopping rule or a person ends it.
 
-All state is in the store. What is in flight when the process dies is taken up by the next that locks the run.
+All state is in the store. Any number of processes may work on a run: each claims what it can, and what a dead
+one had under way is taken up by the others, or by the next that joins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
@@ -15,15 +17,20 @@ from passagent.search.distilling import distil
 from passagent.search.episode import clear_workspaces, run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm
+from passagent.search.joining import join
 from passagent.search.migration import round_of
+from passagent.search.remeasure import measure_again
 from passagent.search.session import Session, Stopping
-from passagent.store import calls, episodes, nodes, runs
+from passagent.store import episodes, runs, workers
 from passagent.store.episodes import Episode
+from passagent.store.owner import named
 
 log = logging.getLogger("passagent.search")
 
 BEAT_S = 5.0
 """Between two signs of life, s."""
+POLL_S = 0.25
+"""Between two looks at what a person asks for and what other processes did, s."""
 
 
 @dataclass(frozen=True)
@@ -33,24 +40,20 @@ class Outcome:
     state: str
     """`finished` (a stopping rule) or `stopped` (a person)."""
     reason: str
+    is_last: bool = True
+    """Whether it ended the run, too: no other process goes on with it."""
 
 
 async def search(session: Session) -> Outcome:
     """Search until a stopping rule or `session.stop` ends it. Everything is stored; the run can be resumed.
 
-    Raises UsageError if another process works on the run, and what model and evaluator raise: what the other
-    islands have in flight is finished first.
+    Raises UsageError where others work on the run on other terms, and what model and evaluator raise: what
+    the other islands have in flight is finished first.
     """
-    store, run = session.store, session.run
-    session.owner = runs.lock(store, run.id)
-    lost = calls.lose_all(store, run.id)
-    if lost:
-        session.on_event(Trouble(f"at most {lost} model calls were lost, under way when the process died"))
-    state, reason = "failed", "the process ended"
+    await join(session)
+    state, reason, is_last = "failed", "the process ended", False
     try:
-        await _islands(session)
-        if not session.is_interrupted:
-            await confirm(session)
+        await _watched(session)
         state = "stopped" if session.is_interrupted else "finished"
         reason = session.stop_reason or "all episodes are done"
     except asyncio.CancelledError:
@@ -61,51 +64,101 @@ async def search(session: Session) -> Outcome:
         raise
     finally:
         try:
-            runs.release(store, run.id, session.owner, state, reason, session.elapsed_s)
+            is_last = workers.leave(
+                session.store, session.run.id, session.owner, session.watch, state, reason, session.elapsed_s
+            )
         except PassagentError as error:
-            log.warning("the run's end could not be stored: %s", error)
+            log.warning("the session's end could not be stored: %s", error)
         clear_workspaces(session)
         if session.distiller is not None:
             await session.distiller.close()
-    return Outcome(state, reason)
+    return Outcome(state, reason, is_last)
+
+
+async def _watched(session: Session) -> None:
+    """Do the session's work with an eye on the others; without a sign of life of its own it cannot go on."""
+    work, watch = asyncio.create_task(_work(session)), asyncio.create_task(_watch(session))
+    try:
+        await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if watch.done() and (error := watch.exception()) is not None:
+            session.stop(f"an error: {error}")
+            await asyncio.gather(work, return_exceptions=True)
+            raise error
+        await work
+    finally:
+        for task in (work, watch):
+            task.cancel()
+        await asyncio.gather(work, watch, return_exceptions=True)
+
+
+async def _work(session: Session) -> None:
+    await measure_again(session)
+    await _islands(session)
+    if runs.get_run(session.store, session.run.id).wanted == "drain":
+        session.stop("drained by a person", interrupted=True)
+    if not session.is_interrupted:
+        await _end(session)
 
 
 async def _islands(session: Session) -> None:
-    """Run every island and the heartbeat; the first error stops the others at their next safe place."""
-    beat = asyncio.create_task(_beat(session))
+    """Run every island; the first error stops the others at their next safe place."""
     islands = [asyncio.create_task(_island(session, island)) for island in range(session.run.islands)]
     first: BaseException | None = None
     try:
-        waiting = {beat, *islands}
-        while waiting != {beat} and waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                error = task.exception()
-                if error is not None:
-                    first = first or error
-                    session.stop(f"an error: {error}")
+        for task in asyncio.as_completed(islands):
+            try:
+                await task
+            except Exception as error:
+                first = first or error
+                session.stop(f"an error: {error}")
         if first is not None:
             raise first
     finally:
-        for task in (beat, *islands):
-            task.cancel()
-        await asyncio.gather(beat, *islands, return_exceptions=True)
+        for island in islands:
+            island.cancel()
+        await asyncio.gather(*islands, return_exceptions=True)
 
 
 async def _island(session: Session, island: int) -> None:
-    """One episode after the other."""
+    """One episode after the other, as far as other processes leave the island to this one."""
     try:
-        while True:
-            session.check()
+        while (episode := await _claim(session, island)) is not None:
             await distil(session, island)
-            episode = episodes.claim(session.store, session.run, island, session.owner)
-            if episode is None:
-                return
             await _wait_for_others(session, episode)
-            await run_claimed(session, episode)
+            episode = await run_claimed(session, episode)
+            if episode.owner is not None:
+                await distil(session, island)
+                episodes.release(session.store, episode)
             session.notify()
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
+
+
+async def _claim(session: Session, island: int) -> Episode | None:
+    """The island's next episode, waited for while another process has the island; None if there is none.
+
+    Who has its share of the islands lets the other processes go first for a moment. Raises Stopping.
+    """
+    is_patient = True
+    while (await session.ready()).wanted != "drain":
+        if is_patient and _has_share(session):
+            is_patient = False
+            await asyncio.sleep(2 * POLL_S)
+            continue
+        try:
+            return episodes.claim(session.store, session.run, island, session.owner)
+        except episodes.Held:
+            is_patient = True
+            await session.changed.wait()
+    return None
+
+
+def _has_share(session: Session) -> bool:
+    """Whether this process has as many of the islands as it would if all had equally many."""
+    if not session.others:
+        return False
+    share = -(-session.run.islands // (1 + session.others))
+    return episodes.held_by(session.store, session.run.id, session.owner) >= share
 
 
 async def _wait_for_others(session: Session, episode: Episode) -> None:
@@ -123,9 +176,38 @@ async def _wait_for_others(session: Session, episode: Episode) -> None:
         await session.changed.wait()
 
 
-async def _beat(session: Session) -> None:
-    """Signs of life for the run and the nodes under evaluation."""
+async def _end(session: Session) -> None:
+    """Wait until no process searches any more; one of them measures the finalists before the run ends.
+
+    If that one dies, another one does. Raises what the evaluator raises.
+    """
+    store, run_id = session.store, session.run.id
+    while not session.is_interrupted and not workers.is_over(store, run_id, session.owner):
+        if workers.take_run(store, run_id, session.owner, "end"):
+            await confirm(session)
+            return
+        await session.changed.wait()
+
+
+async def _watch(session: Session) -> None:
+    """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits."""
+    store, run_id = session.store, session.run.id
+    seen, beaten = None, float("-inf")
     while True:
-        runs.beat(session.store, session.run.id, session.owner, session.elapsed_s)
-        nodes.beat(session.store, session.run.id, session.owner)
-        await asyncio.sleep(BEAT_S)
+        if time.monotonic() - beaten >= BEAT_S:
+            beaten = time.monotonic()
+            session.set_clock(workers.beat(store, run_id, session.owner, session.elapsed_s))
+        others, dead, lost = workers.bury_dead(store, run_id, session.owner, session.watch)
+        for worker in dead:
+            told = f", {lost} model calls with it" if lost else ""
+            session.on_event(Trouble(f"{named(worker.owner)} died{told}; its work is taken over"))
+        session.others = sum(worker.role == "search" for worker in others)
+        wanted = runs.get_run(store, run_id).wanted
+        if wanted == "stop":
+            session.stop("stopped by a person", interrupted=True)
+        if (state := (wanted, len(others), workers.version_of_data(store))) != seen:
+            seen = state
+            session.notify()
+        await asyncio.sleep(POLL_S)
+        if wanted == "pause":
+            session.started += POLL_S  # paused time is not time searched

@@ -56,6 +56,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 
     def save(message: Message, usage: Usage | None) -> None:
         with session.store.transaction():
+            episodes.check_held(session.store, episode.id, session.owner)
             episodes.add_message(session.store, episode, message, asdict(usage) if usage else None)
             if usage:
                 meter.settle(usage, message.get("stop_reason"))
@@ -90,6 +91,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     context = episode_context(session, episode, parent)
     messages = compose(context)
     with store.transaction():
+        episodes.check_held(store, episode.id, session.owner)
         episodes.set_parent(store, episode)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
@@ -117,7 +119,7 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
     """Close the episode, credit its hints, count the island's stagnation, all or nothing.
 
-    With progress, a hint is to be distilled from it, if there is a distiller.
+    With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
     """
     store, island = session.store, episode.island
     scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
@@ -128,7 +130,8 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     known = [node.as_score for node in (own, *came) if node and node.as_score is not None]
     gained = is_progress(max(known, default=None), best, session.config.search.min_gain)
     with store.transaction():
-        done = episodes.finish(store, episode, reason, gain, gained)
+        episodes.check_held(store, episode.id, session.owner)
+        done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
         if gained and session.distiller is not None:
             hints.want_distilled(store, done)

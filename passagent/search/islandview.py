@@ -31,7 +31,7 @@ class IslandView:
         distinct: dict[str, Node] = {}
         for node in [*own, *migrations.migrants(self.store, self.run_id, self.island, limit)]:
             distinct.setdefault(node.candidate_key, node)
-        return sorted(distinct.values(), key=lambda node: (-fitness(node), node.id))[:limit]
+        return sorted(distinct.values(), key=lambda node: (-fitness(node), node.number, node.id))[:limit]
 
     def best(self) -> Node | None:
         """The best elite."""

@@ -36,7 +36,7 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
         for other in range(run.islands)
         if other != island and (node := nodes.best_before(store, run.id, other, before)) is not None
     ]
-    best = max(elites, key=lambda node: (fitness(node), -node.id), default=None)
+    best = max(elites, key=lambda node: (fitness(node), -node.number, -node.id), default=None)
     if best is None or (here and fitness(best) <= fitness(here)):
         return None
     if migrations.has_migrated(store, best, island):

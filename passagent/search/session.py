@@ -17,9 +17,10 @@ from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
-from passagent.search.stop import Progress, Want, lack, rules_of
-from passagent.store import Store, calls, runs
+from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
+from passagent.store import Store, reservations, runs
 from passagent.store.runs import Run
+from passagent.store.workers import Watch
 from passagent.tasks import Task
 
 
@@ -41,7 +42,7 @@ class Evaluator(Protocol):
 
 @dataclass
 class Session:
-    """One process's work on a run."""
+    """One process's work on a run, on which others may work at the same time."""
 
     store: Store
     run: Run
@@ -62,66 +63,97 @@ class Session:
     machine: Machine | None = None
     """What was measured of this machine, for the prompts."""
     owner: str = ""
+    """This process's name in the database, once it has joined the run."""
+    watch: Watch = field(default_factory=Watch)
+    """Over the other processes."""
+    others: int = 0
+    """Processes that search beside this one."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
     started: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
-    held: list[Want] = field(default_factory=list)
-    """What the model calls and evaluations under way may take."""
-    candidate_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
-    """Equal candidates wait for each other: the second one is answered from the store."""
 
     @property
     def elapsed_s(self) -> float:
         """Time searched, this session's and all before, s."""
         return self.run.elapsed_s + time.monotonic() - self.started
 
+    def restart_clock(self) -> None:
+        """The session's time counts from now."""
+        self.started = time.monotonic()
+
+    def set_clock(self, elapsed_s: float) -> None:
+        """The run was searched for so long already, as another process knows."""
+        self.started -= max(0.0, elapsed_s - self.elapsed_s)
+
     def stop(self, reason: str, interrupted: bool = False) -> None:
-        """Stop at the next place where work can be left; the first reason counts."""
-        if self.stop_reason is None:
+        """Stop this process at the next place where work can be left; the first reason counts, or a person."""
+        if self.stop_reason is None or (interrupted and not self.is_interrupted):
             self.stop_reason, self.is_interrupted = reason, interrupted
         self.notify()
+
+    def end(self, reason: str) -> None:
+        """A rule ends the run: this process and all others stop."""
+        runs.end(self.store, self.run.id, reason)
+        self.stop(reason)
 
     def notify(self) -> None:
         """Let those that wait for a change look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def check(self) -> None:
-        """Raise Stopping if the session is to stop, by a rule or by a person."""
+    def check(self) -> Run:
+        """The run as it is. Raises Stopping if it is to stop: by a rule, a person, another process."""
+        run = runs.get_run(self.store, self.run.id)
         if self.stop_reason is None:
-            reason = rules_of(self.config.search)(self.progress())
-            if reason:
-                self.stop(reason)
+            if run.wanted == "stop":
+                self.stop("stopped by a person", interrupted=True)
+            elif run.stop_reason is not None:
+                self.stop(run.stop_reason)
+            elif reason := rules_of(self.config.search)(self.progress(run)):
+                self.end(reason)
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
+        return run
+
+    async def ready(self) -> Run:
+        """The run, once something new may be begun: not while it is paused. Raises Stopping."""
+        while (run := self.check()).wanted == "pause":
+            await self.changed.wait()
+        return run
 
     async def admit(self, want: Want) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
-        Raises Stopping if there is none and nothing is under way that could leave some.
+        What all processes have under way counts. Raises Stopping if there is no room and nothing is under way
+        that could leave some.
         """
         while True:
-            self.check()
-            reason = lack(self.config.search, self.progress(), want, self.held)
-            if reason is None:
-                self.held.append(want)
-                return lambda: self._release(want)
-            if not self.held:
-                self.stop(reason)
+            run = await self.ready()
+            if not is_limited(self.config.search, want):
+                return lambda: None
+            with self.store.transaction():
+                held = reservations.held(self.store, run.id)
+                reason = lack(self.config.search, self.progress(), want, held)
+                if reason is None:
+                    key = reservations.reserve(
+                        self.store, run.id, self.owner, want.tokens, want.cost or 0.0, want.evaluations
+                    )
+                    return lambda: self._release(key)
+            if not held.works:
+                self.end(reason)
                 raise Stopping(reason)
             await self.changed.wait()
 
-    def _release(self, want: Want) -> None:
-        if want in self.held:
-            self.held.remove(want)
-            self.notify()
+    def _release(self, reservation: int) -> None:
+        reservations.release(self.store, reservation)
+        self.notify()
 
-    def progress(self) -> Progress:
+    def progress(self, run: Run | None = None) -> Progress:
         """The run so far, from the store."""
-        run = runs.get_run(self.store, self.run.id)
+        run = run or runs.get_run(self.store, self.run.id)
         islands = runs.islands(self.store, run.id)
         return Progress(
             episodes=sum(island.episodes for island in islands),
@@ -129,5 +161,5 @@ class Session:
             tokens=run.tokens,
             elapsed_s=self.elapsed_s,
             best_as=max((i.best_as for i in islands if i.best_as is not None), default=None),
-            cost=calls.cost_of(self.store, run.id) if self.config.search.max_cost is not None else 0.0,
+            cost=run.cost,
         )

@@ -51,10 +51,10 @@ def new_run(store: Store, task: Task, config: Config) -> Run:
 
 
 def same_run(store: Store, task: Task, config: Config) -> Run | None:
-    """The newest run with this very task and configuration that was left unfinished, if it is at rest."""
+    """The newest run with this very task and configuration, if it is not finished."""
     for run in runs.list_runs(store):
         if run.task_key == task.key and run.config == config.model_dump_json() and run.version == __version__:
-            return run if run.state != "finished" and not run.is_live else None
+            return run if run.state != "finished" else None
     return None
 
 

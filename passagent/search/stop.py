@@ -6,8 +6,9 @@ model call or an evaluation begins, and counts what the others have under way (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from passagent.config import SearchConfig
 
@@ -98,16 +99,38 @@ def rules_of(config: SearchConfig) -> StopRule:
     return any_of(rules)
 
 
-def lack(config: SearchConfig, progress: Progress, want: Want, held: Sequence[Want]) -> str | None:
-    """Why there is no room for `want` beside what is `held` by work under way; None if there is."""
+class Holding(Protocol):
+    """What work under way may still take at most; a Want, and store.reservations.Held, is one."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def cost(self) -> float | None: ...
+    @property
+    def evaluations(self) -> int: ...
+
+
+def is_limited(config: SearchConfig, want: Want) -> bool:
+    """Whether some budget bounds what `want` may take."""
+    limits = (
+        (config.max_tokens, want.tokens),
+        (config.max_cost, want.cost),
+        (config.max_time_s, want.seconds),
+        (config.max_evaluations, want.evaluations),
+    )
+    return any(limit is not None and wanted for limit, wanted in limits)
+
+
+def lack(config: SearchConfig, progress: Progress, want: Want, held: Holding) -> str | None:
+    """Why there is no room for `want` beside what is `held` by all work under way; None if there is."""
     if config.max_tokens is not None and want.tokens:
-        left = config.max_tokens - progress.tokens - sum(other.tokens for other in held)
+        left = config.max_tokens - progress.tokens - held.tokens
         if want.tokens > left:
             return (
                 f"the next call may take {want.tokens} tokens, {max(0, left)} of {config.max_tokens} are left"
             )
     if config.max_cost is not None and want.cost:
-        left_cost = config.max_cost - progress.cost - sum(other.cost or 0.0 for other in held)
+        left_cost = config.max_cost - progress.cost - (held.cost or 0.0)
         if want.cost > left_cost:
             return (
                 f"the next call may cost ${want.cost:.4f}, ${max(0.0, left_cost):.4f} of "
@@ -116,8 +139,7 @@ def lack(config: SearchConfig, progress: Progress, want: Want, held: Sequence[Wa
     if config.max_time_s is not None and want.seconds > config.max_time_s - progress.elapsed_s:
         left_s = max(0.0, config.max_time_s - progress.elapsed_s)
         return f"the next call takes {want.seconds:.1f} s, {left_s:.1f} s of {config.max_time_s:g} are left"
-    if config.max_evaluations is not None and want.evaluations:
-        under_way = sum(other.evaluations for other in held)
-        if progress.evaluations + under_way + want.evaluations > config.max_evaluations:
-            return f"{config.max_evaluations} evaluations are made"
+    made = progress.evaluations + held.evaluations
+    if config.max_evaluations is not None and want.evaluations > max(0, config.max_evaluations - made):
+        return f"{config.max_evaluations} evaluations are made"
     return None

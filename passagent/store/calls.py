@@ -122,14 +122,15 @@ def lose_all(store: Store, run_id: str) -> int:
 
 def cost_of(store: Store, run_id: str) -> float:
     """What is known to be spent on the run, USD."""
-    row = store.row("SELECT coalesce(sum(cost), 0.0) AS cost FROM calls WHERE run_id = :run", {"run": run_id})
+    row = store.row("SELECT cost FROM runs WHERE id = :run", {"run": run_id})
     return float(row["cost"]) if row else 0.0
 
 
 def mean_latency_s(store: Store, run_id: str, model: str) -> float:
-    """Of the model's replies in the run, s; 0 before the first."""
+    """Of the model's newest 20 replies in the run, s; 0 before the first."""
     row = store.row(
-        "SELECT avg(latency_s) AS mean FROM calls WHERE run_id = :run AND model = :model AND state = 'done'",
+        "SELECT avg(latency_s) AS mean FROM (SELECT latency_s FROM calls WHERE run_id = :run "
+        "AND model = :model AND state = 'done' ORDER BY id DESC LIMIT 20)",
         {"run": run_id, "model": model},
     )
     return float(row["mean"] or 0.0) if row else 0.0
@@ -201,3 +202,8 @@ def _end(
             "id": call_id,
         },
     )
+    if cost:
+        store.execute(
+            "UPDATE runs SET cost = cost + :cost WHERE id = (SELECT run_id FROM calls WHERE id = :id)",
+            {"cost": cost, "id": call_id},
+        )

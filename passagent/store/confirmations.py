@@ -24,7 +24,7 @@ def finalists(store: Store, run_id: str, limit: int) -> list[Node]:
     """The run's best correct and timed nodes with distinct files, the best first."""
     rows = store.rows(
         "SELECT * FROM nodes WHERE id IN (SELECT min(id) FROM nodes WHERE run_id = :run AND status = 'ok' "
-        "AND as_score IS NOT NULL GROUP BY candidate_key) ORDER BY as_score DESC, id LIMIT :limit",
+        "AND as_score IS NOT NULL GROUP BY candidate_key) ORDER BY as_score DESC, number, id LIMIT :limit",
         {"run": run_id, "limit": limit},
     )
     return [Node(**row) for row in rows]
@@ -70,14 +70,14 @@ def winner(store: Store, run_id: str) -> Node | None:
     row = store.row(
         "SELECT nodes.* FROM confirmations JOIN nodes ON nodes.id = node_id "
         "WHERE confirmations.run_id = :run AND confirmations.status = 'ok' "
-        "ORDER BY confirmations.as_score DESC, node_id LIMIT 1",
+        "ORDER BY confirmations.as_score DESC, number, node_id LIMIT 1",
         {"run": run_id},
     )
     if row is None:
         row = store.row(
             "SELECT * FROM nodes WHERE run_id = :run AND status = 'ok' AND repeat_of IS NULL "
             "AND id NOT IN (SELECT node_id FROM confirmations WHERE run_id = :run) "
-            "ORDER BY as_score DESC NULLS LAST, id LIMIT 1",
+            "ORDER BY as_score DESC NULLS LAST, number, id LIMIT 1",
             {"run": run_id},
         )
     return Node(**row) if row else None

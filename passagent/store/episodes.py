@@ -15,6 +15,7 @@ from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
 from passagent.store.runs import Run
+from passagent.store.workers import taken_over
 
 
 @dataclass(frozen=True)
@@ -42,54 +43,74 @@ class Episode:
     gain: float | None
     """ln(best AS / the AS it started from), 1 standing for the task itself; None without a correct node."""
     owner: str | None
+    """The process that holds it, and with it the island."""
     created_at: str
     finished_at: str | None
     model: str | None = None
     """The model that writes it; None before it has begun."""
 
 
-def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
-    """The island's next episode: one left unfinished, else a new one; None when all `iters` are made.
+class Held(Exception):
+    """Another process works on the island."""
 
-    Raises PassagentError if the run is no longer this owner's.
+
+def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
+    """The island's next episode: its last one, where that was left unfinished, else a new one.
+
+    None when all `iters` are made. The owner holds it, and with it the island, until `finish` or `release`.
+    Raises Held while another process does, and PassagentError if the owner was taken for dead.
     """
+    names = {"run": run.id, "island": island, "owner": owner}
     with store.transaction():
-        row = store.row("SELECT owner, iters FROM runs WHERE id = :run", {"run": run.id})
-        if row is None or row["owner"] != owner:
-            raise PassagentError(
-                f"{run.id}: another process took this run over; nothing is lost, that one goes on"
-            )
-        unfinished = store.row(
-            "SELECT id FROM episodes WHERE run_id = :run AND island = :island AND state = 'running' "
-            "ORDER BY number",
-            {"run": run.id, "island": island},
+        row = store.row(
+            "SELECT iters, EXISTS (SELECT 1 FROM workers WHERE run_id = :run AND owner = :owner "
+            "AND left_at IS NULL) AS is_in FROM runs WHERE id = :run",
+            {"run": run.id, "owner": owner},
         )
-        if unfinished:
-            store.execute(
-                "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": unfinished["id"]}
-            )
-            return get_episode(store, unfinished["id"])
+        if row is None or not row["is_in"]:
+            raise taken_over(run.id)
         last = store.row(
-            "SELECT max(number) AS number FROM episodes WHERE run_id = :run AND island = :island",
+            "SELECT * FROM episodes WHERE run_id = :run AND island = :island ORDER BY number DESC LIMIT 1",
             {"run": run.id, "island": island},
         )
-        number = last["number"] + run.islands if last and last["number"] else island + 1
+        if last and last["owner"] not in (None, owner):
+            raise Held
+        if last and last["state"] == "running":
+            store.execute(
+                "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last["id"]}
+            )
+            return Episode(**last | {"owner": owner})
+        number = last["number"] + run.islands if last else island + 1
         if number > row["iters"]:
             return None
         cursor = store.execute(
             "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
             "VALUES (:run, :number, :island, :seed, 'running', :owner, :at)",
-            {
-                "run": run.id,
-                "number": number,
-                "island": island,
-                "seed": episode_seed(run.seed, number),
-                "owner": owner,
-                "at": now(),
-            },
+            names | {"number": number, "seed": episode_seed(run.seed, number), "at": now()},
         )
         assert cursor.lastrowid is not None
         return get_episode(store, cursor.lastrowid)
+
+
+def check_held(store: Store, episode_id: int, owner: str) -> None:
+    """Raise PassagentError if the owner was taken for dead. To be called in the transaction that it writes."""
+    row = store.row("SELECT run_id, owner FROM episodes WHERE id = :id", {"id": episode_id})
+    if row is None or row["owner"] != owner:
+        raise taken_over(row["run_id"] if row else str(episode_id))
+
+
+def held_by(store: Store, run_id: str, owner: str) -> int:
+    """How many episodes the owner holds."""
+    row = store.row(
+        "SELECT count(*) AS n FROM episodes WHERE run_id = :run AND owner = :owner",
+        {"run": run_id, "owner": owner},
+    )
+    return int(row["n"]) if row else 0
+
+
+def release(store: Store, episode: Episode) -> None:
+    """Nobody holds the episode any more."""
+    store.execute("UPDATE episodes SET owner = NULL WHERE id = :id", {"id": episode.id})
 
 
 def episode_seed(run_seed: int, number: int) -> int:
@@ -167,10 +188,13 @@ def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     return [json.loads(row["body"]) for row in rows]
 
 
-def finish(store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool) -> Episode:
+def finish(
+    store: Store, episode: Episode, reason: str, gain: float | None, is_progress: bool, hold: bool = False
+) -> Episode:
     """The episode is done, for `reason`; its best node is found among what it left.
 
-    Its island's stagnation is counted: `is_progress` starts the count anew.
+    Its island's stagnation is counted: `is_progress` starts the count anew. With `hold` its owner keeps it,
+    until `release`.
     """
     store.execute(
         "UPDATE islands SET episodes = episodes + 1, "
@@ -179,10 +203,10 @@ def finish(store: Store, episode: Episode, reason: str, gain: float | None, is_p
         {"progress": int(is_progress), "run": episode.run_id, "island": episode.island},
     )
     store.execute(
-        "UPDATE episodes SET state = 'done', end_reason = :reason, gain = :gain, owner = NULL, "
-        "finished_at = :at, "
+        "UPDATE episodes SET state = 'done', end_reason = :reason, gain = :gain, finished_at = :at, "
+        "owner = CASE WHEN :hold THEN owner END, "
         "(best_node, best_as) = (SELECT id, as_score FROM nodes WHERE episode_id = :id AND status = 'ok' "
         "ORDER BY as_score DESC NULLS LAST, id LIMIT 1) WHERE id = :id",
-        {"reason": reason, "gain": gain, "at": now(), "id": episode.id},
+        {"reason": reason, "gain": gain, "at": now(), "hold": int(hold), "id": episode.id},
     )
     return get_episode(store, episode.id)

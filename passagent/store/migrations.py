@@ -57,7 +57,7 @@ def migrants(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
     rows = store.rows(
         "SELECT nodes.* FROM elite_migrations JOIN nodes ON nodes.id = node_id "
         "WHERE elite_migrations.run_id = :run AND to_island = :island "
-        "ORDER BY nodes.as_score DESC, nodes.id LIMIT :limit",
+        "ORDER BY nodes.as_score DESC, number, nodes.id LIMIT :limit",
         {"run": run_id, "island": island, "limit": limit},
     )
     return [Node(**row) for row in rows]

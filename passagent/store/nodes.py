@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +39,13 @@ class Node:
     diagnosis: str | None
     """JSON of the diagnosis."""
     owner: str | None
+    """The process that evaluates it."""
     heartbeat: float | None
+    """Not used any more."""
     created_at: str
     evaluated_at: str | None
+    number: int
+    """Of its episode: with the id it tells the order of equally good nodes, whichever island was faster."""
 
 
 def propose(
@@ -75,14 +78,15 @@ def propose(
             {"run": episode.run_id, "key": candidate_key, "island": episode.island},
         )
         cursor = store.execute(
-            "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
-            "candidate_key, repeat_of, created_at) VALUES (:run, :parent, :island, :episode, :call, "
-            "'proposed', :note, :files, :key, :repeat_of, :at)",
+            "INSERT INTO nodes (run_id, parent_id, island, episode_id, number, call_id, state, note, files, "
+            "candidate_key, repeat_of, created_at) VALUES (:run, :parent, :island, :episode, :number, "
+            ":call, 'proposed', :note, :files, :key, :repeat_of, :at)",
             {
                 "run": episode.run_id,
                 "parent": parent_id,
                 "island": episode.island,
                 "episode": episode.id,
+                "number": episode.number,
                 "call": name,
                 "note": note,
                 "files": key,
@@ -95,19 +99,30 @@ def propose(
         return get_node(store, cursor.lastrowid)
 
 
-def beat(store: Store, run_id: str, owner: str) -> None:
-    """A sign of life for every node that `owner` evaluates."""
-    store.execute(
-        "UPDATE nodes SET heartbeat = :time WHERE run_id = :run AND state != 'done' AND owner = :owner",
-        {"time": time.time(), "run": run_id, "owner": owner},
-    )
+def start(store: Store, node_id: int, owner: str) -> bool:
+    """The node is evaluated by `owner` from now on; False while an equal one of the run is, by whomever."""
+    with store.transaction():
+        equal = store.row(
+            # + : by the index of the few nodes that are not done, not by the many that may be equal
+            "SELECT 1 FROM nodes, (SELECT run_id AS run, candidate_key AS key FROM nodes WHERE id = :id) "
+            "WHERE run_id = run AND state != 'done' AND +candidate_key = key AND state = 'evaluating' "
+            "AND id != :id",
+            {"id": node_id},
+        )
+        if equal is not None:
+            return False
+        store.execute(
+            "UPDATE nodes SET state = 'evaluating', owner = :owner WHERE id = :id",
+            {"owner": owner, "id": node_id},
+        )
+        return True
 
 
-def start(store: Store, node_id: int, owner: str) -> None:
-    """The node is being evaluated by `owner`."""
+def give_up(store: Store, node_id: int, owner: str) -> None:
+    """The owner's evaluation of the node did not come to its end: it may be begun again."""
     store.execute(
-        "UPDATE nodes SET state = 'evaluating', owner = :owner, heartbeat = :time WHERE id = :id",
-        {"owner": owner, "time": time.time(), "id": node_id},
+        "UPDATE nodes SET state = 'proposed', owner = NULL WHERE id = :id AND owner = :owner",
+        {"id": node_id, "owner": owner},
     )
 
 
@@ -118,8 +133,8 @@ def finish(
     with store.transaction():
         store.execute(
             "UPDATE nodes SET state = 'done', status = :status, as_score = :score, "
-            "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, heartbeat = NULL, "
-            "evaluated_at = :at WHERE id = :id",
+            "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, evaluated_at = :at "
+            "WHERE id = :id",
             {
                 "status": status,
                 "score": as_score,
@@ -208,14 +223,13 @@ def best_of_island(store: Store, run_id: str, island: int, limit: int) -> list[N
 
 def best_before(store: Store, run_id: str, island: int, number: int) -> Node | None:
     """The best correct node that the island's episodes below `number` made."""
-    rows = store.rows(
-        "SELECT nodes.* FROM nodes JOIN episodes ON episodes.id = episode_id WHERE nodes.run_id = :run "
-        "AND nodes.island = :island AND nodes.status = 'ok' AND repeat_of IS NULL "
-        "AND episodes.number < :number "
-        "ORDER BY nodes.as_score DESC, nodes.id LIMIT 1",
+    found = _nodes(
+        store,
+        "WHERE run_id = :run AND island = :island AND status = 'ok' AND repeat_of IS NULL "
+        "AND number < :number ORDER BY as_score DESC, id LIMIT 1",
         {"run": run_id, "island": island, "number": number},
     )
-    return Node(**rows[0]) if rows else None
+    return found[0] if found else None
 
 
 def best_as_before(store: Store, node: Node) -> float | None:

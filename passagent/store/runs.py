@@ -1,17 +1,15 @@
-"""Runs: made, found, listed, locked by one controller at a time, and ended."""
+"""Runs: made, found, listed, and what a person wants of them. Who works on one: store/workers.py."""
 
 from __future__ import annotations
 
 import json
 import secrets
-import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import UsageError
 from passagent.redaction import redact
 from passagent.store.database import Store, now
-from passagent.store.owner import is_alive, this_process
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,20 @@ class Run:
     evaluations: int
     """Candidates evaluated; answers from the store are not counted."""
     owner: str | None
+    """The process that has the run for itself, to measure what all rely on."""
     heartbeat: float | None
-    """Last sign of life of the owner, Unix time, s."""
+    """Not used any more."""
+    wanted: str
+    """What a person asks of the processes that work on it: `run`, `pause`, `drain` or `stop`."""
+    environment: str | None
+    """Evaluator version and environment that the nodes' scores are of; None before the first session."""
+    cost: float
+    """Of all model calls, as far as prices are known, USD."""
 
     @property
     def tokens(self) -> int:
         """Input and output together."""
         return self.input_tokens + self.output_tokens
-
-    @property
-    def is_live(self) -> bool:
-        """Whether a process works on the run now."""
-        return self.owner is not None and is_alive(self.owner, self.heartbeat)
 
 
 @dataclass(frozen=True)
@@ -136,52 +136,29 @@ def islands(store: Store, run_id: str) -> list[Island]:
     return [Island(**row) for row in rows]
 
 
-def lock(store: Store, run_id: str) -> str:
-    """Make this process the run's only controller, taking over a dead owner's lock; the owner's name.
-
-    Raises UsageError while another process works on the run.
-    """
-    me = this_process()
-    with store.transaction():
-        run = get_run(store, run_id)
-        if run.owner and run.owner != me and run.is_live:
-            host, pid, _ = run.owner.rsplit(":", 2)
-            raise UsageError(
-                f"{run_id}: another process works on this run (pid {pid} on {host}); stop that one first"
-            )
-        store.execute(
-            "UPDATE runs SET owner = :me, heartbeat = :time, state = 'running', stop_reason = NULL, "
-            "finished_at = NULL WHERE id = :run",
-            {"me": me, "time": time.time(), "run": run_id},
-        )
-    return me
-
-
-def beat(store: Store, run_id: str, owner: str, elapsed_s: float) -> None:
-    """A sign of life. Raises PassagentError if the run is no longer this owner's."""
-    changed = store.execute(
-        "UPDATE runs SET heartbeat = :time, elapsed_s = :elapsed WHERE id = :run AND owner = :owner",
-        {"time": time.time(), "elapsed": elapsed_s, "run": run_id, "owner": owner},
-    )
-    if not changed.rowcount:
-        raise PassagentError(
-            f"{run_id}: another process took this run over; nothing is lost, that one goes on"
-        )
-
-
-def release(store: Store, run_id: str, owner: str, state: str, reason: str, elapsed_s: float) -> None:
-    """End this owner's hold on the run, in `state`, for a reason in words."""
+def end(store: Store, run_id: str, reason: str) -> None:
+    """A stopping rule ends the run, for all that work on it; the first reason counts."""
     store.execute(
-        "UPDATE runs SET state = :state, stop_reason = :reason, elapsed_s = :elapsed, finished_at = :at, "
-        "owner = NULL, heartbeat = NULL WHERE id = :run AND owner = :owner",
-        {
-            "state": state,
-            "reason": redact(reason),
-            "elapsed": elapsed_s,
-            "at": now(),
-            "run": run_id,
-            "owner": owner,
-        },
+        "UPDATE runs SET stop_reason = :reason WHERE id = :run AND stop_reason IS NULL",
+        {"reason": redact(reason), "run": run_id},
+    )
+
+
+def want(store: Store, run_id: str, what: Literal["run", "pause", "drain", "stop"]) -> None:
+    """Ask the processes that work on the run to go on, pause, drain or stop; they notice within a second.
+
+    `pause`: nothing new is begun until it is `run` again, what is in flight is finished, the processes stay.
+    `drain`: the episodes under way are finished, then all stop. `stop`: all stop where one Ctrl-C would.
+    The next session that begins on a run at rest asks for `run` again.
+    """
+    store.execute("UPDATE runs SET wanted = :what WHERE id = :run", {"what": what, "run": run_id})
+
+
+def set_environment(store: Store, run_id: str, environment: str) -> None:
+    """The nodes' scores are of this evaluator version and environment."""
+    store.execute(
+        "UPDATE runs SET environment = :environment WHERE id = :run",
+        {"environment": environment, "run": run_id},
     )
 
 

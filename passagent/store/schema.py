@@ -231,6 +231,53 @@ CREATE TABLE distilled_hints (
 CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted'
 """
 
+_QUEUE = """
+ALTER TABLE runs ADD COLUMN wanted TEXT NOT NULL DEFAULT 'run'
+    CHECK (wanted IN ('run', 'pause', 'drain', 'stop'));
+ALTER TABLE runs ADD COLUMN environment TEXT;
+ALTER TABLE runs ADD COLUMN cost REAL NOT NULL DEFAULT 0;
+UPDATE runs SET owner = NULL, heartbeat = NULL,
+    cost = (SELECT coalesce(sum(cost), 0) FROM calls WHERE run_id = runs.id),
+    environment = (SELECT evaluator_version || '; ' || environment FROM nodes
+        JOIN evaluations ON evaluations.id = evaluation_id WHERE nodes.run_id = runs.id
+        ORDER BY nodes.id DESC LIMIT 1);
+UPDATE episodes SET owner = NULL;
+UPDATE nodes SET owner = NULL, heartbeat = NULL, state = 'proposed' WHERE state = 'evaluating';
+ALTER TABLE nodes ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
+UPDATE nodes SET number = (SELECT number FROM episodes WHERE episodes.id = episode_id);
+CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
+CREATE INDEX calls_started ON calls (run_id) WHERE state = 'started';
+
+CREATE TABLE workers (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    owner TEXT NOT NULL,
+    role TEXT NOT NULL CHECK (role IN ('search', 'end')),
+    beats INTEGER NOT NULL DEFAULT 0,
+    version TEXT NOT NULL,
+    config TEXT NOT NULL,
+    prompts TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    changes TEXT NOT NULL,
+    joined_at TEXT NOT NULL,
+    left_at TEXT,
+    left_because TEXT
+);
+CREATE INDEX workers_of_run ON workers (run_id, id);
+CREATE UNIQUE INDEX workers_here ON workers (run_id, owner) WHERE left_at IS NULL;
+
+CREATE TABLE reservations (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    owner TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    cost REAL NOT NULL,
+    evaluations INTEGER NOT NULL,
+    created_at TEXT NOT NULL
+);
+CREATE INDEX reservations_of_run ON reservations (run_id)
+"""
+
 
 @migrations(name="0001_tables")
 def _tables(db: Database) -> None:
@@ -247,6 +294,12 @@ def _calls(db: Database) -> None:
 @migrations(name="0003_distilled_hints")
 def _distilled_hints(db: Database) -> None:
     for statement in _DISTILLED_HINTS.split(";\n"):
+        db.execute(statement)
+
+
+@migrations(name="0004_queue")
+def _queue(db: Database) -> None:
+    for statement in _QUEUE.split(";\n"):
         db.execute(statement)
 
 

@@ -25,4 +25,4 @@ class Evolutionary:
         if not elites:
             return island.to_mend()
         drawn = [rng.choice(elites) for _ in range(self.tournament)]
-        return max(drawn, key=lambda node: (fitness(node), -node.id))
+        return max(drawn, key=lambda node: (fitness(node), -node.number, -node.id))

@@ -1,0 +1,75 @@
+"""A run goes on under another evaluator or on another machine: its elites are measured again first.
+
+Scores of different environments are never compared. The elites of every island, and what the episodes under
+way rely on, get scores of the new environment, all in one transaction; every other old node keeps its
+evaluation but no longer has a score, so it comes after all that have one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from passagent.evaluator.known import environment_key, keep, recall
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.search.candidates import evaluate
+from passagent.search.events import Trouble
+from passagent.search.joining import environment_of
+from passagent.search.session import Session
+from passagent.store import evaluations, nodes, rescoring, runs, workers
+from passagent.store.nodes import Node
+
+
+async def measure_again(session: Session) -> None:
+    """Return when the run's scores are of this environment. One process measures, the others wait for it.
+
+    Raises what the evaluator raises; then, and where a person stops it, nothing has changed, but what was
+    measured is stored and is not measured again. Budgets do not bound it.
+    """
+    store, run_id, environment = session.store, session.run.id, environment_of(session)
+    while (known := runs.get_run(store, run_id).environment) != environment:
+        if known is None:
+            runs.set_environment(store, run_id, environment)
+        elif workers.take_run(store, run_id, session.owner, "search"):
+            await _measure(session, environment)
+            workers.give_run(store, run_id, session.owner)
+        else:
+            await session.changed.wait()
+        if session.is_interrupted:
+            return
+
+
+async def _measure(session: Session, environment: str) -> None:
+    store, run_id = session.store, session.run.id
+    chosen = rescoring.to_measure(store, run_id, session.config.search.elites, environment)
+    if chosen:
+        session.on_event(
+            Trouble(f"scores of another evaluator or machine are not compared: measuring {len(chosen)} again")
+        )
+    found = []
+    for node in chosen:
+        if session.is_interrupted or runs.get_run(store, run_id).wanted == "stop":
+            session.stop("stopped by a person", interrupted=True)
+            return
+        found.append((node, *await _evaluate(session, node)))
+    with store.transaction():
+        rescoring.forget_scores(store, run_id, environment)
+        for node, evaluation_id, evaluation in found:
+            diagnosis = json.dumps(asdict(session.diagnose(evaluation)))
+            nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
+        runs.set_environment(store, run_id, environment)
+
+
+async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
+    """The node's evaluation here: its id and itself. A validator's opinion on the candidate holds here, too."""
+    store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
+    environment = environment_key(session.config.evaluator)
+    known = recall(store, session.task, candidate, environment, lambda opinion: True)
+    if known is not None:
+        return known.id, known.evaluation
+    evaluation = await evaluate(session, candidate)
+    assert node.evaluation_id is not None
+    before = evaluations.get_evaluation(store, node.evaluation_id)
+    evaluation = evaluation.model_copy(update={"validator": before.get("validator")})
+    kept = keep(store, session.task, candidate, environment, evaluation, session.run.id)
+    return kept, evaluation
