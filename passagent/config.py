@@ -189,14 +189,22 @@ class SearchConfig(_Section):
     iters: int = Field(12, ge=1)
     """Episodes of the whole run."""
     seed: int = 0
-    policy: Literal["evolutionary", "greedy"] = "evolutionary"
+    policy: Literal["evolutionary", "greedy", "mcts", "random", "best_of_n"] = "evolutionary"
+    drafts: int = Field(0, ge=0)
+    """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
     roles: list[str] = ["fusion", "memory", "launch", "numerics"]
     """Role prompts (prompts/roles/*.j2), given to the islands in turn."""
     elites: int = Field(3, ge=1)
-    """Elites an island keeps as parents (Kernel Foundry 3.3.1)."""
+    """evolutionary: elites an island keeps as parents (Kernel Foundry 3.3.1)."""
     tournament: int = Field(2, ge=1)
     explore: float = Field(0.15, ge=0, le=1)
-    """Chance that an episode starts from the task itself and not from a parent."""
+    """evolutionary: chance that an episode starts from the task itself and not from a parent."""
+    diversity: float = Field(0.2, ge=0, le=1)
+    """evolutionary: chance that the parent is drawn from the archive, every behaviour alike."""
+    exploration: float = Field(0.5, ge=0)
+    """mcts: c of UCT, for values between 0 (a failure) and 1 (the best so far)."""
+    widening: float = Field(0.4, gt=0, le=1)
+    """mcts: a place visited N times has at most N^widening children."""
     stagnation: int = Field(2, ge=1)
     """Episodes of an island without a gain before an elite migrates to it."""
     min_gain: float = Field(0.01, ge=0)
@@ -204,7 +212,11 @@ class SearchConfig(_Section):
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
     finalists: int = Field(3, ge=0)
-    """Best candidates measured once more before a run ends; the fresh scores name the winner."""
+    """Best candidates measured again, side by side, before a run ends; what comes of it names the winner."""
+    confirm_rounds: int = Field(4, ge=2)
+    """How often each of them is measured."""
+    confirm_every: int = Field(0, ge=0)
+    """The same after so many episodes each; 0: only before the run ends."""
     target_as: float | None = None
     max_time_s: float | None = None
     max_tokens: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from test_store import add_node
 
 from passagent.config import SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.result import Candidate, Evaluation, Speedup
 from passagent.models.scripted import ScriptedModel, calling
+from passagent.report.summary import run_text
 from passagent.search import candidates, stop
 from passagent.search.controller import Outcome, search
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant, why_none
+from passagent.search.pairing import interval, standing
 from passagent.search.policies import policy_of
 from passagent.search.runlog import redact, run_log
 from passagent.search.session import Session
@@ -248,7 +251,10 @@ def test_migration_on_stagnation_has_a_reason(store, task):
     add_node(store, run, owner, 0, score=1.2)
     good = add_node(store, run, owner, 1, score=1.8)
     later = add_node(store, run, owner, 1, score=2.4)
-    assert why_none(store, run, 2) == "no migration: no island went 2 episodes without a gain"
+    assert (
+        why_none(store, run, SearchConfig(stagnation=2))
+        == "no migration: no island went 2 episodes without a gain"
+    )
     # episode 3 is of the second round: only the first round of the others is seen
     found = choose_migrant(store, run, 0, 3, 0.01)
     assert found.node.id == good.id
@@ -260,7 +266,8 @@ def test_migration_on_stagnation_has_a_reason(store, task):
     migrations.add_migration(store, episode, good, found.reason)
     assert choose_migrant(store, run, 0, 3, 0.01) is None
     assert IslandView(store, run.id, 0).best().id == good.id
-    assert why_none(store, open_tiny(store, task, islands=1).run, 2) == "no migration: there is one island"
+    lone = open_tiny(store, task, islands=1).run
+    assert why_none(store, lone, SearchConfig()) == "no migration: there is one island"
 
 
 def test_an_island_that_stagnates_starts_from_a_migrant(store, task):
@@ -379,22 +386,83 @@ def test_a_limit_stops_in_the_middle_of_an_episode(store, task):
     assert episode == {"state": "running", "steps": 2}
 
 
-def test_finalists_are_measured_again_and_the_fresh_score_names_the_winner(store, task):
-    class Lucky(tiny_search.FastEvaluator):
-        """The first score of a candidate is luck: it is best where the second one is worst."""
+class Lucky(tiny_search.FastEvaluator):
+    """The first score of a candidate is luck: it is best where later ones are worst."""
 
-        async def evaluate(self, task_path, candidate):
-            evaluation = await super().evaluate(task_path, candidate)
-            again = self.asked.count(candidate.key) > 1
-            score = int(candidate.key[:4], 16) / 65536 + 0.5
-            return evaluation.model_copy(update={"status": "ok", "as_score": 3 - score if again else score})
+    async def evaluate(self, task_path, candidate):
+        evaluation = await super().evaluate(task_path, candidate)
+        score = int(candidate.key[:4], 16) / 65536 + 0.5
+        score = 3 - score if self.asked.count(candidate.key) > 1 else score
+        graph = evaluation.graphs[0].model_copy(
+            update={"status": "ok", "speedup": Speedup(e2e=score), "passes_from_t": -10}
+        )
+        return evaluation.model_copy(update={"status": "ok", "as_score": score, "graphs": [graph]})
 
-    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=6, finalists=3)
+
+def test_finalists_are_measured_again_side_by_side(store, task):
+    session = open_tiny(store, task, evaluator=Lucky(), islands=2, iters=6, finalists=3, confirm_rounds=5)
     finish(session)
-    measured = store.rows("SELECT node_id, as_score FROM confirmations ORDER BY as_score DESC")
-    best_first = confirmations.finalists(store, session.run.id, 3)
-    assert {row["node_id"] for row in measured} == {node.id for node in best_first}
-    assert len(measured) == 3
-    winner = confirmations.winner(store, session.run.id)
-    assert winner.id == measured[0]["node_id"] != best_first[0].id
-    assert confirmations.score_of(store, winner) == measured[0]["as_score"]
+    run = runs.get_run(store, session.run.id)
+    best_first = confirmations.finalists(store, run.id, 3)
+    rows = confirmations.last_series(store, run.id)
+    assert [row.series for row in rows] == [6] * 15
+    orders = [[row.node_id for row in rows if row.round == number] for number in range(1, 6)]
+    assert all(sorted(order) == sorted(node.id for node in best_first) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1  # in random order
+    assert len(session.evaluator.asked) == run.evaluations + 15  # they are not charged to the budget
+    winner = confirmations.winner(store, run.id)
+    assert winner.id == min(best_first, key=lambda node: node.as_score).id != best_first[0].id
+    assert confirmations.score_of(store, winner) == pytest.approx(3 - winner.as_score)
+    text = run_text(store, run, session.config)
+    assert f"measured again side by side: node {winner.id}, AS {3 - winner.as_score:.4f}" in text
+    assert "cannot be told apart" not in text  # every round says the same
+
+
+def test_a_series_that_was_cut_off_is_gone_on_with(store, task):
+    class Failing(Lucky):
+        async def evaluate(self, task_path, candidate):
+            if len(self.asked) == self.limit:
+                raise KeyError("a bug")
+            return await super().evaluate(task_path, candidate)
+
+    first = Failing()
+    first.limit = 15
+    session = open_tiny(store, task, evaluator=first, islands=1, iters=4, finalists=3)
+    with pytest.raises(KeyError):
+        finish(session)
+    done = store.row("SELECT count(evaluation_id) AS n FROM confirmations")["n"]
+    assert 0 < done < 12
+    assert confirmations.last_series(store, session.run.id) == []
+    again = Lucky()
+    finish(open_tiny(store, task, evaluator=again, run=session.run, islands=1, iters=4, finalists=3))
+    assert len(again.asked) == 12 - done
+    finish(open_tiny(store, task, evaluator=again, run=session.run, islands=1, iters=4, finalists=3))
+    assert len(again.asked) == 12 - done  # nothing new: nothing is measured again
+
+
+def test_finalists_are_measured_every_so_often(store, task):
+    settings = {"islands": 2, "iters": 7, "finalists": 2, "confirm_every": 3, "confirm_rounds": 2}
+    session = open_tiny(store, task, **settings)
+    finish(session)
+    found = store.rows("SELECT series, count(*) AS n FROM confirmations GROUP BY series")
+    assert [row["series"] for row in found] == [3, 6, 7]
+    before = shape(store, session.run.id)
+    other = open_tiny(store, task, **(settings | {"confirm_every": 0}))
+    finish(other)
+    assert shape(store, other.run.id) == before  # the tree does not depend on it
+
+
+def test_an_interval_says_when_two_cannot_be_told_apart():
+    rng = random.Random(1)
+    load = [rng.gauss(0, 0.3) for _ in range(6)]  # slows a whole round down
+    rounds = lambda gain: [[gain + slow + rng.gauss(0, 0.01) for _ in range(4)] for slow in load]  # noqa: E731
+    first, second, third = standing({7: rounds(0.50), 8: rounds(0.501), 9: rounds(0.40)})
+    assert {first.node_id, second.node_id} == {7, 8} and third.node_id == 9
+    assert first.behind is None and not second.is_behind and third.is_behind
+    assert third.behind.low < 1.105 < third.behind.high < 1.2
+    assert first.as_score.low < 1.3  # the load is in each one's own interval, not in the difference
+    hits = 0
+    for _ in range(100):
+        found = interval([rng.gauss(0.1, 0.05) for _ in range(4)])
+        hits += found.low <= math.exp(0.1) <= found.high
+    assert 0.85 < hits / 100 < 1

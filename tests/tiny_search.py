@@ -81,7 +81,13 @@ def judge(candidate: Candidate) -> Evaluation:
     is_ok = share("status", words.group(1)) > 0.25
     score = 0.5 + 2 * share("score", words.group(1)) if is_ok else 0.1
     speedup = Speedup(e2e=score) if is_ok else None
-    graph = GraphResult(name="g", dtype="float32", status="ok" if is_ok else "wrong_result", speedup=speedup)
+    graph = GraphResult(
+        name="g",
+        dtype="float32",
+        status="ok" if is_ok else "wrong_result",
+        speedup=speedup,
+        passes_from_t=-10 if is_ok else None,
+    )
     return Evaluation(
         task="tiny",
         candidate=candidate.key,

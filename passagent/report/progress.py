@@ -78,9 +78,12 @@ def event_line(board: Board, event: Event) -> str:
                 f"{_island(board, node.island)} node {node.id}: {node.status}, AS {number(node.as_score)}"
                 f"{known} (best {number(board.best_as)}, {thousands(board.tokens)} tokens){note}"
             )
-        case NodeConfirmed(node, status, as_score):
+        case NodeConfirmed(node, round_, status, as_score):
             first = number(node.as_score)
-            return f"finalist node {node.id} measured again: {status}, AS {number(as_score)} (first {first})"
+            return (
+                f"finalist node {node.id} measured again, round {round_}: {status}, AS {number(as_score)} "
+                f"(first {first})"
+            )
         case Migrated(node, to_island, reason):
             return f"{_island(board, to_island)} migration of node {node.id}: {reason}"
         case Trouble(message):

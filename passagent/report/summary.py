@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from passagent.report.evaluation import graph_table
 from passagent.report.spending import spending_data, spending_text
 from passagent.report.text import clock, number, table, thousands
 from passagent.search.migration import why_none
+from passagent.search.pairing import Rounds, contributions, standing
 from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs, workers
 from passagent.store.nodes import Node
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 
 _GRAPH_FIELDS = ("name", "dtype", "status", "speedup", "eager_ms", "compiled_ms", "max_abs_diff", "matches")
 
@@ -42,6 +44,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "spending": spending_data(store, run.id),
         "elapsed_s": round(run.elapsed_s, 3),
         "best": best_data(store, best, exported) if best else None,
+        "finalists": finalists_data(store, run),
         "islands": [
             {
                 "island": island.island,
@@ -56,9 +59,45 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "migrations": [
             {"node": m.node_id, "from": m.from_island, "to": m.to_island, "reason": m.reason} for m in moved
         ],
-        "no_migration": None if moved else why_none(store, run, config.search.stagnation),
+        "no_migration": None if moved else why_none(store, run, config.search),
         "runs_dir": str(store.runs_dir),
     }
+
+
+def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
+    """How the finalists came off side by side, the best first; `behind`: the winner's AS over theirs."""
+    rows = confirmations.last_series(store, run.id)
+    confirmed = confirmations.scores(rows)
+    measured: dict[int, Rounds] = {}
+    for row in rows:
+        if confirmed.get(row.node_id) is not None and row.evaluation_id is not None:
+            result = evaluations.get_evaluation(store, row.evaluation_id)
+            contribution = contributions(Evaluation.model_validate(result))
+            measured.setdefault(row.node_id, []).append(contribution)
+    return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
+
+
+def finalists_text(found: list[dict[str, Any]]) -> str:
+    """Who won, by how much, and whether that is sure; empty without a series."""
+    if not found:
+        return ""
+    first, *others = found
+    lines = [f"measured again side by side: {_with_interval('node', first['node_id'], first['as_score'])}"]
+    for place, other in enumerate(others, start=2):
+        ratio = other["behind"]
+        verdict = "" if other["is_behind"] else "; the two cannot be told apart"
+        lines.append(
+            f"  {place}. {_with_interval('node', other['node_id'], other['as_score'])}; the winner is "
+            f"{ratio['value'] - 1:+.1%} ({ratio['low'] - 1:+.1%} to {ratio['high'] - 1:+.1%}) ahead{verdict}"
+        )
+    return "\n".join(lines)
+
+
+def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
+    return (
+        f"{word} {node_id}, AS {number(score['value'], 4)} (95% {number(score['low'])} to "
+        f"{number(score['high'])})"
+    )
 
 
 def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]:
@@ -67,9 +106,9 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
     return {
         "node": node.id,
         "island": node.island,
-        "as_score": evaluation.as_score,
+        "as_score": confirmations.score_of(store, node),
         "first_as": node.as_score,
-        "confirmed": confirmations.find_confirmation(store, node.id) is not None,
+        "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
         "path": str(exported) if exported else str(store.runs_dir / node.files_path),
@@ -78,9 +117,10 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
 
 
 def evaluation_of(store: Store, node: Node) -> Evaluation:
-    """The newest evaluation of a node that is done: a finalist's second one."""
-    confirmation = confirmations.find_confirmation(store, node.id)
-    evaluation_id = confirmation.evaluation_id if confirmation else node.evaluation_id
+    """The evaluation of a node that is done; of a finalist's rounds the one whose AS is in the middle."""
+    own = [row for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
+    own.sort(key=lambda row: row.as_score or 0.0)
+    evaluation_id = own[len(own) // 2].evaluation_id if own else node.evaluation_id
     assert evaluation_id is not None
     return Evaluation.model_validate(evaluations.get_evaluation(store, evaluation_id))
 
@@ -105,10 +145,11 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     else:
         note = f": {data['best']['note']}" if data["best"]["note"] else ""
         parts.append(
-            f"best pass: node {best.id}, island {best.island}, AS {number(data['best']['as_score'], 4)}"
+            f"best pass: node {best.id}, {_island(best.island)}, AS {number(data['best']['as_score'], 4)}"
             f"{', measured again' if data['best']['confirmed'] else ''}, "
             f"correct on every graph{note}"
         )
+        parts.append(finalists_text(data["finalists"]))
         parts.append(graph_table(evaluation_of(store, best).graphs))
         parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
@@ -123,7 +164,11 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         parts.append(f"export:   passagent best {run.id}{flag} --out pass_dir")
     more = f" --iters {run.iters * 2}" if data["state"] == "finished" else ""
     parts.append(f"go on:    passagent resume {run.id}{flag}{more}")
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
+
+
+def _island(island: int) -> str:
+    return "a seed of the expert" if island == SEEDS else f"island {island}"
 
 
 def island_table(islands: list[dict[str, Any]]) -> str:

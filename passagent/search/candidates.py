@@ -20,7 +20,7 @@ from passagent.search import opinions
 from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import episodes, evaluations, nodes
+from passagent.store import archive, episodes, evaluations, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
@@ -122,12 +122,12 @@ def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evalu
 
 
 def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
-    diagnosis = json.dumps(asdict(session.diagnose(evaluation)))
-    with session.store.transaction():
-        episodes.check_held(session.store, node.episode_id, session.owner)
-        return nodes.finish(
-            session.store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis
-        )
+    store, diagnosis = session.store, json.dumps(asdict(session.diagnose(evaluation)))
+    with store.transaction():
+        episodes.check_held(store, node.episode_id, session.owner)
+        done = nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
+        archive.add(store, done, done.island)
+    return done
 
 
 async def evaluate(session: Session, candidate: Candidate) -> Evaluation:

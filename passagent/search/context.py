@@ -15,6 +15,7 @@ from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
+from passagent.search.drafts import is_draft
 from passagent.search.islandview import IslandView
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
@@ -38,11 +39,13 @@ class Known(Protocol):
 def episode_context(known: Known, episode: Episode, parent: Node | None) -> EpisodeContext:
     """The context of `episode`, which names its parent; `best_as` is what its island knows of.
 
-    The other islands' best is left out: it depends on which of them is faster.
+    The other islands' best is left out: it depends on which of them is faster. A draft is told of nothing
+    that came before it (KernelEvolve 4: without memory context).
     """
-    best = IslandView(known.store, known.run.id, episode.island).best()
+    is_first = is_draft(known.config.search, episode.number)
+    best = None if is_first else IslandView(known.store, known.run.id, episode.island).best()
     scores = [node.as_score for node in (best, parent) if node and node.status == "ok" and node.as_score]
-    shown, more = attempts(known, episode, parent)
+    shown, more = ([], 0) if is_first else attempts(known, episode, parent)
     return EpisodeContext(
         task=known.task,
         target=target_of(known.run.device),
@@ -68,7 +71,7 @@ def target_of(device: str) -> str:
 
 def role_of(known: Known, island: int) -> str:
     """The island's role."""
-    return runs.islands(known.store, known.run.id)[island].role
+    return runs.get_island(known.store, known.run.id, island).role
 
 
 def parent_view(known: Known, parent: Node) -> ParentView:
@@ -107,7 +110,7 @@ def attempts(known: Known, episode: Episode, parent: Node | None) -> tuple[list[
         found = nodes.ancestors(known.store, parent.id, limit // 2) + found
     chosen = {node.id: node for node in found[:limit] if node.status is not None}
     own = {node.id for node in [*chosen.values(), *([parent] if parent else [])] if node.island == island}
-    made = sum(nodes.counts(known.store, known.run.id).get(island, {}).values())
+    made = runs.get_island(known.store, known.run.id, island).nodes
     shown = [
         Attempt(node.id, node.status or "", node.as_score, node.note) for _, node in sorted(chosen.items())
     ]

@@ -12,15 +12,14 @@ import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
-from passagent.models.ensemble import Ensemble
 from passagent.search.distilling import distil
 from passagent.search.episode import clear_workspaces, run_claimed
 from passagent.search.events import Trouble
-from passagent.search.finalists import confirm
+from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.joining import join
-from passagent.search.migration import round_of
 from passagent.search.remeasure import measure_again
 from passagent.search.session import Session, Stopping
+from passagent.search.waiting import is_ready
 from passagent.store import episodes, runs, workers
 from passagent.store.episodes import Episode
 from passagent.store.owner import named
@@ -130,6 +129,7 @@ async def _island(session: Session, island: int) -> None:
                 await distil(session, island)
                 episodes.release(session.store, episode)
             session.notify()
+            await confirm_now_and_then(session)
     except Stopping as stopping:
         log.info("island %d stops: %s", island, stopping)
 
@@ -162,16 +162,11 @@ def _has_share(session: Session) -> bool:
 
 
 async def _wait_for_others(session: Session, episode: Episode) -> None:
-    """Return when a migrant and a model may be chosen for `episode`, whichever of the islands is faster.
+    """Return when parent and model may be chosen for `episode`, whichever of the islands is faster.
 
-    A migrant: at once if the island does not stagnate, else when all have finished the rounds before. A model
-    of an ensemble: when all have finished the rounds up to the last but one. Raises Stopping.
+    Raises Stopping.
     """
-    needed = round_of(session.run, episode.number)
-    island = runs.islands(session.store, session.run.id)[episode.island]
-    if island.stagnant < session.config.search.stagnation:
-        needed = needed - 1 if isinstance(session.model, Ensemble) else 0
-    while any(other.episodes < needed for other in runs.islands(session.store, session.run.id)):
+    while not is_ready(session.store, session.run, session.config.search, session.model, episode):
         session.check()
         await session.changed.wait()
 

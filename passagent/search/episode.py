@@ -27,17 +27,20 @@ from passagent.models.meter import metered
 from passagent.models.types import Message, Usage
 from passagent.search.candidates import submitter
 from passagent.search.context import episode_context
+from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import is_progress, log_gain
 from passagent.search.islandview import IslandView
-from passagent.search.migration import choose_migrant, round_of
+from passagent.search.migration import choose_migrant
 from passagent.search.models import choose_model, meter_of
 from passagent.search.policies import policy_of
+from passagent.search.rounds import Position
 from passagent.search.session import Session
 from passagent.store import episodes, hints, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
 
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
@@ -100,20 +103,23 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
             episodes.add_message(store, episode, message, None)
     if parent and reason is not None:
         session.on_event(Migrated(parent, episode.island, reason))
+    session.notify()  # another island may wait to know where this one began
     return episode, messages
 
 
 def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tuple[Node | None, str | None]:
     """The parent (None: the task itself) and, where it comes from another island, why."""
-    search, run = session.config.search, session.run
-    if round_of(run, episode.number) == 0:
+    search, run, store = session.config.search, session.run, session.store
+    if is_draft(search, episode.number):
         return None, None
-    if runs.islands(session.store, run.id)[episode.island].stagnant >= search.stagnation:
-        migration = choose_migrant(session.store, run, episode.island, episode.number, search.min_gain)
+    policy = policy_of(search)
+    stagnant = runs.get_island(store, run.id, episode.island).stagnant
+    if policy.scope == "islands" and stagnant >= search.stagnation:
+        migration = choose_migrant(store, run, episode.island, episode.number, search.min_gain)
         if migration:
             return migration.node, migration.reason
-    view = IslandView(session.store, run.id, episode.island)
-    return policy_of(search).select(view, rng), None
+    view = IslandView(store, run.id, episode.island, Position(episode.number, run.islands))
+    return policy.select(view, rng), None
 
 
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
@@ -126,8 +132,10 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     best = max((score for score in scores if score is not None), default=None)
     gain = log_gain(parent, best)
     own = nodes.best_before(store, session.run.id, island, episode.number)
+    seed = nodes.best_before(store, session.run.id, SEEDS, episode.number)
     came = migrations.migrants(store, session.run.id, island, 1)
-    known = [node.as_score for node in (own, *came) if node and node.as_score is not None]
+    begun = [parent] if parent and parent.status == "ok" else []
+    known = [node.as_score for node in (own, seed, *came, *begun) if node and node.as_score is not None]
     gained = is_progress(max(known, default=None), best, session.config.search.min_gain)
     with store.transaction():
         episodes.check_held(store, episode.id, session.owner)

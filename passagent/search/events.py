@@ -44,9 +44,10 @@ class NodeDone:
 
 @dataclass(frozen=True)
 class NodeConfirmed:
-    """A finalist was measured once more."""
+    """A finalist was measured once more, side by side with the others."""
 
     node: Node
+    round: int
     status: str
     as_score: float | None
 

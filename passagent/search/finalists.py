@@ -1,27 +1,65 @@
-"""Before a run ends its best candidates are measured once more, and the fresh scores name the winner."""
+"""A run's best candidates are measured again, side by side, so that luck does not win.
+
+Before a run ends, and every `search.confirm_every` episodes. What comes of it names the winner; the policies
+do not look at it, so the tree does not depend on when it was done.
+"""
 
 from __future__ import annotations
+
+import random
 
 from passagent.evaluator.known import environment_key, keep
 from passagent.evaluator.result import Candidate
 from passagent.search.candidates import evaluate
 from passagent.search.events import NodeConfirmed
 from passagent.search.session import Session
-from passagent.store import confirmations, nodes
+from passagent.store import confirmations, nodes, runs
 
 
 async def confirm(session: Session) -> None:
-    """Measure the `search.finalists` best nodes again, unless they were. Raises what the evaluator raises."""
+    """Measure the finalists of the run as it is now, unless they were. Raises what the evaluator raises."""
+    series = _finished(session)
+    _plan(session, series)
+    await _measure(session, series)
+
+
+async def confirm_now_and_then(session: Session) -> None:
+    """Measure the finalists if `search.confirm_every` more episodes are done, and nobody does it already."""
+    every = session.config.search.confirm_every
+    if not every:
+        return
+    series = _finished(session) // every * every
+    if series and _plan(session, series):
+        await _measure(session, series)
+
+
+def _finished(session: Session) -> int:
+    return sum(island.episodes for island in runs.islands(session.store, session.run.id))
+
+
+def _plan(session: Session, series: int) -> bool:
+    """Whether this planned the series: each round has the finalists in an order of its own."""
+    search = session.config.search
+    best = confirmations.finalists(session.store, session.run.id, search.finalists)
+    rng = random.Random(f"finalists:{session.run.seed}:{series}")
+    rounds = [rng.sample(best, len(best)) for _ in range(search.confirm_rounds)]
+    return confirmations.plan(session.store, session.run.id, series, rounds)
+
+
+async def _measure(session: Session, series: int) -> None:
+    """Measure what is still open of the series, until a person stops the search."""
     store, run = session.store, session.run
-    for node in confirmations.finalists(store, run.id, session.config.search.finalists):
-        if confirmations.find_confirmation(store, node.id) is not None:
+    environment = environment_key(session.config.evaluator)
+    for row in confirmations.series_rows(store, run.id, series):
+        if row.evaluation_id is not None:
             continue
         if session.is_interrupted:
             return
+        node = nodes.get_node(store, row.node_id)
         candidate = Candidate(nodes.get_files(store, node))
         evaluation = await evaluate(session, candidate)
         with store.transaction():
-            environment = environment_key(session.config.evaluator)
-            evaluation_id = keep(store, session.task, candidate, environment, evaluation, run.id)
-            confirmations.add_confirmation(store, node, evaluation_id, evaluation.status, evaluation.as_score)
-        session.on_event(NodeConfirmed(node, evaluation.status, evaluation.as_score))
+            # not charged to the run: the budget of evaluations is for what is new
+            evaluation_id = keep(store, session.task, candidate, environment, evaluation)
+            confirmations.measured(store, row, evaluation_id, evaluation.status, evaluation.as_score)
+        session.on_event(NodeConfirmed(node, row.round, evaluation.status, evaluation.as_score))

@@ -1,12 +1,16 @@
-"""What a selection policy may look at: one island's nodes and the elites that came to it."""
+"""What a selection policy may look at: an island's nodes, elites that came to it, the seeds; or the tree."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from passagent.evaluator.result import GRAVITY
-from passagent.store import Store, migrations, nodes
+from passagent.search.rounds import Position
+from passagent.search.treeview import TreeView, open_tree
+from passagent.store import Store, archive, episodes, migrations, nodes
 from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
 
 _RECENT = 4
 """Newest failures among which the least grave is the one to mend."""
@@ -14,7 +18,12 @@ _RECENT = 4
 
 def fitness(node: Node) -> float:
     """The AS of a correct node; a correct node that was not timed comes after every timed one."""
-    return -1.0 if node.as_score is None else node.as_score
+    return archive.UNTIMED if node.as_score is None else node.as_score
+
+
+def rank(node: Node) -> tuple[float, int, int]:
+    """The better node has the higher rank; of equal ones the earlier, by episode and place, not by id."""
+    return fitness(node), -node.number, -node.place
 
 
 @dataclass(frozen=True)
@@ -24,20 +33,55 @@ class IslandView:
     store: Store
     run_id: str
     island: int
+    position: Position | None = None
+    """Of the episode that is to begin; only a shared tree needs it."""
 
     def elites(self, limit: int) -> list[Node]:
-        """The best correct nodes with distinct files, migrants included, the best first."""
-        own = nodes.best_of_island(self.store, self.run_id, self.island, limit)
+        """The best correct nodes with distinct sources, migrants and seeds included, the best first."""
+        found = [
+            *nodes.best_of_island(self.store, self.run_id, SEEDS, limit),
+            *nodes.best_of_island(self.store, self.run_id, self.island, limit),
+            *migrations.migrants(self.store, self.run_id, self.island, limit),
+        ]
         distinct: dict[str, Node] = {}
-        for node in [*own, *migrations.migrants(self.store, self.run_id, self.island, limit)]:
-            distinct.setdefault(node.candidate_key, node)
-        return sorted(distinct.values(), key=lambda node: (-fitness(node), node.number, node.id))[:limit]
+        for node in sorted(found, key=rank, reverse=True):
+            distinct.setdefault(node.canonical_key, node)
+        return list(distinct.values())[:limit]
 
     def best(self) -> Node | None:
         """The best elite."""
         return next(iter(self.elites(1)), None)
 
+    def cells(self, limit: int) -> list[Node]:
+        """The best nodes of different behaviours, migrants and seeds included, the best first."""
+        found = [
+            *archive.cells(self.store, self.run_id, SEEDS, limit),
+            *archive.cells(self.store, self.run_id, self.island, limit),
+        ]
+        best: dict[str | None, Node] = {}
+        for node in sorted(found, key=rank, reverse=True):
+            best.setdefault(node.behaviour, node)
+        return list(best.values())[:limit]
+
     def to_mend(self) -> Node | None:
         """Where nothing is correct yet: the least grave of the newest failures."""
         failures = nodes.latest_failures(self.store, self.run_id, self.island, _RECENT)
+        failures = failures or nodes.latest_failures(self.store, self.run_id, SEEDS, _RECENT)
         return min(failures, key=lambda node: GRAVITY.index(node.status), default=None)  # type: ignore[arg-type]
+
+    def any_node(self, rng: random.Random) -> Node | None:
+        """A node of a seed or an episode of the island, drawn at random; the task (None) counts as one."""
+        assert self.position is not None
+        seeds = episodes.seeds(self.store, self.run_id)
+        drawn = rng.randrange(1 + seeds + self.position.round)
+        if drawn == 0:
+            return None
+        rounds = drawn - seeds - 1
+        number = 1 - drawn if rounds < 0 else self.position.number_of(rounds, self.island)
+        made = nodes.of_number(self.store, self.run_id, number)
+        return rng.choice(made) if made else None
+
+    def tree(self) -> TreeView:
+        """The tree of all islands, as an episode of this position may see it."""
+        assert self.position is not None
+        return open_tree(self.store, self.run_id, self.position)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passagent.search.islandview import IslandView, fitness
+from passagent.config import SearchConfig
+from passagent.search.islandview import IslandView, fitness, rank
+from passagent.search.policies import policy_of
+from passagent.search.rounds import round_of
 from passagent.store import Store, migrations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
@@ -16,11 +19,6 @@ class Migration:
 
     node: Node
     reason: str
-
-
-def round_of(run: Run, number: int) -> int:
-    """The round of episode `number`: how many episodes its island has had before it."""
-    return (number - 1) // run.islands
 
 
 def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: float) -> Migration | None:
@@ -36,7 +34,7 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
         for other in range(run.islands)
         if other != island and (node := nodes.best_before(store, run.id, other, before)) is not None
     ]
-    best = max(elites, key=lambda node: (fitness(node), -node.number, -node.id), default=None)
+    best = max(elites, key=rank, default=None)
     if best is None or (here and fitness(best) <= fitness(here)):
         return None
     if migrations.has_migrated(store, best, island):
@@ -54,11 +52,16 @@ def _as(node: Node) -> str:
     return "a correct pass that was not timed" if node.as_score is None else f"AS {node.as_score:.3f}"
 
 
-def why_none(store: Store, run: Run, stagnation: int) -> str:
+def why_none(store: Store, run: Run, config: SearchConfig) -> str:
     """The reason, for people, that a run has had no migration."""
     found = runs.islands(store, run.id)
+    scope = policy_of(config).scope
+    if scope == "tree":
+        return f"no migration: with {config.policy} the islands share one tree"
+    if scope == "alone":
+        return f"no migration: {config.policy} is a control, without elites"
     if len(found) < 2:
         return "no migration: there is one island"
-    if not any(island.stagnant >= stagnation for island in found):
-        return f"no migration: no island went {stagnation} episodes without a gain"
+    if not any(island.stagnant >= config.stagnation for island in found):
+        return f"no migration: no island went {config.stagnation} episodes without a gain"
     return "no migration: no stagnating island was behind another one when its next episode began"

@@ -16,7 +16,7 @@ from passagent.search.candidates import evaluate
 from passagent.search.events import Trouble
 from passagent.search.joining import environment_of
 from passagent.search.session import Session
-from passagent.store import evaluations, nodes, rescoring, runs, workers
+from passagent.store import archive, evaluations, nodes, rescoring, runs, workers
 from passagent.store.nodes import Node
 
 
@@ -56,7 +56,10 @@ async def _measure(session: Session, environment: str) -> None:
         rescoring.forget_scores(store, run_id, environment)
         for node, evaluation_id, evaluation in found:
             diagnosis = json.dumps(asdict(session.diagnose(evaluation)))
-            nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)
+            done = nodes.finish(
+                store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis
+            )
+            archive.add(store, done, done.island)
         runs.set_environment(store, run_id, environment)
 
 

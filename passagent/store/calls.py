@@ -166,7 +166,8 @@ def replies_before(store: Store, episode: Episode, islands: int) -> list[dict[st
         f"SELECT number, model, gain, {tokens} FROM episodes LEFT JOIN steps "
         "ON steps.episode_id = episodes.id AND steps.output_tokens IS NOT NULL "
         "WHERE run_id = :run AND state = 'done' AND model IS NOT NULL "
-        "AND ((island = :island AND number < :number) OR number <= :seen) ORDER BY number, steps.seq",
+        "AND number > 0 AND ((island = :island AND number < :number) OR number <= :seen) "
+        "ORDER BY number, steps.seq",
         {
             "run": episode.run_id,
             "island": episode.island,

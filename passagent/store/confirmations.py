@@ -1,83 +1,145 @@
-"""The second measurement of a run's finalists: the best of many noisy scores is a lucky one."""
+"""The finalists' second measurements, side by side: the best of many noisy scores is a lucky one.
+
+A series is planned as a whole, then measured row by row: in every round each finalist once, in random order.
+So a series that was cut off is gone on with, and never mixed with another one.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from passagent.store.database import Store, now
-from passagent.store.nodes import Node
+from passagent.store.nodes import Node, best_of_island
+from passagent.store.runs import SEEDS, islands
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A row of `confirmations`."""
+    """A row of `confirmations`: one measurement of one finalist."""
 
-    node_id: int
     run_id: str
-    evaluation_id: int
-    status: str
+    series: int
+    """Episodes that were finished when the series began."""
+    round: int
+    """1, 2, ... in the series."""
+    place: int
+    """In the round's random order."""
+    node_id: int
+    evaluation_id: int | None
+    """None: not measured yet."""
+    status: str | None
     as_score: float | None
-    created_at: str
+    measured_at: str | None
 
 
 def finalists(store: Store, run_id: str, limit: int) -> list[Node]:
-    """The run's best correct and timed nodes with distinct files, the best first."""
-    rows = store.rows(
-        "SELECT * FROM nodes WHERE id IN (SELECT min(id) FROM nodes WHERE run_id = :run AND status = 'ok' "
-        "AND as_score IS NOT NULL GROUP BY candidate_key) ORDER BY as_score DESC, number, id LIMIT :limit",
-        {"run": run_id, "limit": limit},
-    )
-    return [Node(**row) for row in rows]
+    """The run's best correct and timed nodes with distinct sources, the best first."""
+    return [node for node in best_of_run(store, run_id, limit) if node.as_score is not None][:limit]
 
 
-def add_confirmation(
-    store: Store, node: Node, evaluation_id: int, status: str, as_score: float | None
-) -> Confirmation:
-    """Store a finalist's second measurement."""
+def best_of_run(store: Store, run_id: str, limit: int) -> list[Node]:
+    """Of each population the best correct nodes, at most `limit`, with distinct sources, the best first."""
+    populations = [SEEDS, *(island.island for island in islands(store, run_id))]
+    found = [node for number in populations for node in best_of_island(store, run_id, number, limit)]
+    distinct: dict[str, Node] = {}
+    for node in sorted(found, key=lambda node: (-(node.as_score or 0.0), node.number, node.place)):
+        distinct.setdefault(node.canonical_key, node)
+    return list(distinct.values())
+
+
+def plan(store: Store, run_id: str, series: int, rounds: list[list[Node]]) -> bool:
+    """Plan a series: in each round these nodes in this order. False if it was planned before."""
     with store.transaction():
-        store.execute(
-            "INSERT OR REPLACE INTO confirmations "
-            "(node_id, run_id, evaluation_id, status, as_score, created_at) "
-            "VALUES (:node, :run, :evaluation, :status, :score, :at)",
-            {
-                "node": node.id,
-                "run": node.run_id,
-                "evaluation": evaluation_id,
-                "status": status,
-                "score": as_score,
-                "at": now(),
-            },
-        )
-    confirmation = find_confirmation(store, node.id)
-    assert confirmation is not None
-    return confirmation
+        if series_rows(store, run_id, series):
+            return False
+        for number, order in enumerate(rounds, start=1):
+            for place, node in enumerate(order, start=1):
+                store.execute(
+                    "INSERT INTO confirmations (run_id, series, round, place, node_id) "
+                    "VALUES (:run, :series, :round, :place, :node)",
+                    {"run": run_id, "series": series, "round": number, "place": place, "node": node.id},
+                )
+    return True
 
 
-def find_confirmation(store: Store, node_id: int) -> Confirmation | None:
-    """The node's second measurement, if it had one."""
-    row = store.row("SELECT * FROM confirmations WHERE node_id = :id", {"id": node_id})
-    return Confirmation(**row) if row else None
+def series_rows(store: Store, run_id: str, series: int) -> list[Confirmation]:
+    """The rows of a series in the order they are measured in."""
+    rows = store.rows(
+        "SELECT * FROM confirmations WHERE run_id = :run AND series = :series ORDER BY round, place",
+        {"run": run_id, "series": series},
+    )
+    return [Confirmation(**row) for row in rows]
+
+
+def measured(
+    store: Store, row: Confirmation, evaluation_id: int, status: str, as_score: float | None
+) -> None:
+    """Store what a measurement of a series came to."""
+    store.execute(
+        "UPDATE confirmations SET evaluation_id = :evaluation, status = :status, as_score = :score, "
+        "measured_at = :at WHERE run_id = :run AND series = :series AND round = :round AND node_id = :node "
+        "AND evaluation_id IS NULL",
+        {
+            "evaluation": evaluation_id,
+            "status": status,
+            "score": as_score,
+            "at": now(),
+            "run": row.run_id,
+            "series": row.series,
+            "round": row.round,
+            "node": row.node_id,
+        },
+    )
+
+
+def last_series(store: Store, run_id: str) -> list[Confirmation]:
+    """The newest series that was measured to its end; empty if there is none."""
+    found = store.row(
+        "SELECT max(series) AS series FROM (SELECT series FROM confirmations WHERE run_id = :run "
+        "GROUP BY series HAVING count(evaluation_id) = count(*))",
+        {"run": run_id},
+    )
+    return series_rows(store, run_id, found["series"]) if found and found["series"] is not None else []
+
+
+def scores(rows: list[Confirmation]) -> dict[int, float | None]:
+    """The AS of each finalist that was correct in every round: the geometric mean of its rounds.
+
+    None for one that could not be timed; the best first.
+    """
+    by_node: dict[int, list[Confirmation]] = {}
+    for row in rows:
+        by_node.setdefault(row.node_id, []).append(row)
+    found = {
+        node_id: _mean([row.as_score for row in own])
+        for node_id, own in by_node.items()
+        if all(row.status == "ok" for row in own)
+    }
+    return dict(sorted(found.items(), key=lambda item: -(item[1] or 0.0)))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value]
+    if len(known) < len(values):
+        return None
+    return math.exp(math.fsum(map(math.log, known)) / len(known))
 
 
 def score_of(store: Store, node: Node) -> float | None:
-    """The node's AS: of its second measurement if it had one."""
-    confirmation = find_confirmation(store, node.id)
-    return confirmation.as_score if confirmation else node.as_score
+    """The node's AS: as it was confirmed, if it was a finalist."""
+    return scores(last_series(store, node.run_id)).get(node.id, node.as_score)
 
 
 def winner(store: Store, run_id: str) -> Node | None:
-    """The correct node whose second measurement is best; without any, the node whose first one is."""
-    row = store.row(
-        "SELECT nodes.* FROM confirmations JOIN nodes ON nodes.id = node_id "
-        "WHERE confirmations.run_id = :run AND confirmations.status = 'ok' "
-        "ORDER BY confirmations.as_score DESC, number, node_id LIMIT 1",
-        {"run": run_id},
-    )
-    if row is None:
-        row = store.row(
-            "SELECT * FROM nodes WHERE run_id = :run AND status = 'ok' AND repeat_of IS NULL "
-            "AND id NOT IN (SELECT node_id FROM confirmations WHERE run_id = :run) "
-            "ORDER BY as_score DESC NULLS LAST, number, id LIMIT 1",
-            {"run": run_id},
-        )
+    """The best correct node: of the newest series, unless one that was found since is better still."""
+    rows = last_series(store, run_id)
+    confirmed, ended = scores(rows), max((row.measured_at or "" for row in rows), default="")
+    best, score = next(iter(confirmed.items()), (None, None))
+    measured_ones = {row.node_id for row in rows}
+    for node in best_of_run(store, run_id, len(measured_ones) + 1):
+        is_new = node.id not in measured_ones and (node.evaluated_at or "") > ended
+        if is_new and (best is None or (node.as_score or 0.0) > (score or 0.0)):
+            return node
+    row = store.row("SELECT * FROM nodes WHERE id = :id", {"id": best}) if best is not None else None
     return Node(**row) if row else None

@@ -127,6 +127,32 @@ def get_episode(store: Store, episode_id: int) -> Episode:
     return Episode(**row)
 
 
+def of_number(store: Store, run_id: str, number: int) -> Episode:
+    """The run's episode of this number."""
+    row = store.row(
+        "SELECT * FROM episodes WHERE run_id = :run AND number = :number", {"run": run_id, "number": number}
+    )
+    if row is None:
+        raise PassagentError(f"{run_id}: has no episode {number}")
+    return Episode(**row)
+
+
+def begun(store: Store, run_id: str, first: int, last: int) -> int:
+    """How many of the episodes numbered `first` to `last` have chosen where they start."""
+    row = store.row(
+        "SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number BETWEEN :first AND :last "
+        "AND model IS NOT NULL",
+        {"run": run_id, "first": first, "last": last},
+    )
+    return int(row["n"]) if row else 0
+
+
+def seeds(store: Store, run_id: str) -> int:
+    """How many of the run's episodes made seeds: they are numbered below 1, the last one 0."""
+    row = store.row("SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number < 1", {"run": run_id})
+    return int(row["n"]) if row else 0
+
+
 def set_parent(store: Store, episode: Episode) -> None:
     """Store where the episode starts from, and which model writes it."""
     store.execute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from passagent.store import archive
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -40,6 +41,7 @@ def add_migration(store: Store, episode: Episode, node: Node, reason: str) -> No
                 "at": now(),
             },
         )
+        archive.add(store, node, episode.island)
         store.execute(
             "UPDATE islands SET stagnant = 0 WHERE run_id = :run AND island = :island",
             {"run": episode.run_id, "island": episode.island},
@@ -57,7 +59,7 @@ def migrants(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
     rows = store.rows(
         "SELECT nodes.* FROM elite_migrations JOIN nodes ON nodes.id = node_id "
         "WHERE elite_migrations.run_id = :run AND to_island = :island "
-        "ORDER BY nodes.as_score DESC, number, nodes.id LIMIT :limit",
+        "ORDER BY nodes.as_score DESC, nodes.number, nodes.place LIMIT :limit",
         {"run": run_id, "island": island, "limit": limit},
     )
     return [Node(**row) for row in rows]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from passagent.errors import UsageError
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
+from passagent.store.runs import SEEDS
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,23 @@ class Node:
     created_at: str
     evaluated_at: str | None
     number: int
-    """Of its episode: with the id it tells the order of equally good nodes, whichever island was faster."""
+    """Of its episode: with `place` what decides ties, the same in every run of the same seed."""
+    place: int
+    """1, 2, ... in its episode."""
+    canonical_key: str
+    """Equal for candidates that differ in comments, formatting and names of files only."""
+    behaviour: str | None
+    """What it fuses, in how many kernels, in which language; None: it cannot be read."""
+    sketch: bytes | None
+    """Of its tokens, to find what is nearly the same."""
+
+
+class Marks(NamedTuple):
+    """What a candidate's source tells without running it."""
+
+    canonical_key: str
+    behaviour: str | None = None
+    sketch: bytes | None = None
 
 
 def propose(
@@ -56,12 +73,15 @@ def propose(
     candidate_key: str,
     note: str,
     parent_id: int | None,
+    marks: Marks | None = None,
 ) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
-    A call id that some servers give to every call is made distinct when the files are others.
+    Without `marks` only equal files count as the same. A call id that some servers give to every call is made
+    distinct when the files are others.
     """
     key = store.objects.put_files(files)
+    marks = marks or Marks(candidate_key)
     with store.transaction():
         name, count = call_id, 1
         while row := store.row(
@@ -73,14 +93,16 @@ def propose(
             count += 1
             name = f"{call_id}#{count}"
         first = store.row(
-            "SELECT min(id) AS id FROM nodes WHERE run_id = :run AND candidate_key = :key "
+            "SELECT min(id) AS id FROM nodes WHERE run_id = :run AND canonical_key = :key "
             "AND island = :island",
-            {"run": episode.run_id, "key": candidate_key, "island": episode.island},
+            {"run": episode.run_id, "key": marks.canonical_key, "island": episode.island},
         )
         cursor = store.execute(
-            "INSERT INTO nodes (run_id, parent_id, island, episode_id, number, call_id, state, note, files, "
-            "candidate_key, repeat_of, created_at) VALUES (:run, :parent, :island, :episode, :number, "
-            ":call, 'proposed', :note, :files, :key, :repeat_of, :at)",
+            "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
+            "candidate_key, repeat_of, created_at, number, canonical_key, behaviour, sketch, place) "
+            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, :repeat_of, "
+            ":at, :number, :canonical, :behaviour, :sketch, "
+            "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode))",
             {
                 "run": episode.run_id,
                 "parent": parent_id,
@@ -93,6 +115,9 @@ def propose(
                 "key": candidate_key,
                 "repeat_of": first["id"] if first else None,
                 "at": now(),
+                "canonical": marks.canonical_key,
+                "behaviour": marks.behaviour,
+                "sketch": marks.sketch,
             },
         )
         assert cursor.lastrowid is not None
@@ -104,8 +129,8 @@ def start(store: Store, node_id: int, owner: str) -> bool:
     with store.transaction():
         equal = store.row(
             # + : by the index of the few nodes that are not done, not by the many that may be equal
-            "SELECT 1 FROM nodes, (SELECT run_id AS run, candidate_key AS key FROM nodes WHERE id = :id) "
-            "WHERE run_id = run AND state != 'done' AND +candidate_key = key AND state = 'evaluating' "
+            "SELECT 1 FROM nodes, (SELECT run_id AS run, canonical_key AS key FROM nodes WHERE id = :id) "
+            "WHERE run_id = run AND state != 'done' AND +canonical_key = key AND state = 'evaluating' "
             "AND id != :id",
             {"id": node_id},
         )
@@ -129,8 +154,13 @@ def give_up(store: Store, node_id: int, owner: str) -> None:
 def finish(
     store: Store, node_id: int, evaluation_id: int, status: str, as_score: float | None, diagnosis: str | None
 ) -> Node:
-    """The node is done; its island's best follows in the same transaction."""
+    """The node is done; its island's best and count follow in the same transaction."""
     with store.transaction():
+        store.execute(
+            "UPDATE islands SET nodes = nodes + 1 WHERE (run_id, island) = "
+            "(SELECT run_id, island FROM nodes WHERE id = :id AND state != 'done')",
+            {"id": node_id},
+        )
         store.execute(
             "UPDATE nodes SET state = 'done', status = :status, as_score = :score, "
             "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, evaluated_at = :at "
@@ -175,6 +205,15 @@ def of_episode(store: Store, episode_id: int) -> list[Node]:
     return _nodes(store, "WHERE episode_id = :episode ORDER BY id", {"episode": episode_id})
 
 
+def of_number(store: Store, run_id: str, number: int) -> list[Node]:
+    """The nodes of the run's episode `number`, in the order they were made."""
+    return _nodes(
+        store,
+        "WHERE episode_id = (SELECT id FROM episodes WHERE run_id = :run AND number = :number) ORDER BY id",
+        {"run": run_id, "number": number},
+    )
+
+
 def of_run(store: Store, run_id: str) -> list[Node]:
     """All nodes of a run, in the order they were made."""
     return _nodes(store, "WHERE run_id = :run ORDER BY id", {"run": run_id})
@@ -216,7 +255,7 @@ def best_of_island(store: Store, run_id: str, island: int, limit: int) -> list[N
     return _nodes(
         store,
         "WHERE run_id = :run AND island = :island AND status = 'ok' AND repeat_of IS NULL "
-        "ORDER BY as_score DESC, id LIMIT :limit",
+        "ORDER BY as_score DESC, number, place LIMIT :limit",
         {"run": run_id, "island": island, "limit": limit},
     )
 
@@ -226,14 +265,14 @@ def best_before(store: Store, run_id: str, island: int, number: int) -> Node | N
     found = _nodes(
         store,
         "WHERE run_id = :run AND island = :island AND status = 'ok' AND repeat_of IS NULL "
-        "AND number < :number ORDER BY as_score DESC, id LIMIT 1",
+        "AND number < :number ORDER BY as_score DESC, number, place LIMIT 1",
         {"run": run_id, "island": island, "number": number},
     )
-    return found[0] if found else None
+    return next(iter(found), None)
 
 
 def best_as_before(store: Store, node: Node) -> float | None:
-    """The best AS that the node's island had when the node was made, its migrants included."""
+    """The best AS that the node's island knew of when the node was made: its own, migrants and seeds."""
     own = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
         "AND status = 'ok' AND repeat_of IS NULL AND id < :id ORDER BY as_score DESC LIMIT 1)"
@@ -244,8 +283,15 @@ def best_as_before(store: Store, node: Node) -> float | None:
         "AND elite_migrations.episode_id <= :episode"
     )
     row = store.row(
-        f"SELECT max(as_score) AS best FROM ({own} UNION ALL {migrated})",
-        {"run": node.run_id, "island": node.island, "id": node.id, "episode": node.episode_id},
+        f"SELECT max(as_score) AS best FROM ({own} UNION ALL {migrated} UNION ALL "
+        "SELECT best_as FROM islands WHERE run_id = :run AND island = :seeds AND island != :island)",
+        {
+            "run": node.run_id,
+            "island": node.island,
+            "id": node.id,
+            "episode": node.episode_id,
+            "seeds": SEEDS,
+        },
     )
     return row["best"] if row else None
 

@@ -16,8 +16,8 @@ def to_measure(store: Store, run_id: str, elites: int, environment: str) -> list
     """
     found = [
         node
-        for island in runs.islands(store, run_id)
-        for node in nodes.best_of_island(store, run_id, island.island, elites)
+        for island in [runs.SEEDS, *(island.island for island in runs.islands(store, run_id))]
+        for node in nodes.best_of_island(store, run_id, island, elites)
     ]
     rows = store.rows(
         "SELECT nodes.* FROM nodes JOIN episodes ON nodes.id = episodes.parent_id "
@@ -36,7 +36,8 @@ def to_measure(store: Store, run_id: str, elites: int, environment: str) -> list
 def forget_scores(store: Store, run_id: str, environment: str) -> None:
     """Correct nodes of another environment have no score any more; their evaluations stay what they are.
 
-    To be called in the transaction that gives some of them new ones. Second measurements are forgotten, too.
+    To be called in the transaction that gives some of them new ones. Second measurements and what was built
+    on the scores are forgotten, too.
     """
     names = {"run": run_id, "environment": environment}
     store.execute(
@@ -44,7 +45,8 @@ def forget_scores(store: Store, run_id: str, environment: str) -> None:
         f"AND evaluation_id IN {_ELSEWHERE}",
         names,
     )
-    store.execute(f"DELETE FROM confirmations WHERE run_id = :run AND evaluation_id IN {_ELSEWHERE}", names)
+    for table in ("confirmations", "archive", "tree"):  # what is left of them is built again as it is needed
+        store.execute(f"DELETE FROM {table} WHERE run_id = :run", {"run": run_id})
     store.execute(
         "UPDATE islands SET (best_node, best_as) = (SELECT id, as_score FROM nodes WHERE run_id = :run "
         "AND nodes.island = islands.island AND status = 'ok' AND repeat_of IS NULL "

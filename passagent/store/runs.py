@@ -7,9 +7,12 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from passagent.errors import UsageError
+from passagent.errors import PassagentError, UsageError
 from passagent.redaction import redact
 from passagent.store.database import Store, now
+
+SEEDS = -1
+"""The island of the seeds: nodes that the expert made before the first episode, seen by all islands."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Island:
     """Episodes since the last gain or migration."""
     episodes: int
     """Finished."""
+    nodes: int
+    """Candidates judged."""
 
 
 def create_run(store: Store, *, roles: list[str], operators: list[str], **columns: Any) -> Run:
@@ -131,9 +136,22 @@ def list_runs(store: Store) -> list[Run]:
 
 
 def islands(store: Store, run_id: str) -> list[Island]:
-    """The run's islands in order."""
-    rows = store.rows("SELECT * FROM islands WHERE run_id = :run ORDER BY island", {"run": run_id})
+    """The run's islands in order; that of the seeds is not among them."""
+    rows = store.rows(
+        "SELECT * FROM islands WHERE run_id = :run AND island != :seeds ORDER BY island",
+        {"run": run_id, "seeds": SEEDS},
+    )
     return [Island(**row) for row in rows]
+
+
+def get_island(store: Store, run_id: str, island: int) -> Island:
+    """One island of a run, or that of its seeds."""
+    row = store.row(
+        "SELECT * FROM islands WHERE run_id = :run AND island = :island", {"run": run_id, "island": island}
+    )
+    if row is None:
+        raise PassagentError(f"{run_id}: has no island {island}")
+    return Island(**row)
 
 
 def end(store: Store, run_id: str, reason: str) -> None:

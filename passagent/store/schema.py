@@ -279,6 +279,68 @@ CREATE INDEX reservations_of_run ON reservations (run_id)
 """
 
 
+_ALGORITHM = """
+ALTER TABLE nodes ADD COLUMN place INTEGER;
+ALTER TABLE nodes ADD COLUMN canonical_key TEXT;
+ALTER TABLE nodes ADD COLUMN behaviour TEXT;
+ALTER TABLE nodes ADD COLUMN sketch BLOB;
+UPDATE nodes SET canonical_key = candidate_key,
+    place = (SELECT count(*) FROM nodes AS earlier
+        WHERE earlier.episode_id = nodes.episode_id AND earlier.id <= nodes.id);
+DROP INDEX nodes_best;
+CREATE INDEX nodes_best ON nodes (run_id, island, as_score DESC, number, place)
+    WHERE status = 'ok' AND repeat_of IS NULL;
+DROP INDEX nodes_by_candidate;
+CREATE INDEX nodes_by_canonical ON nodes (canonical_key, run_id);
+ALTER TABLE islands ADD COLUMN nodes INTEGER NOT NULL DEFAULT 0;
+UPDATE islands SET nodes = (SELECT count(*) FROM nodes
+    WHERE nodes.run_id = islands.run_id AND nodes.island = islands.island AND state = 'done');
+
+ALTER TABLE confirmations RENAME TO confirmed_once;
+CREATE TABLE confirmations (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    series INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    evaluation_id INTEGER REFERENCES evaluations (id),
+    status TEXT,
+    as_score REAL,
+    measured_at TEXT,
+    PRIMARY KEY (run_id, series, round, node_id)
+) WITHOUT ROWID;
+INSERT INTO confirmations SELECT run_id, 0, 1, 1, node_id, evaluation_id, status, as_score, created_at
+    FROM confirmed_once;
+DROP TABLE confirmed_once;
+
+CREATE TABLE archive (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    island INTEGER NOT NULL,
+    behaviour TEXT NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    as_score REAL NOT NULL,
+    number INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    PRIMARY KEY (run_id, island, behaviour)
+) WITHOUT ROWID;
+CREATE INDEX archive_best ON archive (run_id, island, as_score DESC, number, place);
+
+CREATE TABLE tree (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    node_id INTEGER NOT NULL,
+    parent_id INTEGER,
+    number INTEGER NOT NULL,
+    log_as REAL,
+    visits INTEGER NOT NULL,
+    correct INTEGER NOT NULL,
+    sum_log_as REAL NOT NULL,
+    PRIMARY KEY (run_id, node_id)
+) WITHOUT ROWID;
+CREATE INDEX tree_children ON tree (run_id, parent_id, number);
+CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL
+"""
+
+
 @migrations(name="0001_tables")
 def _tables(db: Database) -> None:
     for statement in _TABLES.split(";\n"):
@@ -300,6 +362,12 @@ def _distilled_hints(db: Database) -> None:
 @migrations(name="0004_queue")
 def _queue(db: Database) -> None:
     for statement in _QUEUE.split(";\n"):
+        db.execute(statement)
+
+
+@migrations(name="0005_algorithm")
+def _algorithm(db: Database) -> None:
+    for statement in _ALGORITHM.split(";\n"):
         db.execute(statement)
 
 

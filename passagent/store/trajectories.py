@@ -138,7 +138,7 @@ def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
         model=run.model,
         device=run.device,
         island=episode.island,
-        role=runs.islands(store, run.id)[episode.island].role,
+        role=runs.get_island(store, run.id, episode.island).role,
         seed=episode.seed,
         parent=episode.parent_id,
         parent_as=parent.as_score if parent else None,

@@ -1,4 +1,4 @@
-"""Selection policies: from which node does an island's next episode start?"""
+"""Selection policies: from which node does an island's next episode start? (KernelEvolve 3.1)"""
 
 from __future__ import annotations
 
@@ -7,21 +7,37 @@ from typing import Protocol
 
 from passagent.config import SearchConfig
 from passagent.search.islandview import IslandView
+from passagent.search.policies.controls import Anew, AtRandom
 from passagent.search.policies.evolutionary import Evolutionary
 from passagent.search.policies.greedy import Greedy
+from passagent.search.policies.mcts import Mcts
 from passagent.store.nodes import Node
 
 
 class Policy(Protocol):
     """Chooses a parent."""
 
-    def select(self, island: IslandView, rng: random.Random) -> Node | None:
+    @property
+    def scope(self) -> str:
+        """`islands`: populations that elites migrate between; `tree`: one tree that all islands share;
+        `alone`: nothing that another island finds is looked at."""
+        ...
+
+    def select(self, view: IslandView, rng: random.Random) -> Node | None:
         """The parent of the next episode, None for the task itself. `rng` is the episode's own."""
         ...
 
 
 def policy_of(config: SearchConfig) -> Policy:
     """The policy that a configuration names."""
-    if config.policy == "greedy":
-        return Greedy()
-    return Evolutionary(elites=config.elites, tournament=config.tournament, explore=config.explore)
+    match config.policy:
+        case "greedy":
+            return Greedy()
+        case "mcts":
+            return Mcts(exploration=config.exploration, widening=config.widening)
+        case "random":
+            return AtRandom()
+        case "best_of_n":
+            return Anew()
+        case "evolutionary":
+            return Evolutionary(config.elites, config.tournament, config.explore, config.diversity)

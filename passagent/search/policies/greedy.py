@@ -1,4 +1,4 @@
-"""Always the best: the baseline that other policies are held against."""
+"""Always the best: the baseline that other policies are held against (KernelEvolve 3.1)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from passagent.store.nodes import Node
 class Greedy:
     """The island's best correct node, else the failure that is nearest to one."""
 
-    def select(self, island: IslandView, rng: random.Random) -> Node | None:
+    scope = "islands"
+
+    def select(self, view: IslandView, rng: random.Random) -> Node | None:
         """See Policy.select."""
-        return island.best() or island.to_mend()
+        return view.best() or view.to_mend()

@@ -1,0 +1,37 @@
+"""When an episode may choose its parent and its model: once what it looks at can no longer change."""
+
+from __future__ import annotations
+
+from passagent.config import SearchConfig
+from passagent.models.ensemble import Ensemble
+from passagent.models.types import Model
+from passagent.search.drafts import is_draft
+from passagent.search.policies import policy_of
+from passagent.search.rounds import Position
+from passagent.store import Store, episodes, runs
+from passagent.store.episodes import Episode
+from passagent.store.runs import SEEDS, Run
+
+
+def is_ready(store: Store, run: Run, config: SearchConfig, model: Model, episode: Episode) -> bool:
+    """Whether all islands have come as far as the choices of `episode` look back.
+
+    A migrant is looked for in all rounds before (when the island stagnates), the model of an ensemble chosen
+    by the rounds up to the last but one, and so is a place in the shared tree; that also needs to know where
+    the episodes of the last round began.
+    """
+    if episode.island == SEEDS:
+        return True
+    before = Position(episode.number, run.islands).round
+    needed = before - 1 if isinstance(model, Ensemble) else 0
+    if not is_draft(config, episode.number):
+        scope = policy_of(config).scope
+        if scope == "tree":
+            needed = max(needed, before - 1)
+            last = before * run.islands
+            if before and episodes.begun(store, run.id, last - run.islands + 1, last) < run.islands:
+                return False
+        island = runs.get_island(store, run.id, episode.island)
+        if scope == "islands" and island.stagnant >= config.stagnation:
+            needed = before
+    return all(other.episodes >= needed for other in runs.islands(store, run.id))
