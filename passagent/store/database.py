@@ -17,6 +17,7 @@ from sqlite_utils import Database
 
 from passagent.errors import UsageError
 from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
+from passagent.store.messages import Messages
 from passagent.store.objects import Objects
 from passagent.store.schema import migrate
 
@@ -38,6 +39,7 @@ class Store:
         self.runs_dir = runs_dir
         self.db = db
         self.objects = Objects(runs_dir / "objects")
+        self.messages = Messages(self)
 
     @classmethod
     def open(cls, runs_dir: str | Path, create: bool = True) -> Store:

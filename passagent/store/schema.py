@@ -371,6 +371,15 @@ def _algorithm(db: Database) -> None:
         db.execute(statement)
 
 
+@migrations(name="0007_packed")
+def _packed(db: Database) -> None:
+    """Messages are packed against others, and known by a shorter digest; those stored before stay texts."""
+    db.execute("ALTER TABLE messages ADD COLUMN base INTEGER")
+    for message_id, digest in db.execute("SELECT id, digest FROM messages").fetchall():
+        short = bytes.fromhex(digest)[:16]
+        db.execute("UPDATE messages SET digest = :short WHERE id = :id", {"short": short, "id": message_id})
+
+
 def migrate(db: Database, path: Path) -> None:
     """Apply what is missing. Raises UsageError for a database of a newer passagent."""
     known = {migration.name for migration in migrations.pending(db)}
