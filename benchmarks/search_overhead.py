@@ -106,6 +106,7 @@ def go_on(session: Any, episodes: int) -> None:
     config = override(session.config, {"search.iters": made + episodes})
     runs.set_config(session.store, session.run.id, config.model_dump_json(), config.search.iters)
     session.run, session.config = runs.get_run(session.store, session.run.id), config
+    session.__post_init__()
     asyncio.run(search(session))
 
 

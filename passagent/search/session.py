@@ -75,6 +75,9 @@ class Session:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
 
+    def __post_init__(self) -> None:
+        self.rules = rules_of(self.config.search)
+
     @property
     def elapsed_s(self) -> float:
         """Time searched, this session's and all before, s."""
@@ -112,7 +115,7 @@ class Session:
                 self.stop("stopped by a person", interrupted=True)
             elif run.stop_reason is not None:
                 self.stop(run.stop_reason)
-            elif reason := rules_of(self.config.search)(self.progress(run)):
+            elif reason := self.rules(self.progress(run)):
                 self.end(reason)
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
@@ -154,12 +157,12 @@ class Session:
     def progress(self, run: Run | None = None) -> Progress:
         """The run so far, from the store."""
         run = run or runs.get_run(self.store, self.run.id)
-        islands = runs.islands(self.store, run.id)
+        episodes, best_as = runs.progress(self.store, run.id)
         return Progress(
-            episodes=sum(island.episodes for island in islands),
+            episodes=episodes,
             evaluations=run.evaluations,
             tokens=run.tokens,
             elapsed_s=self.elapsed_s,
-            best_as=max((i.best_as for i in islands if i.best_as is not None), default=None),
+            best_as=best_as,
             cost=run.cost,
         )

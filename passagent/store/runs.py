@@ -144,6 +144,17 @@ def islands(store: Store, run_id: str) -> list[Island]:
     return [Island(**row) for row in rows]
 
 
+def progress(store: Store, run_id: str) -> tuple[int, float | None]:
+    """Episodes finished, and the best AS; seeds do not count."""
+    row = store.row(
+        "SELECT total(episodes) AS episodes, max(best_as) AS best FROM islands "
+        "WHERE run_id = :run AND island != :seeds",
+        {"run": run_id, "seeds": SEEDS},
+    )
+    assert row is not None
+    return int(row["episodes"]), row["best"]
+
+
 def get_island(store: Store, run_id: str, island: int) -> Island:
     """One island of a run, or that of its seeds."""
     row = store.row(
