@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import json
@@ -15,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from passagent import resources
 from passagent.agent.context import EpisodeContext
 from passagent.agent.hardware import figures
+from passagent.agent.source import parsed
 from passagent.agent.taskview import view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.tools import SPECS
@@ -77,10 +77,10 @@ def note_of(files: dict[str, str]) -> str:
     """A candidate's note: the first line of its first listed pass's docstring; empty where there is none."""
     try:
         names = json.loads(files.get(MANIFEST, "[]"))
-        tree = ast.parse(files.get(f"{names[0]}.py", ""))
-    except (ValueError, SyntaxError, IndexError, KeyError, TypeError, RecursionError, MemoryError):
+        text = files.get(f"{names[0]}.py", "")
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError):
         return ""
-    return (ast.get_docstring(tree) or "").strip().partition("\n")[0]
+    return parsed(text).docstring.strip().partition("\n")[0]
 
 
 def short_note(note: str, limit: int = 140) -> str:

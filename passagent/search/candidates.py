@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from functools import partial
 
 from passagent.agent import validator
@@ -122,7 +121,7 @@ def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evalu
 
 
 def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
-    store, diagnosis = session.store, json.dumps(asdict(session.diagnose(evaluation)))
+    store, diagnosis = session.store, session.diagnose(evaluation).as_json()
     with store.transaction():
         episodes.check_held(store, node.episode_id, session.owner)
         done = nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)

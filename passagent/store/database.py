@@ -25,7 +25,7 @@ DATABASE = "passagent.db"
 _PRAGMAS = (
     "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
     "foreign_keys = ON",
-    "wal_autocheckpoint = 4000",  # pages (16 MB): then what was written often is copied and forced to disk once
+    "wal_autocheckpoint = 4000",  # pages (16 MB): a page that is written often is forced to disk once
     "cache_size = -16000",  # kB
 )
 _STATEMENTS = 256

@@ -53,7 +53,8 @@ def credit(store: Store, episode: Episode, gain: float) -> None:
     """The log gain in AS that followed the episode's hints (0: none); each use is credited once."""
     with store.transaction():
         credited = store.rows(
-            "UPDATE hint_uses SET gain = :gain WHERE episode_id = :episode AND gain IS NULL RETURNING hint_id",
+            "UPDATE hint_uses SET gain = :gain WHERE episode_id = :episode AND gain IS NULL "
+            "RETURNING hint_id",
             {"gain": gain, "episode": episode.id},
         )
         if credited:

@@ -1,4 +1,4 @@
-"""Texts and results as they lie in the database: packed, because a search writes the same things over and over.
+"""Texts and results as they lie in the database: packed, for a search writes the same things again and again.
 
 A text is compressed with another text as the dictionary; what both have in common then costs next to nothing.
 A result (Evaluation as plain data) is its JSON, compressed, and its timing samples: whole nanoseconds, stored
@@ -25,8 +25,8 @@ _WORDS_1 = (
     b'"error": null, "matches": 1, "applied": ["Fused"], "mismatches": [{"pass_name": "Fused", '
     b'"matched_nodes": 4, "pattern_nodes": 9, "pattern_node": "call_function[target=operator.mul](args = ('
     b'", "graph_node": null, "reason": "}], "violations": [{"rule": "", "file": "", "line": 1, "message": "'
-    b'"task": "candidate": "device": "cuda", "cpu", "dispatch": "dynamo", "direct", "timing": "none", "wall", '
-    b'"status": "mismatch", "load_error", "compile_error", "runtime_error", "wrong_result", "timeout", '
+    b'"task": "candidate": "device": "cuda", "cpu", "dispatch": "dynamo", "direct", "timing": "none", "wall",'
+    b' "status": "mismatch", "load_error", "compile_error", "runtime_error", "wrong_result", "timeout", '
     b'"out_of_memory", "refused", "as_score": null, "es": {"-10": 0.10000000000000002, '
     b'"-9": 0.10000000000000002, "-8": 0.10000000000000002, "-7": 0.10000000000000002, "-6": 1.0, "-5": 1.0, '
     b'"-4": 1.0, "-3": 1.0, "-2": 1.0, "-1": 1.0, "0": 1.0, "1": 1.0, "2": 1.0, "3": 1.0, "4": 1.0}, '
