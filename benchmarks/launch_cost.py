@@ -52,6 +52,7 @@ def eager_sides() -> dict[str, Side]:
         "empty_like": lambda a, b: torch.empty_like(a),
         "eager, 1 operator": torch.mul,
         "eager, 2 operators": lambda a, b: torch.nn.functional.silu(a) * b,
+        "eager, 3 operators": lambda a, b: torch.nn.functional.silu(a) * b + a,
     }
 
 
@@ -68,20 +69,21 @@ def cpu_sides() -> dict[str, Side]:
 
 
 def cuda_sides(shape: torch.Size, dtype: torch.dtype) -> dict[str, Side]:
-    """cuda_kernel and Triton's `kernel[grid]`, with their allocation and cuda_kernel without."""
-    from silu_mul_triton import launch
+    """cuda_kernel, triton_kernel and Triton's `kernel[grid]`, with allocation and cuda_kernel without."""
+    from silu_mul_triton import launch, planned
 
-    kernel, kept = cuda_kernel(CUDA, "silu_mul"), torch.empty(shape, dtype=dtype, device="cuda")
-    grid = (shape.numel() + 255) // 256
+    kept = torch.empty(shape, dtype=dtype, device="cuda")
+    kernel = cuda_kernel(CUDA, "silu_mul")[(shape.numel() + 255) // 256, 256]
 
     def fused(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(a)
-        kernel[grid, 256](out, a, b, a.numel())
+        kernel(out, a, b, a.numel())
         return out
 
     return {
         "cuda_kernel": fused,
-        "cuda_kernel without allocation": lambda a, b: kernel[grid, 256](kept, a, b, a.numel()),
+        "cuda_kernel without allocation": lambda a, b: kernel(kept, a, b, a.numel()),
+        "triton_kernel": lambda a, b: planned(a, b),
         "Triton kernel[grid]": launch,
     }
 
@@ -93,7 +95,7 @@ def measure(sides: dict[str, Side], device: str, dtype: torch.dtype, rounds: int
     clock = time.perf_counter_ns
     samples: dict[str, dict] = {name: {"issue": [], "e2e": []} for name in sides}
     want = sides["eager, 2 operators"](a, b)
-    for name in ("cpp_kernel", "cuda_kernel", "Triton kernel[grid]"):
+    for name in ("cpp_kernel", "cuda_kernel", "triton_kernel", "Triton kernel[grid]"):
         if name in sides:
             torch.testing.assert_close(sides[name](a, b), want, rtol=1e-2, atol=1e-2)
     for _ in range(rounds):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from passagent import __version__
+from passagent.commands.expert import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(help="Look at tasks.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(expert_app, name="expert")
 
 
 class Dispatch(enum.StrEnum):
@@ -36,6 +38,7 @@ class Compiler(enum.StrEnum):
     """What a benchmark measures."""
 
     eager = "eager"
+    expert = "expert"
     inductor = "inductor"
     pass_dir = "pass_dir"
     run = "run"
@@ -121,6 +124,23 @@ TargetAs = Annotated[
     float | None,
     typer.Option("--target-as", envvar="PASSAGENT_TARGET_AS", help="Stop when a correct pass has this AS."),
 ]
+MaxStagnation = Annotated[
+    int | None,
+    typer.Option(
+        "--max-stagnation",
+        envvar="PASSAGENT_MAX_STAGNATION",
+        help="Stop after so many episodes of the run without a gain.",
+    ),
+]
+Until = Annotated[
+    float | None,
+    typer.Option(
+        "--until",
+        envvar="PASSAGENT_UNTIL",
+        metavar="SHARE",
+        help="Stop when an hour more is expected to gain less than this share of AS, such as 0.02.",
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -157,6 +177,8 @@ def run(
     max_evals: MaxEvals = None,
     price: PriceOption = None,
     target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
     new: Annotated[
         bool, typer.Option("--new", envvar="PASSAGENT_NEW", help="Do not go on with an unfinished equal run.")
     ] = False,
@@ -176,6 +198,8 @@ def run(
         "search.max_time_s": max_time,
         "search.max_tokens": max_tokens,
         "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
@@ -192,6 +216,8 @@ def resume(
     max_evals: MaxEvals = None,
     price: PriceOption = None,
     target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
@@ -206,6 +232,8 @@ def resume(
         "search.max_cost": max_cost,
         "search.max_evaluations": max_evals,
         "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
     }
     searching.resume(run, _settings(None, flags), runs_dir, json)
 
@@ -350,7 +378,8 @@ def bench(
         list[Compiler] | None,
         typer.Option(
             envvar="PASSAGENT_COMPILER",
-            help="eager (against itself), inductor, pass_dir, or run (a search on each task); repeatable.",
+            help="eager (against itself), inductor, expert (its first pass), pass_dir, or run (a search on "
+            "each task); repeatable.",
             show_default="eager and inductor",
         ),
     ] = None,
@@ -370,7 +399,11 @@ def bench(
         typer.Option(envvar="PASSAGENT_MODEL", help="Of --compiler run: the model.", show_default="expert"),
     ] = None,
     iters: Annotated[
-        int | None, typer.Option(envvar="PASSAGENT_ITERS", help="Of --compiler run: episodes on each task.")
+        int | None,
+        typer.Option(
+            envvar="PASSAGENT_ITERS",
+            help="Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
+        ),
     ] = None,
     root: Annotated[
         str | None,
@@ -413,7 +446,6 @@ def bench(
 
     flags = {
         "model.name": model,
-        "search.iters": iters,
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
@@ -423,6 +455,7 @@ def bench(
             compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
             preset=config,
             settings=_settings(set_, flags),
+            iters=iters,
             pass_dirs=pass_dir,
             root=root,
             out=out,

@@ -190,9 +190,11 @@ class SearchConfig(_Section):
     """Episodes of the whole run."""
     seed: int = 0
     policy: Literal["evolutionary", "greedy", "mcts", "random", "best_of_n"] = "evolutionary"
+    expert_seeds: int = Field(1, ge=0)
+    """Episodes that the built-in expert writes before another model's first one (Kernel Foundry 3.2.1)."""
     drafts: int = Field(0, ge=0)
     """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
-    roles: list[str] = ["fusion", "memory", "launch", "numerics"]
+    roles: list[str] = ["fusion", "memory", "launch", "parameters", "numerics", "algorithm"]
     """Role prompts (prompts/roles/*.j2), given to the islands in turn."""
     elites: int = Field(3, ge=1)
     """evolutionary: elites an island keeps as parents (Kernel Foundry 3.3.1)."""
@@ -211,6 +213,8 @@ class SearchConfig(_Section):
     """Relative gain in AS that counts as progress."""
     reuse: bool = True
     """Answer an equal candidate on the same task and machine from the store instead of evaluating again."""
+    similar: float = Field(0.9, ge=0, le=1)
+    """A candidate that has this share of its source in common with an earlier one is told so."""
     finalists: int = Field(3, ge=0)
     """Best candidates measured again, side by side, before a run ends; what comes of it names the winner."""
     confirm_rounds: int = Field(4, ge=2)
@@ -218,6 +222,10 @@ class SearchConfig(_Section):
     confirm_every: int = Field(0, ge=0)
     """The same after so many episodes each; 0: only before the run ends."""
     target_as: float | None = None
+    max_stagnation: int | None = Field(None, ge=1)
+    """Stop after so many episodes of the run without a gain of `min_gain`."""
+    until: float | None = Field(None, gt=0)
+    """Stop when an hour more is expected to gain less than this share of AS: 0.02 is 2%."""
     max_time_s: float | None = None
     max_tokens: int | None = None
     max_cost: float | None = None

@@ -1,10 +1,27 @@
-"""Shared by all tests: hypothesis without deadlines (a first call may compile), and the gpu mark."""
+"""Shared by all tests: hypothesis without deadlines (a first call may compile), locks, and the gpu mark."""
 
 import pytest
 from hypothesis import settings
+from tenacity import wait_none
 
 settings.register_profile("passagent", deadline=None)
 settings.load_profile("passagent")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_locks(tmp_path_factory):
+    """No test waits for another program's measurements, nor for those of another process of pytest-xdist."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
+        yield
+
+
+@pytest.fixture
+def quick_retries(monkeypatch):
+    """A model's next try comes at once, unless the server says when."""
+    from passagent.models import retry
+
+    monkeypatch.setattr(retry, "BACKOFF", wait_none())
 
 
 def pytest_collection_modifyitems(items):

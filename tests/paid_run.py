@@ -70,7 +70,13 @@ def parts() -> Any:
 
 def settings(iters: int, islands: int, models: str, *pairs: str) -> dict[str, Any]:
     """The settings of such a run."""
-    fixed = {"search.stagnation": 2, "search.finalists": 0, "search.iters": iters, "search.islands": islands}
+    fixed = {
+        "search.stagnation": 2,
+        "search.finalists": 0,
+        "search.expert_seeds": 0,
+        "search.iters": iters,
+        "search.islands": islands,
+    }
     return fixed | parse_models(models.split()) | parse_set(list(pairs))
 
 

@@ -20,11 +20,14 @@ import tiny
 from test_bench_summary import evaluation, naive
 
 from passagent import cli
+from passagent.bench.measure import EXPERT, plan
 from passagent.bench.results import Results, Row, open_results
 from passagent.bench.summary import METRICS
+from passagent.config import load_config
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator.pool import EvaluatorPool
 from passagent.evaluator.result import GraphResult, Worst
+from passagent.tasks import load_task
 
 QUICK = ["--set", "evaluator.warmups=1", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]
 
@@ -226,6 +229,11 @@ def test_compilers_side_by_side(call, tmp_path):
     for line in data["compilers"]:
         assert (line["tasks"], line["subgraphs"]) == (1, 1)
         assert line["subgraph_cr"] == {"value": 1.0, "low": None, "high": None}
+    rows = (tmp_path / data["results_file"]).read_text().splitlines()
+    eager, inductor = (json.loads(row)["evaluation"] for row in rows)
+    assert (eager["status"], eager["candidate"], eager["dispatch"]) == ("ok", "eager", "direct")
+    assert (inductor["status"], inductor["candidate"], inductor["dispatch"]) == ("ok", "inductor", "dynamo")
+    assert all(result["graphs"][0]["speedup"]["e2e"] > 0 for result in (eager, inductor))
     assert data["results_file"] == "runs/bench/graph-cpu-direct/results.jsonl"
 
 
@@ -246,6 +254,65 @@ def test_a_search_on_each_task(call, tmp_path):
     row = json.loads((tmp_path / "kept/results.jsonl").read_text())
     assert row["evaluation"]["graphs"][0]["compiled_samples_ms"] != []
     assert json.loads(call(*words)[1]) == data  # nothing is searched again
+
+
+LINEAR = """import torch
+
+class GraphModule(torch.nn.Module):
+
+    def forward(self, in_0, in_1):
+        tmp_0 = torch.nn.functional.linear(in_0, in_1)
+        return (tmp_0,)
+"""
+
+
+def test_the_expert_beside_others(call, tmp_path):
+    tiny.write_task(tmp_path / "tasks/silu_mul")
+    tiny.write_subgraph(tmp_path / "tasks/linear", [4, 4], model=LINEAR)
+    words = ["bench", "tasks", "--compiler", "expert", *QUICK, "--out", "kept", "--json"]
+    code, out, err = call(*words)
+    assert code == 1
+    assert "linear: the expert covers nothing of it (linear is left to the vendor library)" in one_line(err)
+    data = json.loads(out)
+    [result] = data["results"]
+    assert (result["task"], result["status"]) == ("silu_mul", "ok")
+    [line] = data["compilers"]
+    assert (line["compiler"], line["tasks"], line["asked"]) == ("expert", 1, 2)
+    assert line["subgraph_cr"]["value"] == 1.0
+    row = json.loads((tmp_path / "kept/results.jsonl").read_text().splitlines()[-1])
+    assert all(graph["compiled_samples_ms"] for graph in row["evaluation"]["graphs"])
+
+    code, out, err = call("bench", "tasks/silu_mul", *words[2:])  # kept; linear was not asked for
+    assert (code, "1 of them made before" in err) == (0, True)
+    assert json.loads(out)["results"] == data["results"]
+
+    # What was written is there to be read, and to be measured as passes.
+    code, out, _ = call(
+        "bench", "tasks/silu_mul", "--compiler", "pass_dir", "--pass-dir", "kept/passes", *QUICK, "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["results"][0]["status"] == "ok"
+
+
+def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
+    task = load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
+    [first] = plan([task], [EXPERT], load_config(), None)
+    [same] = plan([task], [EXPERT], load_config(), None)
+    monkeypatch.setattr("passagent.bench.measure.expert_version", lambda: "another")
+    [other] = plan([task], [EXPERT], load_config(), None)
+    assert first.key == same.key != other.key
+
+
+@pytest.mark.slow
+def test_the_expert_after_a_search(call, tmp_path):
+    tiny.write_subgraph(tmp_path / "graph", [4, 64])
+    few = ["--iters", "1", "--set", "search.islands=1", "--set", "search.finalists=0"]
+    words = ["bench", "graph", "--compiler", "expert", *few, *QUICK, "--out", "kept", "--json"]
+    code, out, _ = call(*words)
+    assert code == 0
+    [result] = json.loads(out)["results"]
+    stored = json.loads(call("show", result["run"], "--runs-dir", "kept/searches", "--json")[1])
+    assert (stored["state"], result["status"]) == ("finished", "ok")
 
 
 # Going on

@@ -168,7 +168,7 @@ class Teacher(ScriptedModel):
 
 def taught_session(store, task, teacher, run=None, **settings):  # noqa: F811
     """A tiny search with a distiller (None: without) whose prompts show every hint that fits."""
-    chosen = {"islands": 1, "iters": 6, "seed": 3, "finalists": 0, "explore": 0} | settings
+    chosen = {"islands": 1, "iters": 6, "seed": 3, "finalists": 0, "expert_seeds": 0, "explore": 0} | settings
     shown = {"agent.hints": 200, "agent.context_budget": {"hints": 100_000}}
     config = load_config(None, {f"search.{name}": value for name, value in chosen.items()} | shown)
     session = open_session(

@@ -1,7 +1,5 @@
 """The referee on a small real task: honest work is scored, and every failure gets its own status."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -30,6 +28,17 @@ def referee():
         yield one
 
 
+@pytest.fixture
+def judging_by(referee, monkeypatch):
+    """`judging_by(config)`: the referee, which judges by another configuration during this test."""
+
+    def judging_by(config):
+        monkeypatch.setattr(referee, "config", config)
+        return referee
+
+    return judging_by
+
+
 @pytest.fixture(scope="module")
 def other():
     """A second referee, started where a key is set."""
@@ -51,15 +60,15 @@ def test_an_honest_pass_is_scored(referee, task):
         assert (graph.matches, graph.applied) == (1, ["Fused"])
         assert graph.passes_from_t <= -3
         assert len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) == graph.trials
-        assert 20 <= graph.trials == sum(graph.blocks) < 100
+        assert 20 <= graph.trials == sum(graph.blocks) < 200
+        assert graph.pairs == [6, 6]
         assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
         assert graph.float64_error <= 2 * graph.eager_float64_error
         assert graph.nodes_after < graph.nodes_before
 
 
-def test_dynamo_dispatch_gives_the_same_verdict(task):
-    with Referee(CONFIG.model_copy(update={"dispatch": "dynamo"})) as referee:
-        result = referee.evaluate(task, candidate())
+def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):
+    result = judging_by(CONFIG.model_copy(update={"dispatch": "dynamo"})).evaluate(task, candidate())
     assert (result.status, result.dispatch) == ("ok", "dynamo")
     assert [graph.matches for graph in result.graphs] == [1, 1, 1]
 
@@ -108,14 +117,10 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_has_its_own_status(name, referee, task):
+def test_a_failure_has_its_own_status(name, judging_by, task):
     status, bad = FAILURES[name]
-    if status == "timeout":
-        with Referee(CONFIG.model_copy(update={"timeout_s": 4.0})) as hasty:
-            hasty._baseline.reference(task.subgraphs[0], "direct")
-            result = hasty.evaluate(task, bad)
-    else:
-        result = referee.evaluate(task, bad)
+    config = CONFIG.model_copy(update={"timeout_s": 4.0}) if status == "timeout" else CONFIG
+    result = judging_by(config).evaluate(task, bad)
     assert result.status == status, result.error
     assert result.error
     assert result.as_score is not None
@@ -196,11 +201,13 @@ def test_wrong_subgraphs_are_timed_only_beside_a_right_one(referee, task):
     assert all(graph.not_timed is None and graph.speedup for graph in some.graphs)
 
 
-def test_the_strict_protocol_of_passbench(task):
+def test_the_strict_protocol_of_passbench(judging_by, task):
     assert (EvaluatorConfig().warmups, EvaluatorConfig().trials) == (25, 100)
-    with Referee(EvaluatorConfig(protocol="passbench", timeout_s=30, memory_gb=6)) as referee:
-        result = referee.evaluate(task, candidate())
-        assert {one.dispatch for one in referee._baseline._kept.values()} == {"dynamo"}
+    referee = judging_by(EvaluatorConfig(protocol="passbench", timeout_s=30, memory_gb=6))
+    kept = referee._baseline._kept
+    referee._baseline._forget(list(kept))
+    result = referee.evaluate(task, candidate())
+    assert {one.dispatch for one in kept.values()} == {"dynamo"}
     assert (result.status, result.dispatch, result.protocol["kind"]) == ("ok", "dynamo", "passbench")
     assert (result.protocol["warmups"], result.protocol["trials"]) == (25, 100)
     for graph in result.graphs:
@@ -217,15 +224,6 @@ def test_eager_in_a_candidates_place(referee, task):
     assert [graph.matches for graph in result.graphs] == [0] * 3
     assert result.as_low <= result.as_score <= result.as_high
     assert result.violations == []
-
-
-@pytest.mark.slow
-def test_inductor_in_a_candidates_place(tmp_path):
-    task = load_task(write_subgraph(tmp_path / "one", [4, 64]))
-    with Referee(CONFIG.model_copy(update={"timeout_s": 300.0})) as referee:
-        result = referee.evaluate(task, "inductor")
-    assert (result.status, result.candidate, result.dispatch) == ("ok", "inductor", "dynamo")
-    assert result.graphs[0].speedup.e2e > 0
 
 
 def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
@@ -344,27 +342,3 @@ def test_a_triton_pass_is_timed_on_a_gpu(task):
     assert (result.status, result.timing) == ("ok", "wall")
     assert all(graph.speedup.device for graph in result.graphs)
     assert wrong.status == "wrong_result"
-
-
-def test_workers_end_when_the_referee_is_killed(task):
-    code = (
-        "import sys, time\nfrom passagent.evaluator.referee import Referee\n"
-        "r = Referee()\nw = r._zygote.fork(None)\n"
-        "print(r._zygote._process.pid, w.pid, flush=True)\ntime.sleep(60)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    pids = process.stdout.readline().split()
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    alive = [pid for pid in pids if _alive(pid)]
-    assert not alive
-
-
-def _alive(pid):
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
-    except FileNotFoundError:
-        return False

@@ -14,12 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import HONEST, KERNEL, candidate, write_subgraph
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import process
-from passagent.evaluator.environment import import_path
+from passagent.evaluator import process, timing
+from passagent.evaluator.baseline import Twin
+from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.guards import static
 from passagent.evaluator.process import Worker
 from passagent.evaluator.referee import Referee
@@ -95,11 +97,11 @@ SPAM = "while True: os.write(1, b'spam ' * 10000)"
 SPIN = "while True: sum(range(10**6))"
 FILL = "f = io.open('filler', 'wb')\nwhile True: f.write(bytes(1 << 20))"
 FAULTS = {
-    "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 2 s"),
-    "an infinite host loop": (python("while True: pass"), "timeout", "within 2 s"),
-    "an infinite loop at import": (python("while True: pass", "load"), "timeout", "within 2 s"),
-    "sleep": (python("time.sleep(10**6)"), "timeout", "within 2 s"),
-    "a process that blocks all signals": (python(BLOCK_ALL), "timeout", "within 2 s"),
+    "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 1 s"),
+    "an infinite host loop": (python("while True: pass"), "timeout", "within 1 s"),
+    "an infinite loop at import": (python("while True: pass", "load"), "timeout", "within 1 s"),
+    "sleep": (python("time.sleep(10**6)"), "timeout", "within 1 s"),
+    "a process that blocks all signals": (python(BLOCK_ALL), "timeout", "within 1 s"),
     "too much host memory": (python("torch.empty(1 << 38)"), "out_of_memory", "allocate"),
     "too much memory, in pieces": (python(PIECES), "out_of_memory", ""),
     "a segfault in C++": (cpp(WILD), "runtime_error", "died with SIGSEGV"),
@@ -132,8 +134,10 @@ def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
     cpu_s = 1 if "processor time" in words else 3600
     limits = Limits(file=16 << 20, scratch=12 << 20, threads=200, cpu_s=cpu_s)
     monkeypatch.setattr(process, "LIMITS", limits)
-    if words == "within 2 s":
-        monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 2.0}))
+    needed = {"timeout_s": 1.0} if words == "within 1 s" else {}
+    if "pieces" in name:
+        needed = {"memory_gb": 2}
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update=needed))
     _drop_spares(referee)  # it was forked with the usual limits
     result = referee.evaluate(task, bad)
     assert (result.status, words in result.error) == (status, True), result.error
@@ -149,9 +153,22 @@ def _drop_spares(referee):
         referee._spares.pop().result().kill()
 
 
-def killing(monkeypatch, referee, op, trusted, victim=lambda worker: worker.pid):
-    """Have somebody kill the victim while a worker (eager's if `trusted`) is at a request `op`."""
-    ask, killed = Worker.ask, []
+def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
+    """Have somebody kill the victim while a worker is at a request `op`.
+
+    `whose`: the candidate's; the baseline's, which computes references; eager's in the timing, the twin's.
+    """
+    ask, killed, twins = Worker.ask, [], []
+    new_twin = Twin.__init__
+
+    def noted(self, worker, config):
+        twins.append(worker)
+        new_twin(self, worker, config)
+
+    def owner(worker):
+        if worker is referee._baseline._worker:
+            return "baseline"
+        return "twin" if worker in twins else "candidate"
 
     def kill(worker):
         os.kill(victim(worker), signal.SIGKILL)
@@ -159,29 +176,74 @@ def killing(monkeypatch, referee, op, trusted, victim=lambda worker: worker.pid)
             os.kill(worker.pid, signal.SIGCONT)
 
     def asking(self, message, timeout_s, fds=()):
-        if message["op"] == op and (self is referee._baseline._worker) == trusted and not killed:
+        if message["op"] == op and owner(self) == whose and not killed:
             killed.append(victim(self))
             os.kill(self.pid, signal.SIGSTOP)  # it is at it for as long as that takes
             threading.Timer(0.05, kill, [self]).start()
         return ask(self, message, timeout_s, fds)
 
     monkeypatch.setattr(Worker, "ask", asking)
+    monkeypatch.setattr(Twin, "__init__", noted)
     return killed
 
 
-OPS = [("load", False), ("graph", False), ("audit", False), ("run", False)]
-OPS += [("graph", True), ("float64", True), ("run", True)]
+OPS = [(op, "candidate") for op in ("load", "graph", "audit", "run", "lockstep")]
+OPS += [("graph", "baseline"), ("float64", "baseline"), ("run", "baseline")]
+OPS += [("load", "twin"), ("graph", "twin"), ("run", "twin"), ("lockstep", "twin")]
 
 
-@pytest.mark.parametrize(("op", "trusted"), OPS)
-def test_a_worker_killed_from_outside_is_nobodys_fault(op, trusted, referee, task, monkeypatch):
-    if trusted:
+@pytest.fixture
+def lockstep(monkeypatch):
+    """Both sides call in turn, as they do on a GPU."""
+    monkeypatch.setattr(timing, "_blocks", timing._groups)
+
+
+@pytest.mark.parametrize(("op", "whose"), OPS)
+def test_a_worker_killed_from_outside_is_nobodys_fault(op, whose, referee, task, monkeypatch, request):
+    if op == "lockstep":
+        request.getfixturevalue("lockstep")
+    if whose == "baseline":
         referee._baseline._worker.kill()  # so that another takes the subgraph anew
-    killed = killing(monkeypatch, referee, op, trusted)
+    killed = killing(monkeypatch, referee, op, whose)
     with pytest.raises(InfrastructureError, match=r"SIGKILL|lost"):
         referee.evaluate(task, candidate())
     assert killed
     monkeypatch.undo()
+    still_judges(referee, task)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "words"),
+    [
+        ("os.abort()", "runtime_error", "died with SIGABRT"),
+        ("raise ValueError('not in turn')", "runtime_error", "ValueError: not in turn"),
+        ("while True: pass", "timeout", "within 1 s"),
+    ],
+)
+def test_a_fault_in_a_call_in_turn_is_the_candidates(
+    code, status, words, referee, task, monkeypatch, lockstep
+):
+    """Its twin, which waits for it then, is not lost with it."""
+    bad = python(f"if len(os.sched_getaffinity(0)) == 1:\n    {code}")
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 1.0}))
+    result = referee.evaluate(task, bad)
+    assert (result.status, words in result.error) == (status, True), result.error
+    monkeypatch.undo()
+    still_judges(referee, task)
+
+
+def test_workers_of_the_cpu_see_no_gpu(referee, tmp_path, monkeypatch):
+    """Dynamo asks each GPU in sight for its random state, and what has asked cannot fork what asks again."""
+    zygote = Path(f"/proc/{referee._zygote._process.pid}/environ").read_text().split("\0")
+    assert "CUDA_VISIBLE_DEVICES=" in zygote
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert worker_environment(tmp_path, 1, "cpu")["CUDA_VISIBLE_DEVICES"] == ""
+    assert worker_environment(tmp_path, 1, "cuda:0")["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+@pytest.mark.gpu
+def test_a_machine_with_a_gpu_judges_on_the_cpu_too(referee, task):
+    assert torch.cuda.is_available()
     still_judges(referee, task)
 
 
@@ -193,13 +255,13 @@ def test_a_spare_worker_that_was_killed_is_replaced(referee, task):
     still_judges(referee, task)
 
 
-@pytest.mark.parametrize(("op", "trusted"), [("audit", False), ("run", True)])
-def test_a_killed_zygote_is_nobodys_fault(op, trusted, referee, task, monkeypatch):
+@pytest.mark.parametrize(("op", "whose"), [("audit", "candidate"), ("run", "baseline")])
+def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch):
     zygote = referee._zygote
     old, scratch = zygote._process.pid, zygote._scratch
-    if trusted:
+    if whose == "baseline":
         referee._baseline._worker.kill()  # so that another takes the subgraph anew
-    killed = killing(monkeypatch, referee, op, trusted, lambda worker: zygote._process.pid)
+    killed = killing(monkeypatch, referee, op, whose, lambda worker: zygote._process.pid)
     with pytest.raises(InfrastructureError, match="lost"):
         referee.evaluate(task, candidate())
     assert killed == [old]
@@ -348,12 +410,12 @@ def test_a_fault_on_the_gpu_costs_one_candidate(name, gpu_referee, task):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("op", "trusted"), [*OPS, ("lockstep", False), ("lockstep", True)])
-def test_a_killed_worker_of_the_gpu_is_nobodys_fault(op, trusted, gpu_referee, task, monkeypatch):
+@pytest.mark.parametrize(("op", "whose"), OPS)
+def test_a_killed_worker_of_the_gpu_is_nobodys_fault(op, whose, gpu_referee, task, monkeypatch):
     assert gpu_referee.evaluate(task, triton_pass()).status == "ok"
-    if trusted:
+    if whose == "baseline":
         gpu_referee._baseline._worker.kill()
-    killed = killing(monkeypatch, gpu_referee, op, trusted)
+    killed = killing(monkeypatch, gpu_referee, op, whose)
     with pytest.raises(InfrastructureError, match=r"SIGKILL|lost"):
         gpu_referee.evaluate(task, triton_pass())
     assert killed

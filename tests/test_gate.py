@@ -86,6 +86,8 @@ ALLOWED = [
     "return x.is_floating_point(), x.element_size(), x.nbytes, x.layout, x.untyped_storage().nbytes()",
     "return torch.broadcast_shapes(x.shape, y.shape), torch.promote_types(x.dtype, torch.int64)",
     "return torch.result_type(x, 2.0), torch.finfo(x.dtype).max, x.is_same_size(y), torch.is_tensor(x)",
+    "return torch.result_type(x, y), torch.result_type(2, x), x.is_set_to(y), x.get_device(), x.is_neg()",
+    "return x.dense_dim(), x.is_conj(), x.is_inference(), x.is_leaf, x.retains_grad, x._version, x.output_nr",
     "with torch.no_grad():\n    return torch.view_as_real(torch.empty(3, dtype=torch.complex64))",
 ]
 COMPUTING = {

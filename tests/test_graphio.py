@@ -223,7 +223,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_a_function_is_found_again(function):
     loaded = through(call(function, *[X] * (3 if function is operator.setitem else 2)))
     assert list(loaded.graph.nodes)[1].target is function

@@ -1,5 +1,6 @@
 """Two real processes that call in strict alternation, and what frees one of them when the other fails."""
 
+import itertools
 import os
 import signal
 import time
@@ -52,11 +53,12 @@ def graph(name: bytes, pipe: int, work_s=0.0, seen=None) -> calls.Graph:
     return calls.Graph(call, None, None, False, [0], live, [[torch.arange(64.0)]], None, [])
 
 
-def groups(count, length=6, skip=2, keep=None):
-    core = min(os.sched_getaffinity(0))
+def groups(count, turns=2, length=3, keep=None):
+    """Groups of turns of `length` calls each; first one side begins, then the other."""
+    core, starts = min(os.sched_getaffinity(0)), itertools.count()
     return [
-        {"core": core, "set": 0, "skip": skip, "keep": keep,
-         "windows": [[(number * length + i) % 60] for i in range(length)]}
+        {"core": core, "set": 0, "keep": keep, "first": number % 2,
+         "turns": [[[next(starts) % 60] for _ in range(length)] for _ in range(turns)]}
         for number in range(count)
     ]  # fmt: skip
 
@@ -77,21 +79,22 @@ def test_two_processes_call_in_strict_alternation(work_s):
     fd, (out, into) = Turn.create(), os.pipe()
     everywhere, seen = os.sched_getaffinity(0), []
     other = in_another_process(lambda: side(1, b"B", fd, into, groups(5), work_s=3 * work_s))
-    reports, kept = side(0, b"A", fd, into, groups(5, keep=3), seen=seen, work_s=work_s)
+    reports, kept = side(0, b"A", fd, into, groups(5, keep=[1, 0]), seen=seen, work_s=work_s)
     assert ended(other) == 0
     os.close(into)
-    assert os.read(out, 1000) == b"ABBA" * 15
+    begun_by_a, begun_by_b = b"AAABBBBBBAAA", b"BBBAAAAAABBB"
+    assert os.read(out, 1000) == (begun_by_a + begun_by_b) * 2 + begun_by_a
     os.close(out)
     os.close(fd)
     assert os.sched_getaffinity(0) == everywhere
     assert seen == [[float(start + i) for i in range(4)] for start in range(30)]  # fresh before each call
-    assert [len(report["samples"]) for report in reports] == [4] * 5
+    assert [len(report["samples"]) for report in reports] == [6] * 5
     assert [one.copies[0].tolist() for one in kept] == [
         [6 * n + 3 + i + 1.0 for i in range(4)] for n in range(5)
     ]
     for report in reports:
         assert report["held"] >= sum(report["samples"])
-        assert report["without"] >= 4 * 3 * work_s * 1e9  # what the other side took is in it
+        assert report["without"] >= 6 * 3 * work_s * 1e9  # all that the other side took is in it
 
 
 def test_an_abort_frees_the_other_side():
@@ -138,7 +141,7 @@ def test_a_dead_partner_is_waited_for_in_vain_but_not_for_ever(monkeypatch):
     with pytest.raises(TurnLost):
         side(0, b"A", fd, into, groups(5))
     assert ended(other) == -signal.SIGKILL
-    assert os.read(out, 100) == b"A"
+    assert os.read(out, 100) == b"AAA"
     assert os.sched_getaffinity(0) == everywhere
     for one in (fd, out, into):
         os.close(one)

@@ -19,6 +19,7 @@ from wire_server import WireServer
 from passagent import cli
 from passagent.commands import searching
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-planted-0123456789abcdef"
 DOCS = (Path(__file__).parents[1] / "docs" / "models.md").read_text()
 Call = Callable[..., tuple[int, str, str]]

@@ -19,6 +19,7 @@ from passagent.models.types import Message, Reply, Usage
 
 __all__ = ["server"]
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 APIS = {"chat": "openai", "responses": "openai", "anthropic": "anthropic"}
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
 SAID = Said(

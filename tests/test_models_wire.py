@@ -18,6 +18,7 @@ from passagent.models import open_model
 from passagent.models.retry import ContextOverflow, retry_after
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-planted-0123456789abcdef"
 TOOL = ToolSpec(
     "file_editor", "edits", {"type": "object", "properties": {"path": {"type": "string"}}, "required": []}

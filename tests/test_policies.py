@@ -8,39 +8,64 @@ import random
 import statistics
 
 import pytest
+import tiny
 import tiny_search
+from many import Runs, forks, is_in, kill, steps_of  # noqa: F401 (fixture)
+from many import finish as finish_process
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 from test_store import add_node
 
-from passagent.config import SearchConfig
-from passagent.search.islandview import IslandView
+from passagent.agent.prompt import roles
+from passagent.config import SearchConfig, load_config, presets
+from passagent.evaluator.result import Speedup
+from passagent.models.expert.model import ExpertModel
+from passagent.report.summary import run_text
+from passagent.report.tree import tree_text
+from passagent.search.islandview import IslandView, rank
 from passagent.search.policies import policy_of
 from passagent.search.policies.mcts import MAX_CHILDREN
 from passagent.search.rounds import Position
+from passagent.search.setup import new_run, open_session
 from passagent.search.treeview import open_tree, outcome, take_in_own
 from passagent.search.waiting import is_ready
-from passagent.store import archive, episodes, migrations, nodes, tree, workers
+from passagent.store import archive, episodes, migrations, nodes, runs, tree, workers
+from passagent.store.runs import SEEDS
 from passagent.store.tree import TASK
+from passagent.tasks import load_task
 
 
-class Jitter(tiny_search.PacedModel):
-    """Answers after a random time."""
+@pytest.mark.usefixtures("forks")
+def test_two_processes_one_killed_leave_the_tree_of_one(tmp_path):
+    there = Runs(tmp_path, iters=15, islands=3, seed=7, policy="mcts", drafts=2)
+    first = there.start(seconds=0.03)
+    there.wait(lambda held: is_in(held, first) and steps_of(held) > 20)
+    second = there.start("resume", seconds=0.03)
+    there.wait(lambda held: is_in(held, second) and steps_of(held) > 40)
+    kill(first)
+    finish_process(second, there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
 
-    def __init__(self, seed: int) -> None:
+
+class Uneven(tiny_search.PacedModel):
+    """One island's model is slow."""
+
+    def __init__(self, slow: str) -> None:
         super().__init__()
-        self.rng = random.Random(seed)
+        self.slow = f"Your role is {slow}"
 
     async def complete(self, messages, tools):
-        await asyncio.sleep(self.rng.random() ** 4 * 0.03)
+        if self.slow in messages[1]["content"]:
+            await asyncio.sleep(0.1)
         return await super().complete(messages, tools)
 
 
-@pytest.mark.parametrize("policy", ["evolutionary", "mcts", "random"])
+@pytest.mark.parametrize("policy", ["evolutionary", "mcts"])
 def test_the_tree_does_not_depend_on_who_is_faster(store, task, policy):  # noqa: F811
     shapes = []
-    for speed in range(2):
+    for slow in ("fusion", "memory access"):
         session = open_tiny(
-            store, task, model=Jitter(speed), islands=3, iters=12, seed=5, policy=policy, drafts=2
+            store, task, model=Uneven(slow), islands=3, iters=12, seed=5, policy=policy, drafts=2
         )
         finish(session)
         shapes.append(shape(store, session.run.id))
@@ -147,12 +172,14 @@ def test_an_episode_sees_what_is_settled_its_own_last_and_where_the_others_began
 
 
 def test_islands_that_choose_side_by_side_spread(store, task):  # noqa: F811
+    """One place is the best by far, and all islands know it: yet they do not all go there."""
     run = open_tiny(store, task, islands=4, iters=100).run
-    made = [play(store, run, number, None, [1.0 + number / 100])[0] for number in range(1, 5)]
-    for number, parent in zip(range(5, 9), made, strict=True):
-        play(store, run, number, parent, [1.0])
-    starts = [choose(store, run, number, exploration=1.0) for number in range(9, 13)]
-    assert len({start.id if start else None for start in starts}) == 4
+    made = [play(store, run, number, None, [3.0 if number == 1 else 1.0])[0] for number in range(1, 5)]
+    for number in range(5, 9):
+        play(store, run, number, None, [None])
+    starts = [choose(store, run, number, widening=0.2) for number in range(9, 13)]
+    assert starts[0].id == made[0].id  # who chooses first goes there
+    assert len({start.id for start in starts}) >= 3
 
 
 def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
@@ -280,3 +307,89 @@ def light_episode(store, run, number, parent, score):  # noqa: F811
             "score": score,
         },
     )
+
+
+def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):  # noqa: F811
+    task = load_task(tiny.write_task(tmp_path / "seeded"))  # noqa: F811
+    settings = {"islands": 2, "iters": 4, "expert_seeds": 2, "seed": 4, "policy": "greedy", "reuse": False}
+    session = open_tiny(store, task, evaluator=Correct(), **settings)
+    finish(session)
+    run = runs.get_run(store, session.run.id)
+    rows = store.rows("SELECT * FROM episodes WHERE run_id = :run ORDER BY number", {"run": run.id})
+    assert [row["number"] for row in rows] == [-1, 0, 1, 2, 3, 4]
+    assert [row["model"] for row in rows] == ["expert"] * 2 + ["scripted"] * 4
+    first, second = (nodes.of_number(store, run.id, number) for number in (-1, 0))
+    assert first and second and rows[0]["parent_id"] is None
+    assert rows[1]["parent_id"] in {node.id for node in first}
+    assert not {node.canonical_key for node in first} & {node.canonical_key for node in second}
+    # both islands start from the best seed, and the seeds are not counted as episodes
+    best = max([*first, *second], key=rank)
+    assert [row["parent_id"] for row in rows[2:4]] == [best.id, best.id]
+    assert [island.episodes for island in runs.islands(store, run.id)] == [2, 2]
+    assert runs.get_island(store, run.id, SEEDS).role == "seed"
+    assert "Your part is the start" in episodes.conversation(store, rows[0]["id"])[1]["content"]
+    text = run_text(store, run, session.config)
+    assert f"seeds of the expert: {len(first) + len(second)} ok" in text
+    assert "4/4 episodes" in text and "seed" in tree_text(nodes.of_run(store, run.id), best.id)
+
+    # the same again, cut off in the second seed and gone on with
+    again = Correct()
+    again.limit = len(first) + 1
+    cut = open_tiny(store, task, evaluator=again, **settings)
+    with pytest.raises(KeyError):
+        finish(cut)
+    finish(open_tiny(store, task, run=cut.run, evaluator=Correct(), **settings))
+    assert shape(store, cut.run.id) == shape(store, run.id)
+
+    # none for the expert itself, none where none are wanted
+    expert = open_tiny(store, task, model=ExpertModel(), evaluator=Correct(), **(settings | {"iters": 1}))
+    finish(expert)
+    assert episodes.seeds(store, expert.run.id) == 0
+    none = open_tiny(store, task, evaluator=Correct(), **(settings | {"iters": 1, "expert_seeds": 0}))
+    finish(none)
+    assert episodes.seeds(store, none.run.id) == 0
+
+
+class Correct(tiny_search.FastEvaluator):
+    """Finds every candidate correct, until it has judged `limit`; nothing is remembered."""
+
+    limit = -1
+
+    async def evaluate(self, task_path, candidate):
+        if len(self.asked) == self.limit:
+            raise KeyError("a bug")
+        evaluation = await super().evaluate(task_path, candidate)
+        score = 1.0 + tiny_search.share(candidate.key)
+        graph = evaluation.graphs[0].model_copy(
+            update={"status": "ok", "speedup": Speedup(e2e=score), "passes_from_t": -10}
+        )
+        return evaluation.model_copy(update={"status": "ok", "as_score": score, "graphs": [graph]})
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_each_preset_runs(store, task, preset):  # noqa: F811
+    settings = {"search.iters": 5, "search.finalists": 0, "search.expert_seeds": 0}
+    whole = load_config(preset)
+    config = load_config(preset, settings | {"search.drafts": min(2, whole.search.drafts)})
+    assert set(whole.search.roles) <= set(roles())
+    session = open_session(
+        store,
+        new_run(store, task, config),
+        task,
+        config,
+        lambda event: None,
+        tiny_search.PacedModel(),
+        tiny_search.FastEvaluator(),
+        tiny_search.diagnose,
+    )
+    assert finish(session).state == "finished"
+    made = nodes.of_run(store, session.run.id)
+    assert len(made) == 5 * min(2, whole.agent.max_evaluations) and {node.state for node in made} == {"done"}
+
+
+def test_the_presets_are_the_papers_systems():
+    evolve, foundry = (load_config(name).search for name in ("kernel_evolve", "kernel_foundry"))
+    assert (evolve.policy, evolve.drafts, evolve.iters, evolve.expert_seeds) == ("mcts", 10, 50, 0)
+    assert (foundry.policy, foundry.iters, foundry.islands) == ("evolutionary", 30, 3)
+    assert foundry.expert_seeds > 0 and load_config("kernel_foundry").validator.decisive
+    assert load_config("passnet").search.expert_seeds == 0 < load_config().search.expert_seeds

@@ -31,7 +31,9 @@ def context(path: Path, **fields: Any) -> EpisodeContext:
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
-@pytest.mark.parametrize("role", ["general", "fusion", "memory", "launch", "numerics"])
+@pytest.mark.parametrize(
+    "role", ["general", "fusion", "memory", "launch", "parameters", "numerics", "algorithm", "seed"]
+)
 def test_every_role_and_target_composes(tmp_path: Path, target: str, role: str) -> None:
     system, user = compose(context(write_task(tmp_path / "t"), target=target, role=role))
     assert (system["role"], user["role"]) == ("system", "user")

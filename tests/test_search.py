@@ -19,6 +19,7 @@ from passagent.models.scripted import ScriptedModel, calling
 from passagent.report.summary import run_text
 from passagent.search import candidates, stop
 from passagent.search.controller import Outcome, search
+from passagent.search.gain import expected_per_hour, gains_after
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant, why_none
 from passagent.search.pairing import interval, standing
@@ -52,7 +53,9 @@ def task(tmp_path):
 
 
 def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=None, **settings) -> Session:
-    values = {"search.finalists": 0} | {f"search.{name}": value for name, value in settings.items()}
+    values = {"search.finalists": 0, "search.expert_seeds": 0} | {
+        f"search.{name}": value for name, value in settings.items()
+    }
     config = load_config(None, values)
     run = run or new_run(store, task, config)
     return open_session(
@@ -224,9 +227,42 @@ def test_stopping_rules_compose():
     assert stop.rules_of(SearchConfig(iters=9, max_evaluations=8))(progress) == "8 evaluations are made"
 
 
+def test_stagnation_and_expected_gain_are_rules():
+    stale = stop.Progress(9, 8, 100, 5.0, 1.5, stagnant=6, gain_per_hour=0.015)
+    assert stop.stagnation(7, 0.01)(stale) is None
+    assert stop.stagnation(6, 0.01)(stale) == "6 episodes went by without a gain of 1.00%"
+    assert stop.until(0.01)(stale) is None
+    assert stop.until(0.02)(stale) == "an hour more is expected to gain 1.50%, less than 2.00%"
+    assert stop.until(0.02)(stop.Progress(9, 8, 100, 5.0, 1.5)) is None  # nothing is known yet
+    assert stop.rules_of(SearchConfig(iters=99, max_stagnation=6))(stale) and not stop.rules_of(
+        SearchConfig(iters=99, max_stagnation=7, until=0.001)
+    )(stale)
+
+
+def test_what_an_hour_is_expected_to_gain():
+    gains, best = None, 1.0
+    for number in range(1, 33):
+        # a steady 1% in each 36 s: 100 gains an hour
+        best *= 1.01
+        gains = gains_after(gains, "run", None, best, 36.0 * number, 0.02)
+        expected = expected_per_hour(gains)
+        assert (expected is None) == (number < 16)
+    assert expected == pytest.approx(1.01**100 - 1)
+    assert gains.stagnant <= 1  # two gains of 1% are one of 2%
+    for number in range(33, 41):  # a half-life without any gain
+        gains = gains_after(gains, "run", None, 1.0, 36.0 * number, 0.02)
+    assert math.log1p(expected_per_hour(gains)) == pytest.approx(math.log1p(expected) / 2, rel=0.1)
+    assert 8 <= gains.stagnant <= 9
+    first = gains_after(None, "run", 1.5, 1.4, 10.0, 0.01)  # the seeds were better
+    assert (first.gain, first.stagnant, first.best_as) == (0.0, 1, 1.5)
+    assert gains_after(None, "run", None, 0.8, 10.0, 0.01).gain == 0.0
+    assert gains_after(None, "run", None, 1.2, 10.0, 0.01).gain == pytest.approx(math.log(1.2))
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
+        ({"max_stagnation": 2}, "2 episodes went by without a gain of 1.00%"),
         ({"max_evaluations": 5}, "5 evaluations are made"),
         ({"max_tokens": 30}, "30 tokens are used"),
         ({"target_as": 0.6}, "the target AS 0.6 is reached"),

@@ -182,7 +182,7 @@ class Scripted:
         return [int(self.per_call_ns * math.exp(self.random.normal(0, 0.01))) for _ in range(count)]
 
     def report(self, group):
-        times = self.times(len(group["windows"]) - group["skip"])
+        times = self.times(sum(map(len, group["turns"])))
         return {"samples": times, "held": sum(times), "without": sum(times)}
 
 
@@ -296,26 +296,34 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
     assert {message["side"] for message in sides["eager"]} == {0}
     assert {message["side"] for message in sides["candidate"]} == {1}
     everywhere = os.sched_getaffinity(0)
-    cores = []
+    cores, beginners = [], []
     for theirs, mine in zip(sides["eager"], sides["candidate"], strict=True):
         assert [g["keep"] for g in theirs["groups"]] == [None] * len(theirs["groups"])
         assert [g | {"keep": None} for g in mine["groups"]] == theirs["groups"]
         assert 0 < len(mine["groups"]) <= timing.SERIES
         kept = [g for g in mine["groups"] if g["keep"] is not None]
         assert 0 < len(kept) <= SETS  # as many as there is room for
-        assert all(g["skip"] <= g["keep"] < len(g["windows"]) for g in kept)
+        for group in kept:
+            place, position = group["keep"]
+            assert group["skips"][place] <= position < len(group["turns"][place])
         for group in mine["groups"]:
             cores.append(group["core"])
-            # Each side goes first as often as the other, also in what is measured.
-            assert (len(group["windows"]) % 2, group["skip"] % 2) == (0, 0)
-            assert len(group["windows"]) > group["skip"]
-            assert len({windows[1] for windows in group["windows"]}) == 1
+            beginners.append(group["first"])
+            assert len(group["turns"]) % 2 == 0  # each side goes first as often as the other
+            assert all(len(t) > skip for t, skip in zip(group["turns"], group["skips"], strict=True))
+            assert len({windows[1] for turn in group["turns"] for windows in turn}) == 1
             assert group["set"] in range(1, SETS)
+    assert set(beginners) == {0, 1}
     assert set(cores) == everywhere
     for start in range(0, len(cores) - len(everywhere) + 1, len(everywhere)):
         assert set(cores[start : start + len(everywhere)]) == everywhere
     assert len(verified) == sum(g["keep"] is not None for m in sides["candidate"] for g in m["groups"])
-    assert all(kept["windows"][kept["keep"]] == windows for _, windows, kept in verified)
+    for _, windows, kept in verified:
+        place, position = kept["keep"]
+        assert kept["turns"][place][position] == windows
+    longest = timing.TURNS * timing.MEASURED
+    for block in measured.compiled.blocks:
+        assert longest - timing.MEASURED < len(block) <= longest
     assert len(measured.eager.blocks) == len(measured.compiled.blocks)
     assert len(measured.compiled.device) == len(measured.eager.device) > 0
 
@@ -327,8 +335,10 @@ def test_groups_of_slow_calls_are_even_too(per_call_ns):
     sides = [Scripted(name, log, per_call_ns=per_call_ns) for name in ("candidate", "eager")]
     measure(*sides, reference(), lambda *_: None, lambda: None, config)
     groups = [g for _, message in log if message["op"] == "lockstep" for g in message["groups"]]
-    assert {len(group["windows"]) % 2 for group in groups} == {0}
-    assert all(2 <= len(group["windows"]) - group["skip"] <= timing.GROUP for group in groups)
+    assert {len(group["turns"]) % 2 for group in groups} == {0}
+    if per_call_ns > 10**6:
+        assert all(group["skips"] == [0] * len(group["turns"]) for group in groups)
+        assert all(2 <= len(group["turns"]) <= timing.TURNS for group in groups)
 
 
 class Waiting(Scripted):

@@ -243,7 +243,7 @@ class Judge(ScriptedModel):
 
 def judged_session(store, task, judge, run=None, decisive=False, **settings):  # noqa: F811
     """A tiny search with a validator."""
-    search_settings = {"islands": 2, "iters": 8, "seed": 3, "finalists": 0} | settings
+    search_settings = {"islands": 2, "iters": 8, "seed": 3, "finalists": 0, "expert_seeds": 0} | settings
     values = {f"search.{name}": value for name, value in search_settings.items()}
     config = load_config(None, values | {"validator.model": "openai/judge", "validator.decisive": decisive})
     session = open_tiny(store, task, run=run or new_run(store, task, config))

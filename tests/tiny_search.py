@@ -76,10 +76,10 @@ class FastEvaluator:
 
 def judge(candidate: Candidate) -> Evaluation:
     """The evaluation that a candidate's text leads to."""
-    words = re.search(r'WORDS = "(.*)"', candidate.files["Fused.py"])
-    assert words
-    is_ok = share("status", words.group(1)) > 0.25
-    score = 0.5 + 2 * share("score", words.group(1)) if is_ok else 0.1
+    found = re.search(r'WORDS = "(.*)"', candidate.files.get("Fused.py", ""))
+    words = found.group(1) if found else candidate.key  # of another model than `reply`
+    is_ok = share("status", words) > 0.25
+    score = 0.5 + 2 * share("score", words) if is_ok else 0.1
     speedup = Speedup(e2e=score) if is_ok else None
     graph = GraphResult(
         name="g",
@@ -145,7 +145,7 @@ def parts(seconds: float = 0.0):  # type: ignore[no-untyped-def]
 
 def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
     """The settings of a tiny run."""
-    fixed = {"search.stagnation": 1, "search.finalists": 0}
+    fixed = {"search.stagnation": 1, "search.finalists": 0, "search.expert_seeds": 0}
     return fixed | {"search.iters": iters, "search.islands": islands, "search.seed": seed}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from passagent import __version__
+from passagent.bench.authored import PASSES, expert_version, first_pass
 from passagent.bench.results import Results, Row
 from passagent.config import Config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
@@ -27,7 +28,7 @@ from passagent.tasks import Task
 
 log = logging.getLogger("passagent.bench")
 
-EAGER, PASS_DIR, RUN = "eager", "pass_dir", "run"
+EAGER, EXPERT, PASS_DIR, RUN = "eager", "expert", "pass_dir", "run"
 NO_PASSES = Candidate({MANIFEST: "[]"})
 """What stands for passes that are not there: judged like any other, it does not load."""
 
@@ -39,8 +40,10 @@ class Work:
     task: Task
     compiler: str
     subject: Candidate | Compiler | None
-    """None: what a search finds."""
+    """None: what a search finds, or what the expert writes."""
     subject_key: str
+    searched: bool = False
+    """A search goes before it."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -69,18 +72,23 @@ class Watch(Protocol):
 
 
 def plan(
-    tasks: Iterable[Task], compilers: Iterable[str], config: Config, pass_dirs: Path | None
+    tasks: Iterable[Task],
+    compilers: Iterable[str],
+    config: Config,
+    pass_dirs: Path | None,
+    expert_searches: bool = False,
 ) -> list[Work]:
     """Every measurement of the benchmark, each once, in order.
 
     pass_dirs: the passes of task NAME are in `pass_dirs/NAME`; default: in its own `pass_dir`.
+    expert_searches: the expert is measured after a search and not with its first pass.
     Raises UsageError if no task has passes and `pass_dir` is asked for.
     """
     chosen = list(dict.fromkeys(compilers))
     works: dict[tuple[str, ...], Work] = {}
     for task in tasks:
         for compiler in chosen:
-            work = _work(task, compiler, config, pass_dirs)
+            work = _work(task, compiler, config, pass_dirs, expert_searches)
             works.setdefault(work.key, work)
     of_passes = [work for work in works.values() if work.compiler == PASS_DIR]
     if of_passes and all(work.subject is NO_PASSES for work in of_passes):
@@ -91,16 +99,18 @@ def plan(
     return list(works.values())
 
 
-def _work(task: Task, compiler: str, config: Config, pass_dirs: Path | None) -> Work:
+def _work(task: Task, compiler: str, config: Config, pass_dirs: Path | None, expert_searches: bool) -> Work:
     if compiler == PASS_DIR:
         path = _pass_dir(task, pass_dirs)
         has_passes = path.is_dir() and any(path.rglob("*.py"))
         candidate = Candidate.from_dir(path) if has_passes else NO_PASSES
         return Work(task, compiler, candidate, candidate.key)
-    if compiler == RUN:
+    if compiler == EXPERT and not expert_searches:
+        return Work(task, compiler, None, expert_version())
+    if compiler in {RUN, EXPERT}:
         settings = config.model_dump(mode="json", exclude={"evaluator"}) | {"version": __version__}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        return Work(task, compiler, None, digest)
+        return Work(task, compiler, None, digest, searched=True)
     subject: Compiler = "eager" if compiler == EAGER else "inductor"
     return Work(task, compiler, subject, subject)
 
@@ -148,13 +158,20 @@ async def _measure(
         at=now(),
     )
     try:
-        subject = work.subject
-        if subject is None:
+        subject: Candidate | Compiler
+        if work.searched:
             from passagent.bench.searched import best_of_search
 
+            settings = _with_expert(config) if compiler == EXPERT else config
             with Store.open(searches) as store:
-                row.run, found = await best_of_search(store, work.task, config, pool, watch.search)
+                row.run, found = await best_of_search(store, work.task, settings, pool, watch.search)
             subject = found or NO_PASSES
+        elif work.subject is None:
+            written = await asyncio.to_thread(first_pass, work.task, config.evaluator.device)
+            written.write(searches.parent / PASSES / name)
+            subject = written
+        else:
+            subject = work.subject
         evaluation = await _evaluate(pool, work.task, subject, watch)
     except UsageError:
         raise
@@ -167,6 +184,11 @@ async def _measure(
         row.evaluation, row.error = evaluation, _why_not_counted(evaluation)
     row.at = now()
     return row
+
+
+def _with_expert(config: Config) -> Config:
+    model = config.model.model_copy(update={"name": EXPERT})
+    return config.model_copy(update={"model": model})
 
 
 async def _evaluate(

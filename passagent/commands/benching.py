@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from passagent.bench.measure import NO_PASSES, PASS_DIR, RUN, Work, measure, plan
+from passagent.bench.measure import EXPERT, NO_PASSES, PASS_DIR, RUN, Work, measure, plan
 from passagent.bench.results import SEARCHES, Results, Row, identity, open_results
 from passagent.bench.summary import Summary, summarise
 from passagent.bench.tasklist import find_tasks
@@ -40,6 +40,8 @@ class Request:
     compilers: list[str]
     preset: str | None
     settings: dict[str, Any]
+    iters: int | None = None
+    """Episodes of each search; 0 or None: the expert is measured with its first pass."""
     pass_dirs: str | None = None
     root: str | None = None
     out: str | None = None
@@ -64,7 +66,9 @@ def bench(request: Request) -> None:
 
     Raises PassagentError if a task could not be measured (after the table), Interrupted after Ctrl-C.
     """
-    config = load_config(request.preset, request.settings)
+    searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
+    given = {"search.iters": request.iters} if searches and request.iters is not None else {}
+    config = load_config(request.preset, request.settings | given)
     find_devices(config.evaluator.device)
     if request.plots:
         from passagent.report.curves import check_matplotlib
@@ -73,7 +77,8 @@ def bench(request: Request) -> None:
     if RUN in request.compilers:
         _check_model(config)
     tasks, broken = _load(find_tasks(request.tasks, request.root))
-    works = plan(tasks, request.compilers, config, Path(request.pass_dirs) if request.pass_dirs else None)
+    pass_dirs = Path(request.pass_dirs) if request.pass_dirs else None
+    works = plan(tasks, request.compilers, config, pass_dirs, expert_searches=bool(request.iters))
     directory = Path(request.out) if request.out else _default_out(request.tasks, config)
     with (
         open_results(directory, identity(config.evaluator), request.fresh) as results,

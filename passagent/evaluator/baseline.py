@@ -91,41 +91,6 @@ class Reference:
         self.arena.close()
 
 
-class Twin:
-    """Eager's side of the timing: a worker as young as the candidate's, with the same past.
-
-    The baseline's own worker has run Dynamo and grown old: calls take a per cent or two longer in it.
-    """
-
-    def __init__(self, worker: Worker, config: EvaluatorConfig) -> None:
-        self.worker, self._timeout_s = worker, config.timeout_s
-        self.ask(load_request(None, config), self._timeout_s)
-
-    def take(self, reference: Reference) -> None:
-        """Have the worker load the subgraph."""
-        outputs = Arena.create(reference.room())
-        try:
-            self.ask(reference.request(outputs), self._timeout_s, (reference.arena.fd, outputs.fd))
-        finally:
-            outputs.close()
-
-    def release(self, reference: Reference) -> None:
-        """Forget the subgraph."""
-        self.ask({"op": "release", "ids": [reference.name]}, self._timeout_s)
-
-    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
-        """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before."""
-        try:
-            answer = self.worker.ask(message, timeout_s, fds)
-        except (WorkerDied, WorkerTimeout) as error:
-            raise InfrastructureError(f"eager's worker was lost: {error}") from error
-        if "error" in answer.message:
-            raise InfrastructureError(
-                f"eager fails where it ran before: {answer.message['error']['message']}"
-            )
-        return answer
-
-
 class Baseline:
     """The trusted worker of a referee; started at first use, started again if it is lost."""
 

@@ -1,6 +1,7 @@
 """The referee's side of building kernels: a sandboxed worker runs no compiler, it asks for what it needs.
 
-What is compiled is a candidate's (C++, CUDA, PTX) or Triton's own (its launchers, its driver module). Of a
+What is compiled is a candidate's (C++, CUDA, PTX), ours (launch.c) or Triton's own (its launchers, its driver
+module). Of a
 request only sources and a few checked words count: no path and no free option of a worker's is used, and of
 Triton's own C code the worker sends only from which types it is made; the code is generated here. What comes
 out is never loaded here. It is kept by content, shared over candidates, and handed back as bytes.
@@ -22,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from passagent.errors import InfrastructureError
-from passagent.kernels import build, build_cuda, toolchain
+from passagent.kernels import build, build_cuda, launch, toolchain
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 
 MAX_OBJECT = 11 << 20
@@ -44,6 +45,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     builders: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "cpp": _cpp,
         "cuda": _cuda,
+        "launch": _launch,
         "ptxas": _ptxas,
         "launcher": _launcher,
         "cuda_utils": _cuda_utils,
@@ -67,6 +69,10 @@ def _cpp(request: dict[str, Any]) -> dict[str, Any]:
 def _cuda(request: dict[str, Any]) -> dict[str, Any]:
     source, name, signature = _kernel(request)
     return _object(build_cuda.build(source, name, signature, str(request["arch"])).read_bytes())
+
+
+def _launch(request: dict[str, Any]) -> dict[str, Any]:
+    return _object(launch.build().read_bytes())
 
 
 def _kernel(request: dict[str, Any]) -> tuple[str, str, build.Signature]:

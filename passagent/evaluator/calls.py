@@ -122,50 +122,55 @@ def lockstep(
 ) -> tuple[list[dict[str, Any]], list[Kept]]:
     """Calls in turn with the other side: A B, B A, A B, ..., both on one core, another one for each group.
 
+    The side that a group names as its `first` begins; sides are 0 and 1.
+
     What a call takes differs by a few per cent between cores and between processes on different cores, and
-    from one millisecond to the next; two calls in a row on the same core see the same. Each group's first
-    `skip` calls are not measured. Returns for each group the times (`samples`), how long the side held the
-    turn and was without it (`held`, `without`), ns; and what the groups' `keep` calls returned.
+    from one millisecond to the next. A turn is a few calls, as the first one after the other side's finds
+    cold caches. `turns` of a group holds for each of its turns the windows of the calls. Returns for each
+    group the times of all calls (`samples`), how long the side held the turn and how long the other one did
+    (`held`, `without`), ns; and what the groups' calls `keep` (turn, call) returned.
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     opened, closed = graph.around()
     reports, kept = [], []
     everywhere = os.sched_getaffinity(0)
-    number = 0
+    begun = _clock()
+    taken = 1
+    if side == 0:
+        turn.give()  # from here on its clock sees all of the other side's turns
     try:
         for group in groups:
             os.sched_setaffinity(0, {group["core"]})
             refresh = graph.refresher(group["set"], often)
             samples: list[int] = []
-            held = without = 0
-            left = 0
-            for position, window in enumerate(group["windows"]):
-                turn.wait(2 * number + (side ^ (number & 1)))
+            held = 0
+            for place, windows in enumerate(group["turns"]):
+                turn.wait(taken + (side ^ group["first"] ^ (place & 1)))
                 got = _clock()
+                for position, window in enumerate(windows):
+                    out = None
+                    if place == 0 and position == 0:
+                        refresh_all(graph, group["set"], window)
+                    else:
+                        refresh(window)
+                    opened()
+                    wait()
+                    start = _clock()
+                    out = call(*args)
+                    wait()
+                    samples.append(_clock() - start)
+                    closed()
+                    if [place, position] == group["keep"]:
+                        kept.append(keep_call(graph, out, group["set"], window))
                 out = None
-                if position == 0:
-                    refresh_all(graph, group["set"], window)
-                else:
-                    refresh(window)
-                opened()
-                wait()
-                start = _clock()
-                out = call(*args)
-                wait()
-                took = _clock() - start
-                closed()
-                if position == group["keep"]:
-                    kept.append(keep_call(graph, out, group["set"], window))
-                if position >= group["skip"]:
-                    samples.append(took)
-                    without += got - left
-                number += 1
-                left = _clock()
-                if position >= group["skip"]:
-                    held += left - got
+                held += _clock() - got
+                taken += 2
                 turn.give()
-            reports.append({"samples": samples, "held": held, "without": without})
+            turn.wait(taken)
+            ended = _clock()
+            reports.append({"samples": samples, "held": held, "without": ended - begun - held})
+            begun = ended
     finally:
         os.sched_setaffinity(0, everywhere)
     return reports, kept

@@ -33,8 +33,12 @@ def worker_threads(wanted: int | None) -> int:
     return wanted or max(1, len(os.sched_getaffinity(0)) - 1)
 
 
-def worker_environment(scratch: Path, threads: int) -> dict[str, str]:
-    """The environment of a candidate, from an allow-list: no key and no token of the parent is in it."""
+def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, str]:
+    """The environment of a candidate, from an allow-list: no key and no token of the parent is in it.
+
+    Workers of the CPU see no GPU: Dynamo asks every GPU in sight for its random state, and a zygote that has
+    asked cannot fork a worker that asks again.
+    """
     kept = {name: value for name, value in os.environ.items() if name in _ALLOWED}
     # Freed memory stays with the process, on both sides: no page faults for what glibc would give back and
     # ask for again at every call.
@@ -53,6 +57,8 @@ def worker_environment(scratch: Path, threads: int) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "TRITON_DISABLE_LINE_INFO": "1",  # paths in it would make each worker's PTX another one
     }
+    if device == "cpu":
+        fixed["CUDA_VISIBLE_DEVICES"] = ""
     return kept | {name: str(path) for name, path in private.items()} | fixed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import secrets
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +13,15 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import score
-from passagent.evaluator.baseline import EXTREME, SETS, Baseline, Reference, Twin, load_request, run_request
+from passagent.evaluator.baseline import EXTREME, SETS, Baseline, Reference, load_request, run_request
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import Comparison, compare
 from passagent.evaluator.exactness import Expected, Fact, as_exact, exactness, extreme_problem
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
-from passagent.evaluator.timing import TimedCallError, measure, measure_passbench
+from passagent.evaluator.timing import TimedCallError, Timing, measure, measure_passbench, together
+from passagent.evaluator.twin import Twin, Twins
 from passagent.evaluator.verdict import Failed, Refused, blank, fill_times, raise_for
 from passagent.tasks.reader import Subgraph, Task
 
@@ -28,12 +30,17 @@ Subject = Candidate | Compiler
 NewWorker = Callable[[Subject, bool], Worker]
 """A worker for the subject; the flag: one that runs Triton kernels in the interpreter."""
 
+PAIRS = 2
+"""Pairs of workers that time a candidate, one after the other: what two workers differ by averages out."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
 
 
 class Judging:
-    """One evaluation: a worker serves all subgraphs unless it dies."""
+    """One evaluation: a worker serves all subgraphs unless it dies.
+
+    `quiet` is held while calls are timed: who holds it, makes no noise.
+    """
 
     def __init__(
         self,
@@ -42,9 +49,11 @@ class Judging:
         config: EvaluatorConfig,
         baseline: Baseline,
         new_worker: NewWorker,
+        twins: Twins,
+        quiet: threading.Lock,
     ) -> None:
         self.task, self.subject, self.config = task, subject, config
-        self.baseline, self.new_worker = baseline, new_worker
+        self.baseline, self.new_worker, self.twins, self.quiet = baseline, new_worker, twins, quiet
         self.interpreter = (
             self.config.device == "cpu" and isinstance(subject, Candidate) and uses_triton(subject)
         )
@@ -57,27 +66,46 @@ class Judging:
         self._worker: Worker | None = None
         self._twin: Twin | None = None
         self._deaths = 0
+        self._timings: dict[str, list[Timing]] = {}
+        # What Dynamo compiles is compiled once: that takes longer than measuring.
+        self.pairs = PAIRS if self.dispatch == "direct" else 1
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
         try:
             for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
                 self._guarded(subgraph, result, self._check)
-            right = any(result.status == "ok" for result in self.graphs)
-            for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
-                if result.passes_from_t is None or self.interpreter:
-                    continue
-                if right:
-                    self._guarded(subgraph, result, self._time)
-                else:
-                    result.not_timed = "no subgraph is right"
+            if not self.interpreter:
+                self._time_all()
         except Refused as refused:
             self.violations += refused.violations
             self.refuse_all()
         finally:
-            for worker in [self._worker, self._twin.worker if self._twin is not None else None]:
-                if worker is not None:
-                    worker.kill()
+            self._end_worker()
+
+    def _time_all(self) -> None:
+        """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
+        if not any(result.status == "ok" for result in self.graphs):
+            for result in self.graphs:
+                if result.passes_from_t is not None:
+                    result.not_timed = "no subgraph is right"
+            return
+        for pair in range(self.pairs):
+            if pair:
+                self._end_worker()
+            self._twin = self.twins.get(pair, self.task.key)
+            for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
+                if result.passes_from_t is not None:
+                    self._guarded(subgraph, result, self._time)
+        for result in self.graphs:
+            if result.passes_from_t is not None:
+                timings = self._timings[result.name]
+                fill_times(result, timings[0] if self.passbench else together(timings, self.config))
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
 
     def refuse_all(self) -> None:
         """A candidate that breaks a rule on one subgraph is refused on all of them."""
@@ -263,14 +291,15 @@ class Judging:
                 raise Failed("wrong_result", f"a timed call differs from eager: {what}")
 
         side = _Watched(worker)
-        if self._twin is None:
-            self._twin = Twin(self.new_worker(self.subject, False), self.config)
+        assert self._twin is not None
         self._twin.take(reference)
         try:
-            if self.passbench:
-                timing = measure_passbench(side, self._twin, reference, self.config)
-            else:
-                timing = measure(side, self._twin, reference, verify, surprise, self.config)
+            with self.quiet:
+                if self.passbench:
+                    timing = measure_passbench(side, self._twin, reference, self.config)
+                else:
+                    timing = measure(side, self._twin, reference, verify, surprise, self._part())
+            if not self.passbench:
                 surprise()
                 if isinstance(self.subject, Candidate):
                     self._ask(worker, {"op": "held"})
@@ -280,11 +309,21 @@ class Judging:
         finally:
             outputs.close()
         self._ask(worker, {"op": "release", "ids": [reference.name]})
-        self._twin.release(reference)
         if timing.clock_disagrees and isinstance(self.subject, Candidate):
             message = "its own times do not add up to the time that passed; leave the clock alone"
             raise Refused([Violation(rule="clock", file="", line=0, message=message)])
-        fill_times(result, timing)
+        self._timings.setdefault(result.name, []).append(timing)
+
+    def _part(self) -> EvaluatorConfig:
+        """The settings of one pair of workers: its part of the calls."""
+        config = self.config
+        return config.model_copy(
+            update={
+                "budget_s": config.budget_s / self.pairs,
+                "trials": max(1, config.trials // self.pairs),
+                "max_trials": max(1, config.max_trials // self.pairs),
+            }
+        )
 
 
 class _Watched:

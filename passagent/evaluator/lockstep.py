@@ -30,9 +30,9 @@ class Turn:
         return fd
 
     def wait(self, number: int) -> None:
-        """Return when `number` turns were taken. Raises TurnLost."""
+        """Return when at least `number` turns were taken. Raises TurnLost."""
         count, give_way, spins, deadline = self._count, os.sched_yield, 0, 0.0
-        while count[0] != number:
+        while count[0] < number:
             give_way()
             spins += 1
             if spins % _SPINS == 0:

@@ -118,7 +118,7 @@ class Zygote:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "passagent.evaluator.zygote", str(theirs.fileno()), self._device],
                 pass_fds=[theirs.fileno()],
-                env=worker_environment(self._scratch, self._threads) | self._extra | import_path(),
+                env=self._environment(self._scratch) | import_path(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -155,7 +155,7 @@ class Zygote:
         limits = replace(LIMITS, memory=int(memory_gb * 2**30) if memory_gb else 0)
         request = {
             "op": "fork",
-            "env": worker_environment(scratch, self._threads) | self._extra,
+            "env": self._environment(scratch),
             "limits": asdict(limits),
             "sandboxed": sandboxed,
         }
@@ -166,6 +166,9 @@ class Zygote:
             ours.close()
             raise InfrastructureError(str(reply["error"]) + last_line(_tail(scratch / "log")))
         return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
+
+    def _environment(self, scratch: Path) -> dict[str, str]:
+        return worker_environment(scratch, self._threads, self._device) | self._extra
 
     def ending(self, pid: int) -> Ending | None:
         """How a worker ended; None if it does not end within a second, or the zygote is lost."""

@@ -9,6 +9,7 @@ but its outputs and its clock, and the clock is audited. `Referee.evaluate` retu
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,15 +21,16 @@ from passagent.evaluator.devices import find_device
 from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.guards import static
 from passagent.evaluator.health import device_state
-from passagent.evaluator.judging import Judging, Subject
+from passagent.evaluator.judging import PAIRS, Judging, Subject
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.twin import Twins
 from passagent.evaluator.verdict import conclude
 from passagent.kernels import build
 from passagent.tasks.reader import Task
 
-_SPARES = 2
-"""Workers made ahead: an evaluation takes one for the candidate and one for eager."""
+_SPARES = PAIRS + 1
+"""Workers made ahead: for the candidate, and for eager once in a while."""
 
 
 class Referee:
@@ -42,7 +44,9 @@ class Referee:
         self._interpreter: Zygote | None = None
         self._baseline = Baseline(self._zygote, self.config)
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
+        self._quiet = threading.Lock()
         self._spares: deque[Future[Worker]] = deque()
+        self._twins = Twins(self._spare, self.config)
         if self.config.device == "cpu":
             self._ahead.submit(
                 build.prepare
@@ -67,7 +71,7 @@ class Referee:
 
         Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does.
         """
-        judging = Judging(task, subject, self.config, self._baseline, self._worker)
+        judging = Judging(task, subject, self.config, self._baseline, self._worker, self._twins, self._quiet)
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
             judging.violations += static.inspect(subject, self.config.host_extensions)
@@ -92,21 +96,29 @@ class Referee:
         return evaluation
 
     def _worker(self, subject: Subject, interpreter: bool) -> Worker:
-        """A worker for `subject`: a spare one if it is of the kind, and new spares are made meanwhile."""
+        """A worker for `subject`: a spare one if it is of the kind."""
         if subject == "inductor" or (isinstance(subject, Candidate) and self.config.host_extensions):
             return self._zygote.fork(None, sandboxed=False)  # they run compilers themselves
         if interpreter:
             if self._interpreter is None:
                 self._interpreter = Zygote(self.config.device, self._threads, interpreter=True)
             return self._interpreter.fork(self.config.memory_gb)
+        return self._spare()
+
+    def _spare(self) -> Worker:
+        """A worker made ahead; new ones are made meanwhile."""
         ready = self._spares.popleft() if self._spares else None
         worker = ready.result() if ready is not None and ready.exception() is None else self._fork()
         if not worker.is_alive():
             worker.kill()
             worker = self._fork()
         while len(self._spares) < _SPARES:
-            self._spares.append(self._ahead.submit(self._fork))
+            self._spares.append(self._ahead.submit(self._fork_in_quiet))
         return worker
+
+    def _fork_in_quiet(self) -> Worker:
+        with self._quiet:
+            return self._fork()
 
     def _fork(self) -> Worker:
         """A worker for the next candidate, its device's context made."""

@@ -157,6 +157,8 @@ class GraphResult(BaseModel):
     trials: int = 0
     blocks: list[int] = Field(default_factory=list)
     """Calls of each block: the two sides' samples are paired block by block."""
+    pairs: list[int] = Field(default_factory=list)
+    """Blocks that each pair of workers made; their measurements are averaged."""
     unstable: bool = False
     """The interval of the speedup stayed wider than asked for after every re-measurement."""
     nodes_before: int = 0

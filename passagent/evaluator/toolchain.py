@@ -1,6 +1,6 @@
 """The worker's side of building kernels: what would run a compiler asks the referee instead.
 
-`cpp_kernel` and `cuda_kernel` have a place for their builder, and Triton one for the C compiler of its
+The kernels of passagent have a place for their builder, and Triton one for the C compiler of its
 launchers. Triton starts ptxas itself; its compiler module is given a `subprocess` that asks.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from passagent.kernels import cpp, cuda
+from passagent.kernels import cpp, cuda, launch
 from passagent.kernels.build import Signature
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 
@@ -67,6 +67,7 @@ def install(ask: Ask) -> None:
         return _kept(folder, _object(ask(request)))
 
     cpp._builder[0], cuda._builder[0] = build_cpp, build_cuda
+    launch._builder[0] = lambda: _kept(folder, _object(ask({"kind": "launch"})))
     if "triton" in sys.modules:
         _install_triton(ask)
 

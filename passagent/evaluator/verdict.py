@@ -78,6 +78,7 @@ def fill_times(result: GraphResult, timing: Timing) -> None:
     result.eager_samples_ms = [n / 1e6 for n in eager.e2e]
     result.compiled_samples_ms = [n / 1e6 for n in compiled.e2e]
     result.blocks = [len(block) for block in compiled.blocks]
+    result.pairs = timing.pairs
     result.trials, result.unstable = len(compiled.e2e), timing.unstable
 
 
@@ -130,7 +131,8 @@ def conclude(
             "trials": config.trials,
             "max_trials": config.max_trials,
             "budget_s": config.budget_s,
-            "order": "candidate, then eager" if passbench else "blocks of both sides in turn",
+            "order": "candidate, then eager" if passbench else "both sides in turn",
+            "pairs_of_workers": max((len(graph.pairs) for graph in graphs), default=0),
             "values": "one set" if passbench else "fresh for every call",
             "l2": "warm: inputs are written just before the call",
             "interval": "bootstrap over pairs of blocks, 95%",

@@ -25,7 +25,7 @@ from passagent.evaluator.explain import explain
 from passagent.evaluator.guards import gate
 from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.kept import Kept
-from passagent.evaluator.lockstep import Turn
+from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.passes import PACKAGE, LoadedPass, load_passes
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
@@ -233,12 +233,19 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
 
 
 def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Timed calls in turn with the other side's worker; outputs of the groups' kept calls are handed back."""
+    """Timed calls in turn with the other side's worker; outputs of the groups' kept calls are handed back.
+
+    `ended_early`: the other side gave up, and is to blame.
+    """
     graph = state.graphs[message["id"]]
     turn = Turn(fds[0])
     try:
         with calls.no_collection():
             groups, kept = calls.lockstep(graph, message["groups"], message["often"], message["side"], turn)
+    except TurnLost:
+        turn.abort()
+        graph.outputs.reset()
+        return {"ended_early": True}
     except BaseException:
         turn.abort()
         raise

@@ -79,9 +79,9 @@ def build(source: str, name: str, signature: Signature) -> Path:
 
 
 def _program(source: str, name: str, signature: Signature) -> str:
-    parameters = ", ".join(f"{ctype} a{i}" for i, ctype in enumerate(signature.types))
-    arguments = ", ".join(f"a{i}" for i in range(len(signature.types)))
-    entry = f'extern "C" __attribute__((visibility("default"))) void passagent_entry({parameters})'
+    """The source and its entry, which is given an array of pointers to the arguments."""
+    arguments = ", ".join(f"*({ctype}*)given[{i}]" for i, ctype in enumerate(signature.types))
+    entry = 'extern "C" __attribute__((visibility("default"))) void passagent_entry(void** given)'
     return f'#line 1 "{name}.cpp"\n{source}\n#line 1 "call of {name}"\n{entry} {{ {name}({arguments}); }}\n'
 
 

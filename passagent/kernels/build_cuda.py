@@ -1,7 +1,6 @@
 """Compile CUDA kernels with NVRTC, cached by content. Runs on the trusted side: a candidate only asks for it.
 
-What comes out is one shared object: the kernel's machine code for a device, and a launch function for the
-call's argument types. The author's code is device code only; what it can do is read from the PTX and the
+What comes out is the kernel's machine code for a device and what its parameters are. The author's code is device code only; what it can do is read from the PTX and the
 machine code that the compiler made of it: no memory that outlives a launch, no calls, no clocks.
 """
 
@@ -10,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -44,7 +43,7 @@ def check_source(source: str) -> None:
 
 
 def build(source: str, name: str, signature: Signature, arch: str) -> Path:
-    """The shared object of kernel `name` for `signature` and devices of `arch`, such as sm_90; cached.
+    """The file of kernel `name` for `signature` and devices of `arch`, such as sm_90 (see unpack); cached.
 
     Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of `source`), and
     PassagentError where NVRTC or its headers are not installed.
@@ -55,20 +54,12 @@ def build(source: str, name: str, signature: Signature, arch: str) -> Path:
     instance = cuda_source.instantiate(source, name, signature.types)
     options = [f"--gpu-architecture={arch}", *FLAGS, *(f"-I{path}" for path in _include_path())]
     text = f'{(_HERE / "prelude.cuh").read_text()}\n#line 1 "{_short(name)}.cu"\n{source}\n'
-    launcher = launcher_source(instance, signature)
-    parts = [
-        text,
-        launcher,
-        instance.expression,
-        *options,
-        _compiler_version(),
-        toolchain.rules(),
-    ]
-    target = cache_dir() / "cuda" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.so"
+    parts = [text, instance.expression, *options, _compiler_version(), toolchain.rules()]
+    target = cache_dir() / "cuda" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
     if not target.exists():
         with toolchain.locked(target):
             if not target.exists():
-                _compile(text, source, _short(name), instance, options, launcher, target)
+                _compile(text, source, _short(name), instance, options, target)
     return target
 
 
@@ -78,7 +69,6 @@ def _compile(
     name: str,
     instance: cuda_source.Instance,
     options: list[str],
-    launcher: str,
     target: Path,
 ) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:
@@ -91,27 +81,21 @@ def _compile(
             raise KernelBuildError(_without_paths(str(error), options)) from None
         cubin = (scratch / "kernel.cubin").read_bytes()
         check_built((scratch / "kernel.ptx").read_text(), cubin, source)
-        os.replace(link(launcher, (scratch / "kernel.name").read_text(), scratch), target)
+        entry = (scratch / "kernel.name").read_text()
+        (scratch / "kernel").write_bytes(pack(cubin, entry, instance.types))
+        os.replace(scratch / "kernel", target)
 
 
-def link(launcher: str, entry: str, scratch: Path) -> Path:
-    """The shared object of a launcher and the kernel.cubin in `scratch`; the kernel's symbol is `entry`."""
-    (scratch / "launcher.c").write_text(launcher.replace("ENTRY_NAME", entry))
-    shutil.copyfile(_HERE / "launcher.h", scratch / "launcher.h")
-    command = [
-        toolchain.compiler(),
-        "-x",
-        "c",
-        "-O2",
-        "-shared",
-        "-fPIC",
-        "-s",
-        "launcher.c",
-        "-o",
-        "kernel.so",
-    ]
-    toolchain.run(command, "a launcher", scratch)
-    return scratch / "kernel.so"
+def pack(cubin: bytes, entry: str, types: list[str]) -> bytes:
+    """A built kernel as one file: the symbol and its parameters' C types in a line of JSON, then the code."""
+    return json.dumps({"entry": entry, "types": types}).encode() + b"\n" + cubin
+
+
+def unpack(built: bytes) -> tuple[bytes, str, tuple[str, ...]]:
+    """The cubin, the symbol and its parameters' C types (of launch.TYPES) of a built kernel."""
+    head, _, cubin = built.partition(b"\n")
+    facts = json.loads(head)
+    return cubin, str(facts["entry"]), tuple(str(ctype) for ctype in facts["types"])
 
 
 def check_built(ptx: str, cubin: bytes, source: str) -> None:
@@ -140,29 +124,6 @@ def check_built(ptx: str, cubin: bytes, source: str) -> None:
     if clock is not None:
         message = f"reads the clock ({clock.group()}); a kernel computes, it has no use for it"
         raise KernelRefused("cuda_clock", lexer.line_of_word(source, r"\w*(?:clock|globaltimer)\w*"), message)
-
-
-def launcher_source(instance: cuda_source.Instance, signature: Signature) -> str:
-    """The launcher's C: takes what Python passes, checks that it fits, and hands it to cuLaunchKernel."""
-    given = ["void*" if ctype.endswith("*") else ctype for ctype in signature.types]
-    parameters = "".join(f", {g if g != 'bool' else '_Bool'} a{i}" for i, g in enumerate(given))
-    lines = []
-    for i, (g, wanted) in enumerate(zip(given, instance.types, strict=True)):
-        ctype = "_Bool" if wanted == "bool" else wanted
-        lines.append(f"  {ctype} p{i} = ({ctype})a{i};")
-        if g == "int64_t" and wanted not in ("int64_t", "bool", "float", "double"):
-            sign = f" || a{i} < 0" if wanted.startswith("u") else ""
-            lines.append(f"  if ((int64_t)p{i} != a{i}{sign}) return ARGUMENT - {i};")
-    addresses = ", ".join(f"&p{i}" for i in range(len(given))) or "0"
-    body = "\n".join([*lines, f"  void* parameters[] = {{{addresses}}};", "  LAUNCH(parameters)"])
-    return (
-        '#include "launcher.h"\n'
-        '__asm__(".section .rodata\\n.balign 64\\n.globl passagent_image\\npassagent_image:\\n'
-        '.incbin \\"kernel.cubin\\"\\n.previous\\n");\n'
-        'const char passagent_entry[] = "ENTRY_NAME";\n'
-        "int passagent_launch(const struct plan* p, uint32_t shared, void* stream"
-        f"{parameters}) {{\n{body}\n}}\n"
-    )
 
 
 def _include_path() -> list[Path]:

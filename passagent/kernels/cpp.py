@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from passagent.kernels import build as _build
+from passagent.kernels import launch
+from passagent.kernels.jit import Like, strides
+from passagent.kernels.launch import OUTPUT, Made, Parameter
 
 CTYPES = {
     torch.float32: "float*",
@@ -32,58 +36,95 @@ Builder = Callable[[str, str, _build.Signature], Path]
 _builder: list[Builder] = [_build.build]
 """Who compiles: `build.build` here; in a candidate's process the referee, asked over the channel."""
 
+Plan = Callable[..., tuple[dict[str, Any], dict[str, int | float | bool]]]
 
-class CppKernel:
-    """A C++ function `name` of `source`, compiled for the argument types of each call on first use.
+_Argument = torch.Tensor | int | float | bool
+_ONE = (1, 1, 1)
+
+
+def cpp_kernel(source: str, name: str, plan: Plan | None = None) -> Callable[..., Any]:
+    """The C++ function `name` of `source` as a callable kernel, compiled for the types of a call on first use.
 
     Call it with CPU tensors, ints, floats and bools: a tensor arrives as a pointer to its first element
     (`float*`, `float16*`, `bfloat16*`, `int64_t*`, ... by dtype), an int as `int64_t`, a float as `double`.
     The function may be a template. It returns nothing; it writes into the tensors it is given. Strides are
     the caller's to pass. Threads: OpenMP, the pool that torch uses.
 
-    To see what kernels are given, replace `CppKernel.__call__` for a while: it is looked up on the class at
-    each call, so that nothing is paid while nobody looks.
+    With a `plan` the call allocates the outputs and returns them, and sizes are computed once for each shape:
+
+        def _plan(x, y):
+            return {"out": x}, {"n": x.numel()}
+
+        add = cpp_kernel(\"\"\"... void add(const float* x, const float* y, float* out, int64_t n) ...\"\"\",
+                         "add", _plan)
+        out = add(x, y)
+
+    The plan is called with what it may know of the arguments: shape and dtype of a tensor, a number as it is;
+    once for each combination of those. It returns the outputs by name (shaped and typed like an input, or as
+    (shape, dtype)) and numbers by name. The C++ function is given the call's arguments, then the outputs, then
+    the numbers. It sees contiguous memory: of a tensor that is not contiguous it is given a copy.
 
     Raises KernelBuildError if it does not compile, KernelRefused if it asks for more than a kernel may,
     TypeError for an argument of another kind or a tensor on another device.
     """
-
-    def __init__(self, source: str, name: str) -> None:
-        self.source, self.name = source, name
-        self._entries: dict[tuple[object, ...], tuple[Callable[..., None], tuple[bool, ...]]] = {}
-
-    def __call__(self, *args: torch.Tensor | int | float | bool) -> None:
-        key = tuple([a.dtype if isinstance(a, torch.Tensor) else type(a) for a in args])
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = self._load(args)
-        function, is_tensor = entry
-        function(*[a.data_ptr() if t else a for a, t in zip(args, is_tensor, strict=True)])  # type: ignore[union-attr]
-
-    def _load(
-        self, args: tuple[torch.Tensor | int | float | bool, ...]
-    ) -> tuple[Callable[..., None], tuple[bool, ...]]:
-        types, argtypes = [], []
-        for position, argument in enumerate(args):
-            if isinstance(argument, torch.Tensor):
-                if not argument.is_cpu or argument.dtype not in CTYPES:
-                    what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
-                    raise TypeError(f"{self.name}: {what}; cpp_kernel takes CPU tensors")
-                types.append(CTYPES[argument.dtype])
-                argtypes.append(ctypes.c_void_p)
-            elif type(argument) in SCALARS:
-                ctype, converter = SCALARS[type(argument)]
-                types.append(ctype)
-                argtypes.append(converter)  # type: ignore[arg-type]
-            else:
-                what = f"argument {position} is a {type(argument).__name__}"
-                raise TypeError(f"{self.name}: {what}; pass tensors, ints, floats or bools")
-        path = _builder[0](self.source, self.name, _build.Signature(tuple(types)))
-        function = ctypes.PyDLL(str(path)).passagent_entry
-        function.argtypes, function.restype = argtypes, None
-        return function, tuple(isinstance(a, torch.Tensor) for a in args)
+    return _CppKernel(source, name, plan).function
 
 
-def cpp_kernel(source: str, name: str) -> CppKernel:
-    """The C++ function `name` of `source` as a callable kernel; see CppKernel for how arguments arrive."""
-    return CppKernel(source, name)
+class _CppKernel:
+    """A kernel and the variants of it that are loaded."""
+
+    def __init__(self, source: str, name: str, plan: Plan | None) -> None:
+        self.source, self.name, self.plan = source, name, plan
+        self._loaded: dict[tuple[str, ...], Any] = {}
+        self._launch = launch.Launch(name, self._other, planned=plan is not None, cpu=True)
+        self.function: Callable[..., Any] = self._launch.function
+
+    def _other(self, *args: _Argument) -> Any:
+        """Make the variant for arguments such as these (True), or do the call on contiguous copies."""
+        types = [self._type(position, argument) for position, argument in enumerate(args)]
+        parameters = [_parameter(ctype, position) for position, ctype in enumerate(types)]
+        made_of: list[Made] = []
+        if self.plan is not None:
+            if any(isinstance(a, torch.Tensor) and not a.is_contiguous() for a in args):
+                return self.function(*[a.contiguous() if isinstance(a, torch.Tensor) else a for a in args])
+            seen = [Like(tuple(a.shape), a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
+            outputs, numbers = self.plan(*seen)
+            for k, like in enumerate(Like(*like) for like in outputs.values()):
+                made_of.append(Made(like.shape, strides(like.shape), like.dtype))
+                types.append(self._pointer(f"output {list(outputs)[k]}", like.dtype))
+                parameters.append(Parameter("void*", OUTPUT - k))
+            for key, number in numbers.items():
+                if type(number) not in SCALARS:
+                    raise TypeError(f"{self.name}: {key} of its plan is a {type(number).__name__}, no number")
+                types.append(SCALARS[type(number)][0])
+                parameters.append(Parameter(types[-1], constant=number))
+        function = ctypes.cast(self._load(tuple(types)), ctypes.c_void_p).value or 0
+        return self._launch.add(args, function, _ONE, _ONE, 0, parameters, made_of)
+
+    def _type(self, position: int, argument: _Argument) -> str:
+        """The C type that an argument arrives as."""
+        if isinstance(argument, torch.Tensor):
+            if not argument.is_cpu:
+                what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
+                raise TypeError(f"{self.name}: {what}; cpp_kernel takes CPU tensors")
+            return self._pointer(f"argument {position}", argument.dtype)
+        if type(argument) not in SCALARS:
+            what = f"argument {position} is a {type(argument).__name__}"
+            raise TypeError(f"{self.name}: {what}; pass tensors, ints, floats or bools")
+        return SCALARS[type(argument)][0]
+
+    def _pointer(self, what: str, dtype: torch.dtype) -> str:
+        if dtype not in CTYPES:
+            raise TypeError(f"{self.name}: {what} is a {dtype} tensor, for which C++ kernels have no type")
+        return CTYPES[dtype]
+
+    def _load(self, types: tuple[str, ...]) -> Any:
+        """The kernel's entry for these types, built and loaded once."""
+        if types not in self._loaded:
+            path = _builder[0](self.source, self.name, _build.Signature(types))
+            self._loaded[types] = ctypes.PyDLL(str(path)).passagent_entry
+        return self._loaded[types]
+
+
+def _parameter(ctype: str, position: int) -> Parameter:
+    return Parameter("void*" if ctype.endswith("*") else ctype, position)

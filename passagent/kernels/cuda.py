@@ -2,152 +2,85 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from passagent.errors import PassagentError
-from passagent.kernels import build_cuda
+from passagent.kernels import build_cuda, driver, launch
 from passagent.kernels.build import Signature
 from passagent.kernels.cpp import CTYPES, SCALARS
+from passagent.kernels.launch import Shape
 
 Builder = Callable[[str, str, Signature, str], Path]
 _builder: list[Builder] = [build_cuda.build]
 """Who compiles: `build_cuda.build` here; in a candidate's process the referee, asked over the channel."""
 
-_MORE_SHARED, _ARGUMENT = -1, -2
-_MAX_DYNAMIC_SHARED = 8
-_SHARED_WITHOUT_ASKING = 48 * 1024
-
-Shape = int | tuple[int, ...]
 _Argument = torch.Tensor | int | float | bool
-
-
-class _Plan(ctypes.Structure):
-    """`struct plan` of launcher.h."""
-
-    _fields_ = (
-        ("launch", ctypes.c_void_p),
-        ("function", ctypes.c_void_p),
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared_limit", ctypes.c_uint32),
-    )
 
 
 class CudaKernel:
     """A kernel `name` of `source`: `kernel[grid, block](*args)` launches it on torch's current stream.
 
-    `grid` and `block` are ints or tuples of up to three; a grid with a zero launches nothing. `name` may hold
-    template arguments, `"rows<256>"`; type parameters that are left follow from the tensors' dtypes.
+    `grid` and `block` are ints or tuples of up to three; a grid with a zero launches nothing. A third number,
+    `kernel[grid, block, shared]`, is a block's dynamic shared memory in bytes. What the subscript gives is a
+    function that may be kept: calling it is the cheapest launch there is. `name` may hold template arguments,
+    `"rows<256>"`; type parameters that are left follow from the tensors' dtypes. A tensor arrives as a pointer
+    to its first element, a number as the type that the kernel's parameter declares.
 
     Raises KernelBuildError if it does not compile or take the arguments, KernelRefused if it asks for more
-    than a kernel may, TypeError for an argument of another kind or a tensor elsewhere, RuntimeError with
-    CUDA's words if a launch fails, PassagentError without a CUDA device.
+    than a kernel may, TypeError for an argument of another kind or a tensor elsewhere, OverflowError for an
+    int that does not fit, RuntimeError with CUDA's words if a launch fails, PassagentError without a CUDA
+    device.
     """
 
     def __init__(self, source: str, name: str) -> None:
         self.source, self.name = source, name
-        self._launches: dict[tuple[Shape, Shape], CudaLaunch] = {}
-        self._loaded: dict[tuple[Any, ...], _Loaded] = {}
+        self._launches: dict[tuple[Shape | int, ...], Callable[..., None]] = {}
+        self._loaded: dict[tuple[int, Signature], tuple[int, tuple[str, ...]]] = {}
 
-    def __getitem__(self, shape: tuple[Shape, Shape]) -> CudaLaunch:
-        launch = self._launches.get(shape)
-        if launch is None:
-            launch = self._launches[shape] = CudaLaunch(self, shape)
-        return launch
+    def __getitem__(self, shape: tuple[Shape | int, ...]) -> Callable[..., None]:
+        function = self._launches.get(shape)
+        if function is None:
+            function = self._launches[shape] = self._launch(shape)
+        return function
 
-    def load(self, key: tuple[Any, ...], args: tuple[_Argument, ...]) -> _Loaded:
-        """The kernel for arguments of these types on the current device, built and loaded on first use."""
-        loaded = self._loaded.get(key)
-        if loaded is None:
-            signature = _signature(self.name, args)
-            major, minor = torch.cuda.get_device_capability()
-            loaded = _Loaded(_builder[0](self.source, self.name, signature, f"sm_{major}{minor}"), signature)
-            self._loaded[key] = loaded
-        return loaded
+    def _launch(self, shape: tuple[Shape | int, ...]) -> Callable[..., None]:
+        if not isinstance(shape, tuple) or len(shape) not in (2, 3):
+            raise TypeError(f"{self.name}: launch as kernel[grid, block](...)")
+        grid, block = launch.three(self.name, shape[0]), launch.three(self.name, shape[1])
+        shared = launch.three(self.name, shape[2])[0] if len(shape) == 3 else 0
+        made: list[launch.Launch] = []
+        other = functools.partial(self._other, made, grid, block, shared)
+        made.append(launch.Launch(f"{self.name}[{list(grid)}, {list(block)}]", other))
+        return made[0].function
 
+    def _other(
+        self,
+        made: list[launch.Launch],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        *args: _Argument,
+    ) -> bool:
+        """Make a variant for arguments such as these."""
+        launch.check_arguments(self.name, args)
+        function, types = self._load(_signature(self.name, args))
+        for position, (argument, ctype) in enumerate(zip(args, types, strict=True)):
+            _check_fits(self.name, position, argument, ctype)
+        driver.allow_shared(self.name, function, shared)
+        parameters = [launch.Parameter(ctype, position) for position, ctype in enumerate(types)]
+        return made[0].add(args, function, grid, block, shared, parameters)
 
-class CudaLaunch:
-    """A kernel with its grid and block: call it with tensors, ints, floats and bools; it returns nothing.
-
-    A tensor arrives as a pointer to its first element, a number as the type that the kernel's parameter
-    declares. `shared` is the dynamic shared memory of a block, in bytes.
-
-    To see what kernels are given, replace `CudaLaunch.__call__` (and `CppKernel.__call__`) for a while: it is
-    looked up on the class at each call, so that nothing is paid while nobody looks.
-    """
-
-    def __init__(self, kernel: CudaKernel, shape: tuple[Shape, Shape]) -> None:
-        if not isinstance(shape, tuple) or len(shape) != 2:
-            raise TypeError(f"{kernel.name}: launch as kernel[grid, block](...)")
-        self.kernel = kernel
-        self._grid, self._block = (_three(kernel.name, part) for part in shape)
-        self._entries: dict[tuple[Any, ...], Any] = {}
-
-    def __call__(self, *args: _Argument, shared: int = 0) -> None:
-        key = tuple([a.dtype if isinstance(a, torch.Tensor) else type(a) for a in args])
-        entry = self._entries.get((device := _current_device(), key))
-        if entry is None:
-            entry = self._entries[device, key] = self._load(device, key, args)
-        function, plan, is_tensor, stream = entry
-        code = function(
-            plan,
-            shared,
-            stream(device),
-            *[a.data_ptr() if t else a for a, t in zip(args, is_tensor, strict=True)],  # type: ignore[union-attr]
-        )
-        if code:
-            self._failed(code, args, shared)
-
-    def _load(self, device: int, key: tuple[Any, ...], args: tuple[_Argument, ...]) -> Any:
-        loaded = self.kernel.load((device, key), args)
-        plan = _Plan(loaded.launch, loaded.function, self._grid, self._block, _SHARED_WITHOUT_ASKING)
-        is_tensor = tuple(isinstance(a, torch.Tensor) for a in args)
-        return loaded.call, ctypes.byref(plan), is_tensor, torch._C._cuda_getCurrentRawStream
-
-    def _failed(self, code: int, args: tuple[_Argument, ...], shared: int) -> None:
-        """Ask for more shared memory and launch again, or raise."""
-        name = self.kernel.name
-        if code == _MORE_SHARED:
-            key = tuple([a.dtype if isinstance(a, torch.Tensor) else type(a) for a in args])
-            loaded = self.kernel.load((_current_device(), key), args)
-            _check(name, _driver().cuFuncSetAttribute(loaded.function, _MAX_DYNAMIC_SHARED, shared))
-            for _, plan, _, _ in self._entries.values():
-                plan._obj.shared_limit = max(plan._obj.shared_limit, shared)
-            self(*args, shared=shared)
-        elif code <= _ARGUMENT:
-            number = _ARGUMENT - code
-            raise OverflowError(
-                f"{name}: argument {number} ({args[number]}) does not fit its parameter's type"
-            )
-        else:
-            _check(f"{name}[{list(self._grid)}, {list(self._block)}]", code)
-
-
-class _Loaded:
-    """A built kernel in the current device's context."""
-
-    def __init__(self, path: Path, signature: Signature) -> None:
-        self._library = ctypes.PyDLL(str(path))
-        driver = _driver()
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        image = ctypes.c_char.in_dll(self._library, "passagent_image")
-        entry = ctypes.c_char.in_dll(self._library, "passagent_entry")
-        torch.cuda.current_stream().synchronize()  # makes torch's context the current one
-        _check("loading a kernel", driver.cuModuleLoadData(ctypes.byref(module), ctypes.byref(image)))
-        name = ctypes.string_at(ctypes.addressof(entry))
-        _check("loading a kernel", driver.cuModuleGetFunction(ctypes.byref(function), module, name))
-        self.function = function.value
-        self.launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value
-        self.call = self._library.passagent_launch
-        scalars: dict[str, Any] = dict(SCALARS.values())
-        kinds: list[Any] = [scalars.get(ctype, ctypes.c_void_p) for ctype in signature.types]
-        self.call.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, *kinds]
-        self.call.restype = ctypes.c_int
+    def _load(self, signature: Signature) -> tuple[int, tuple[str, ...]]:
+        """The CUfunction for these types on the current device and its parameters' types, loaded once."""
+        key = (driver.current_device(), signature)
+        if key not in self._loaded:
+            built = _builder[0](self.source, self.name, signature, driver.architecture()).read_bytes()
+            image, entry, types = build_cuda.unpack(built)
+            self._loaded[key] = driver.load(image, entry), types
+        return self._loaded[key]
 
 
 def cuda_kernel(source: str, name: str) -> CudaKernel:
@@ -158,41 +91,20 @@ def cuda_kernel(source: str, name: str) -> CudaKernel:
 def _signature(name: str, args: tuple[_Argument, ...]) -> Signature:
     types = []
     for position, argument in enumerate(args):
-        if isinstance(argument, torch.Tensor):
-            if argument.get_device() != _current_device() or argument.dtype not in CTYPES:
-                what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
-                raise TypeError(f"{name}: {what}; cuda_kernel takes tensors on the current CUDA device")
-            types.append(CTYPES[argument.dtype])
-        elif type(argument) in SCALARS:
+        if type(argument) in SCALARS:
             types.append(SCALARS[type(argument)][0])
+        elif isinstance(argument, torch.Tensor) and argument.dtype in CTYPES:
+            types.append(CTYPES[argument.dtype])
         else:
-            what = f"argument {position} is a {type(argument).__name__}"
-            raise TypeError(f"{name}: {what}; pass tensors, ints, floats or bools")
+            kind = (
+                f"{argument.dtype} tensor" if isinstance(argument, torch.Tensor) else type(argument).__name__
+            )
+            raise TypeError(f"{name}: argument {position} is a {kind}; pass tensors, ints, floats or bools")
     return Signature(tuple(types))
 
 
-def _three(name: str, part: Shape) -> Any:
-    sizes = part if isinstance(part, tuple) else (part,)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and 0 <= n < 1 << 32 for n in sizes):
-        raise TypeError(f"{name}: {part!r} is no grid or block; give an int or a tuple of up to three")
-    return (ctypes.c_uint32 * 3)(*sizes, *[1] * (3 - len(sizes)))
-
-
-def _current_device() -> int:
-    try:
-        return int(torch._C._cuda_getDevice())
-    except (AttributeError, RuntimeError) as error:
-        raise PassagentError(
-            "cuda_kernel needs a CUDA device, and torch sees none; use cpp_kernel"
-        ) from error
-
-
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _check(what: str, code: int) -> None:
-    if code:
-        text = ctypes.c_char_p()
-        _driver().cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"{what}: CUDA error {code}: {(text.value or b'unknown').decode()}")
+def _check_fits(name: str, position: int, argument: _Argument, ctype: str) -> None:
+    if type(argument) is int and ctype not in ("float", "double", "bool"):
+        if launch.TYPES[ctype](argument).value != argument:
+            message = f"{name}: argument {position} ({argument}) does not fit its parameter's type"
+            raise OverflowError(message)

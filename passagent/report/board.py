@@ -15,7 +15,7 @@ from passagent.search.events import (
     NodeStarted,
 )
 from passagent.store import Store, nodes, runs
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Board:
     started: float = field(default_factory=time.monotonic)
     done_here: int = 0
     """Episodes finished in this session."""
+    seeds: IslandRow = field(default_factory=lambda: IslandRow("seed", None, 0))
+    """What the expert makes before the islands begin."""
 
     @classmethod
     def of(cls, store: Store, run: Run) -> Board:
@@ -68,28 +70,33 @@ class Board:
 
     @property
     def best_as(self) -> float | None:
-        """Of all islands."""
-        return max((row.best_as for row in self.rows if row.best_as is not None), default=None)
+        """Of all islands, and of the seeds."""
+        rows = [*self.rows, self.seeds]
+        return max((row.best_as for row in rows if row.best_as is not None), default=None)
+
+    def row(self, island: int) -> IslandRow:
+        """An island's line, or that of the seeds."""
+        return self.seeds if island == SEEDS else self.rows[island]
 
     def update(self, event: Event) -> None:
         """Take an event in."""
         match event:
             case EpisodeStarted(episode):
-                row = self.rows[episode.island]
+                row = self.row(episode.island)
                 row.episode, row.last = episode.number, "thinking"
             case ModelReplied(episode, tokens_in, tokens_out):
                 self.tokens += tokens_in + tokens_out
-                self.rows[episode.island].last = "editing"
+                self.row(episode.island).last = "editing"
             case NodeStarted(node):
-                self.rows[node.island].last = "evaluating"
+                self.row(node.island).last = "evaluating"
             case NodeDone(node):
-                row = self.rows[node.island]
+                row = self.row(node.island)
                 row.evaluations += 1
                 row.last = node.status or ""
                 if node.status == "ok" and node.as_score is not None:
                     row.best_as = max(node.as_score, row.best_as or node.as_score)
             case Migrated(_, to_island, _):
                 self.rows[to_island].last = "migrant"
-            case EpisodeDone():
+            case EpisodeDone(episode) if episode.island != SEEDS:
                 self.episodes += 1
                 self.done_here += 1

@@ -11,6 +11,7 @@ from passagent.report.board import Board
 from passagent.report.text import clock, number, thousands
 from passagent.search.events import EpisodeStarted, Event, Migrated, NodeConfirmed, NodeDone, Trouble
 from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
 
 
 class Progress(Protocol):
@@ -68,6 +69,8 @@ def event_line(board: Board, event: Event) -> str:
                 start = "from the task"
             else:
                 start = f"from node {episode.parent_id} (AS {number(parent_as)})"
+            if episode.island == SEEDS:
+                return f"{_island(board, SEEDS)} episode {episode.number} {start}"
             done = f"{board.episodes}/{board.run.iters} done"
             again = ", continued" if is_resumed else ""
             return f"{_island(board, episode.island)} episode {episode.number} {start}{again} ({done})"
@@ -99,4 +102,4 @@ def _said(node: Node) -> str:
 
 
 def _island(board: Board, island: int) -> str:
-    return f"island {island} ({board.rows[island].role})"
+    return "the expert's seeds:" if island == SEEDS else f"island {island} ({board.rows[island].role})"

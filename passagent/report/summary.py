@@ -45,6 +45,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "elapsed_s": round(run.elapsed_s, 3),
         "best": best_data(store, best, exported) if best else None,
         "finalists": finalists_data(store, run),
+        "seeds": counts.get(SEEDS, {}),
         "islands": [
             {
                 "island": island.island,
@@ -153,6 +154,8 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         parts.append(graph_table(evaluation_of(store, best).graphs))
         parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
+    if data["seeds"]:
+        parts.append(f"seeds of the expert: {_statuses(data['seeds'])}")
     spent = spending_text(store, run.id)
     if spent:
         parts.append(spent)
@@ -179,11 +182,15 @@ def island_table(islands: list[dict[str, Any]]) -> str:
             island["role"],
             str(island["episodes"]),
             number(island["best_as"]),
-            ", ".join(f"{count} {status}" for status, count in sorted(island["statuses"].items())) or "none",
+            _statuses(island["statuses"]) or "none",
         ]
         for island in islands
     ]
     return table([">island", "role", ">episodes", ">best AS", "nodes"], rows)
+
+
+def _statuses(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 
 def runs_dir_flag(store: Store) -> str:

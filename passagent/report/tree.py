@@ -5,6 +5,7 @@ from __future__ import annotations
 from passagent.agent.prompt import short_note
 from passagent.report.text import number
 from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
 
 MAX_NODES = 400
 """Nodes shown; of a larger tree the newest are left out."""
@@ -34,4 +35,5 @@ def _line(node: Node, depth: int, is_best: bool) -> str:
     repeat = f" (equal to {node.repeat_of})" if node.repeat_of else ""
     mark = " *" if is_best else ""
     note = f": {short_note(node.note, 80)}" if node.note else ""
-    return f"{'  ' * min(depth, 20)}{node.id} island {node.island} {verdict}{score}{repeat}{mark}{note}"
+    place = "seed" if node.island == SEEDS else f"island {node.island}"
+    return f"{'  ' * min(depth, 20)}{node.id} {place} {verdict}{score}{repeat}{mark}{note}"

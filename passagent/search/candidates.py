@@ -12,17 +12,20 @@ from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
 from passagent.errors import InfrastructureError
 from passagent.evaluator.environment import evaluator_version
-from passagent.evaluator.known import environment_key, keep, recall
+from passagent.evaluator.known import Known, environment_key, keep, recall
 from passagent.evaluator.pool import SubjectLost
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import opinions
 from passagent.search.events import NodeDone, NodeStarted, Trouble
+from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import archive, episodes, evaluations, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
+TWINS = 3
+"""Candidates with other files that are the same program, whose evaluations are looked for."""
 RETRY_AFTER_S = (1.0, 10.0)
 """Waits before an evaluation that the machine failed is tried again, s."""
 
@@ -41,6 +44,7 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
             candidate.key,
             note_of(files),
             parent_id=_parent(earlier, call_id, episode),
+            marks=marks_of(files, candidate.key),
         )
         if node.state == "done":
             assert node.evaluation_id is not None
@@ -50,13 +54,15 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
         else:
             node, evaluation = await judge(session, node, candidate)
         parent = nodes.get_node(session.store, node.parent_id) if node.parent_id is not None else None
-        return observation(
+        told = observation(
             evaluation,
             parent.as_score if parent else None,
             nodes.best_as_before(session.store, node),
             files,
             json.loads(node.diagnosis)["text"] if node.diagnosis else "",
         )
+        said = remark(session, episode, node)
+        return f"{said}\n{told}" if said else told
 
     return submit
 
@@ -90,11 +96,9 @@ async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Nod
 async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation, bool]:
     """The node done, its evaluation, and whether the store knew it."""
     store, task = session.store, session.task
-    environment, found = environment_key(session.config.evaluator), None
+    environment = environment_key(session.config.evaluator)
+    found = _recall(session, node, candidate, environment) if session.config.search.reuse else None
     await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
-    if session.config.search.reuse:
-        fits = partial(validator.settings_fit, config=session.config.validator)
-        found = recall(store, task, candidate, environment, fits)
     if found:
         evaluation = found.evaluation
         node = _finish_unless_asked(session, node, found.id, evaluation)
@@ -111,6 +115,21 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
         node = _finish(session, node, evaluation_id, evaluation)
     return node, evaluation, found is not None
+
+
+def _recall(session: Session, node: Node, candidate: Candidate, environment: str) -> Known | None:
+    """What is known of these files, else of the same program in other ones."""
+    fits = partial(validator.settings_fit, config=session.config.validator)
+    known = recall(session.store, session.task, candidate, environment, fits)
+    for twin in nodes.twins(session.store, node, TWINS) if known is None else ():
+        known = known or recall(
+            session.store,
+            session.task,
+            Candidate(nodes.get_files(session.store, twin)),
+            environment,
+            fits,
+        )
+    return known
 
 
 def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:

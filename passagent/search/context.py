@@ -20,7 +20,7 @@ from passagent.search.islandview import IslandView
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 from passagent.tasks import Task
 
 
@@ -120,7 +120,7 @@ def attempts(known: Known, episode: Episode, parent: Node | None) -> tuple[list[
 def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
     """Hints, shipped and distilled, for the parent's diagnosis, drawn with the episode's own randomness."""
     limit = known.config.agent.hints
-    if not limit:
+    if not limit or episode.island == SEEDS:  # the expert reads none
         return []
     records = hints.statistics(known.store)
     distilled = [Hint.model_validate(hint) for hint in hints.distilled(known.store)]

@@ -18,6 +18,7 @@ from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.joining import join
 from passagent.search.remeasure import measure_again
+from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
 from passagent.search.waiting import is_ready
 from passagent.store import episodes, runs, workers
@@ -92,6 +93,7 @@ async def _watched(session: Session) -> None:
 
 async def _work(session: Session) -> None:
     await measure_again(session)
+    await seed(session)
     await _islands(session)
     if runs.get_run(session.store, session.run.id).wanted == "drain":
         session.stop("drained by a person", interrupted=True)

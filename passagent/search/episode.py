@@ -23,21 +23,21 @@ from passagent.agent.tools import (
 )
 from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
-from passagent.models.ensemble import member
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.search.candidates import submitter
 from passagent.search.context import episode_context
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
-from passagent.search.gain import is_progress, log_gain
+from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
-from passagent.search.models import choose_model, meter_of
+from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
+from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session, Stopping
-from passagent.store import episodes, hints, migrations, nodes, runs
+from passagent.store import episodes, gains, hints, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
@@ -84,7 +84,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         workspace = Workspace(place, session.task.path)
         workspace.reset(nodes.get_files(session.store, parent) if parent else {})
         agent_tools = tools(session, episode, workspace, parent)
-        model = _Flushing(metered(member(session.model, episode.model), meter), flush)
+        model = _Flushing(metered(writer_of(session, episode), meter), flush)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
     except OSError as error:
         raise os_fault(error, place) from error
@@ -151,6 +151,8 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
     search, run, store = session.config.search, session.run, session.store
     if is_draft(search, episode.number):
         return None, None
+    if episode.island == SEEDS:
+        return Greedy().select(IslandView(store, run.id, SEEDS), rng), None
     policy = policy_of(search)
     stagnant = runs.get_island(store, run.id, episode.island).stagnant
     if policy.scope == "islands" and stagnant >= search.stagnation:
@@ -180,9 +182,20 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
         episodes.check_held(store, episode.id, session.owner)
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
-        if gained and session.distiller is not None:
+        if island != SEEDS:
+            _count_gain(session, best)
+        if gained and session.distiller is not None and island != SEEDS:
             hints.want_distilled(store, done)
     return done
+
+
+def _count_gain(session: Session, best: float | None) -> None:
+    """Count what an episode that left `best` gained for the run."""
+    store, run_id = session.store, session.run.id
+    seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
+    start = seed.as_score if seed else None
+    before, min_gain = gains.of_run(store, run_id), session.config.search.min_gain
+    gains.save(store, gains_after(before, run_id, start, best, session.elapsed_s, min_gain))
 
 
 def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 
+from passagent.store.gains import Gains
 from passagent.store.nodes import Node
 
+HALF_LIFE = 8
+"""Episodes after which a gain counts half as much for what is to be expected."""
+MIN_HISTORY = 2 * HALF_LIFE
+"""Episodes before anything is expected."""
 EAGER_AS = 1.0
 """What the task itself scores: eager against eager."""
 
@@ -23,3 +28,46 @@ def is_progress(before: float | None, after: float | None, min_gain: float) -> b
     if after is None:
         return False
     return before is None or after > before * (1 + min_gain)
+
+
+def gains_after(
+    before: Gains | None,
+    run_id: str,
+    start_as: float | None,
+    best: float | None,
+    searched_s: float,
+    min_gain: float,
+) -> Gains:
+    """The run's gains with one more episode, which left `best` and ended at `searched_s`.
+
+    `start_as`: the seeds' best AS, for the first episode. What is gained from nothing correct is counted from
+    eager's AS.
+    """
+    before = before or Gains(run_id, 0, start_as, start_as, 0, 0.0, 0.0, 0.0)
+    best_as = max((score for score in (before.best_as, best) if score is not None), default=None)
+    gain = 0.0
+    if best_as is not None and best_as > 0:
+        gain = max(0.0, math.log(best_as / (before.best_as or EAGER_AS)))
+    is_gain = is_progress(before.marked_as, best_as, min_gain)
+    fade = 0.5 ** (1 / HALF_LIFE)
+    return Gains(
+        run_id,
+        before.episodes + 1,
+        best_as,
+        best_as if is_gain else before.marked_as,
+        0 if is_gain else before.stagnant + 1,
+        searched_s,
+        before.gain * fade + gain,
+        before.hours * fade + max(0.0, searched_s - before.searched_s) / 3600,
+    )
+
+
+def expected_per_hour(gains: Gains | None) -> float | None:
+    """The relative gain in AS that an hour more is expected to bring: 0.02 is 2%.
+
+    As in the past, the nearer past counting more: with weights w that halve every HALF_LIFE episodes,
+    exp(sum of w ln(AS after / AS before) / sum of w hours) - 1. None before MIN_HISTORY episodes.
+    """
+    if gains is None or gains.episodes < MIN_HISTORY or gains.hours <= 0:
+        return None
+    return math.expm1(min(gains.gain / gains.hours, 700.0))

@@ -38,8 +38,9 @@ class IslandView:
 
     def elites(self, limit: int) -> list[Node]:
         """The best correct nodes with distinct sources, migrants and seeds included, the best first."""
+        seeds = nodes.best_of_island(self.store, self.run_id, SEEDS, limit) if self.island != SEEDS else []
         found = [
-            *nodes.best_of_island(self.store, self.run_id, SEEDS, limit),
+            *seeds,
             *nodes.best_of_island(self.store, self.run_id, self.island, limit),
             *migrations.migrants(self.store, self.run_id, self.island, limit),
         ]

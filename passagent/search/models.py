@@ -6,18 +6,33 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from passagent.models.ensemble import Ensemble, Outcome, choose
+from passagent.config import ModelChoice
+from passagent.models import open_model
+from passagent.models.ensemble import Ensemble, Outcome, choose, member
 from passagent.models.meter import Meter
 from passagent.models.prices import Price
-from passagent.models.types import Usage
+from passagent.models.types import Model, Usage
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import calls
 from passagent.store.episodes import Episode
+from passagent.store.runs import SEEDS
+
+EXPERT = "expert"
+"""The model that writes the seeds."""
+
+
+def writer_of(session: Session, episode: Episode) -> Model:
+    """The model that writes the episode, once it is chosen."""
+    if episode.island == SEEDS:
+        return open_model(session.config.model.of(ModelChoice(name=EXPERT)))
+    return member(session.model, episode.model)
 
 
 def choose_model(session: Session, episode: Episode) -> str:
     """The name of the model that writes the episode: of an ensemble, by what its models gained so far."""
+    if episode.island == SEEDS:
+        return EXPERT
     if not isinstance(session.model, Ensemble):
         return session.model.name
     rows = calls.replies_before(session.store, episode, session.run.islands)

@@ -61,7 +61,7 @@ async def _measure(session: Session, environment: str) -> None:
 
 
 async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
-    """The node's evaluation here: its id and itself. A validator's opinion on the candidate holds here, too."""
+    """The node's evaluation here: its id and itself. A validator's opinion of it holds here, too."""
     store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
     environment = environment_key(session.config.evaluator)
     known = recall(store, session.task, candidate, environment, lambda opinion: True)

@@ -17,8 +17,9 @@ from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
+from passagent.search.gain import expected_per_hour
 from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
-from passagent.store import Store, reservations, runs
+from passagent.store import Store, gains, reservations, runs
 from passagent.store.runs import Run
 from passagent.store.workers import Watch
 from passagent.tasks import Task
@@ -92,7 +93,7 @@ class Session:
         self.started -= max(0.0, elapsed_s - self.elapsed_s)
 
     def stop(self, reason: str, interrupted: bool = False) -> None:
-        """Stop this process at the next place where work can be left; the first reason counts, or a person."""
+        """Stop this process at the next place where work can be left; the first reason counts."""
         if self.stop_reason is None or (interrupted and not self.is_interrupted):
             self.stop_reason, self.is_interrupted = reason, interrupted
         self.notify()
@@ -158,6 +159,7 @@ class Session:
         """The run so far, from the store."""
         run = run or runs.get_run(self.store, self.run.id)
         episodes, best_as = runs.progress(self.store, run.id)
+        gained = gains.of_run(self.store, run.id)
         return Progress(
             episodes=episodes,
             evaluations=run.evaluations,
@@ -165,4 +167,6 @@ class Session:
             elapsed_s=self.elapsed_s,
             best_as=best_as,
             cost=run.cost,
+            stagnant=gained.stagnant if gained else 0,
+            gain_per_hour=expected_per_hour(gained),
         )

@@ -25,6 +25,10 @@ class Progress:
     best_as: float | None
     cost: float = 0.0
     """USD, as far as prices are known."""
+    stagnant: int = 0
+    """Episodes since the run's best AS last rose by `search.min_gain`."""
+    gain_per_hour: float | None = None
+    """Relative gain in AS that an hour more is expected to bring; None: not known yet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,23 @@ def target_as(target: float) -> StopRule:
     return rule
 
 
+def stagnation(limit: int, min_gain: float) -> StopRule:
+    """So many episodes of the run went by without a gain."""
+    reason = f"{limit} episodes went by without a gain of {min_gain:.2%}"
+    return lambda progress: reason if progress.stagnant >= limit else None
+
+
+def until(bound: float) -> StopRule:
+    """An hour more is expected to gain less than the share `bound` (gain.expected_per_hour)."""
+
+    def rule(progress: Progress) -> str | None:
+        if progress.gain_per_hour is not None and progress.gain_per_hour < bound:
+            return f"an hour more is expected to gain {progress.gain_per_hour:.2%}, less than {bound:.2%}"
+        return None
+
+    return rule
+
+
 def any_of(rules: list[StopRule]) -> StopRule:
     """Stop as soon as one of `rules` does; the first one's reason."""
     return lambda progress: next((reason for rule in rules if (reason := rule(progress))), None)
@@ -96,6 +117,10 @@ def rules_of(config: SearchConfig) -> StopRule:
         rules.append(cost(config.max_cost))
     if config.max_time_s is not None:
         rules.append(time(config.max_time_s))
+    if config.max_stagnation is not None:
+        rules.append(stagnation(config.max_stagnation, config.min_gain))
+    if config.until is not None:
+        rules.append(until(config.until))
     return any_of(rules)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
-from passagent.store.runs import Run
+from passagent.store.runs import SEEDS, Run
 from passagent.store.workers import taken_over
 
 
@@ -57,10 +57,11 @@ class Held(Exception):
     """Another process works on the island."""
 
 
-def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
+def claim(store: Store, run: Run, island: int, owner: str, seeds: int = 0) -> Episode | None:
     """The island's next episode: its last one, where that was left unfinished, else a new one.
 
-    None when all `iters` are made. The owner holds it, and with it the island, until `finish` or `release`.
+    None when all `iters` are made; on the island of the seeds, when as many as `seeds` are, or the search has
+    begun without them. The owner holds it, and with it the island, until `finish` or `release`.
     Raises Held while another process does, and PassagentError if the owner was taken for dead.
     """
     names = {"run": run.id, "island": island, "owner": owner}
@@ -83,8 +84,11 @@ def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
                 "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last["id"]}
             )
             return Episode(**last | {"owner": owner})
-        number = last["number"] + run.islands if last else island + 1
-        if number > row["iters"]:
+        first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, row["iters"])
+        number = last["number"] + step if last else first
+        if number > end:
+            return None
+        if island == SEEDS and not _may_seed(store, run):
             return None
         cursor = store.execute(
             "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
@@ -95,8 +99,17 @@ def claim(store: Store, run: Run, island: int, owner: str) -> Episode | None:
         return get_episode(store, cursor.lastrowid)
 
 
+def _may_seed(store: Store, run: Run) -> bool:
+    """Whether the search has not begun yet. The island of the seeds is there then."""
+    names = {"run": run.id, "seeds": SEEDS}
+    if store.row("SELECT 1 FROM episodes WHERE run_id = :run AND number > 0 LIMIT 1", names):
+        return False
+    store.execute("INSERT OR IGNORE INTO islands (run_id, island, role) VALUES (:run, :seeds, 'seed')", names)
+    return True
+
+
 def check_held(store: Store, episode_id: int, owner: str) -> None:
-    """Raise PassagentError if the owner was taken for dead. To be called in the transaction that it writes."""
+    """Raise PassagentError if the owner was taken for dead. In the transaction of its writing."""
     row = store.row("SELECT run_id, owner FROM episodes WHERE id = :id", {"id": episode_id})
     if row is None or row["owner"] != owner:
         raise taken_over(row["run_id"] if row else str(episode_id))

@@ -214,6 +214,28 @@ def of_number(store: Store, run_id: str, number: int) -> list[Node]:
     )
 
 
+def twins(store: Store, node: Node, limit: int) -> list[Node]:
+    """Evaluated nodes of any run that are the same program as `node` in other files, the newest first."""
+    rows = store.rows(
+        "SELECT nodes.* FROM nodes JOIN evaluations ON evaluations.id = evaluation_id "
+        "AND evaluations.candidate_key = nodes.candidate_key WHERE canonical_key = :key "
+        "AND nodes.candidate_key != :files ORDER BY nodes.id DESC LIMIT :limit",
+        {"key": node.canonical_key, "files": node.candidate_key, "limit": limit},
+    )
+    return [Node(**row) for row in rows]
+
+
+def first_of_program(store: Store, run_id: str, island: int, canonical_key: str) -> Node | None:
+    """The island's first node that is done and has this program."""
+    found = _nodes(
+        store,
+        "WHERE canonical_key = :key AND run_id = :run AND island = :island AND state = 'done' "
+        "ORDER BY number, place LIMIT 1",
+        {"key": canonical_key, "run": run_id, "island": island},
+    )
+    return next(iter(found), None)
+
+
 def of_run(store: Store, run_id: str) -> list[Node]:
     """All nodes of a run, in the order they were made."""
     return _nodes(store, "WHERE run_id = :run ORDER BY id", {"run": run_id})
@@ -275,7 +297,7 @@ def best_as_before(store: Store, node: Node) -> float | None:
     """The best AS that the node's island knew of when the node was made: its own, migrants and seeds."""
     own = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
-        "AND status = 'ok' AND repeat_of IS NULL AND id < :id ORDER BY as_score DESC LIMIT 1)"
+        "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
     )
     migrated = (
         "SELECT as_score FROM elite_migrations JOIN nodes ON nodes.id = node_id "

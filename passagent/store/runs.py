@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from passagent.errors import PassagentError, UsageError
 from passagent.redaction import redact
+from passagent.store import similar
 from passagent.store.database import Store, now
 
 SEEDS = -1
@@ -90,6 +91,7 @@ def create_run(store: Store, *, roles: list[str], operators: list[str], **column
         "created_at": now(),
     }
     with store.transaction():
+        similar.add_task(store, columns["task_key"], operators)
         store.execute(
             f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})",
             values,
@@ -145,10 +147,10 @@ def islands(store: Store, run_id: str) -> list[Island]:
 
 
 def progress(store: Store, run_id: str) -> tuple[int, float | None]:
-    """Episodes finished, and the best AS; seeds do not count."""
+    """Episodes finished, seeds not counted, and the best AS, seeds included."""
     row = store.row(
-        "SELECT total(episodes) AS episodes, max(best_as) AS best FROM islands "
-        "WHERE run_id = :run AND island != :seeds",
+        "SELECT total(CASE WHEN island != :seeds THEN episodes END) AS episodes, max(best_as) AS best "
+        "FROM islands WHERE run_id = :run",
         {"run": run_id, "seeds": SEEDS},
     )
     assert row is not None

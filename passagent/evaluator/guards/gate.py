@@ -35,6 +35,9 @@ _METADATA = {
     "dim", "is_contiguous", "is_pinned", "storage_offset", "_unsafe_view", "_reshape_copy", "device",
     "record_stream", "is_complex", "is_floating_point", "is_signed", "_has_compatible_shallow_copy_type",
     "broadcast_tensors", "result_type", "can_cast", "promote_types", "clone", "contiguous", "detach_",
+    "get_device", "is_set_to", "is_conj", "is_neg", "is_inference", "is_leaf", "is_distributed", "output_nr",
+    "retains_grad", "_version", "dense_dim", "sparse_dim", "is_coalesced", "qscheme", "sym_is_contiguous",
+    "_has_same_storage_numel", "_is_zerotensor", "_debug_has_internal_overlap",
 }  # fmt: skip
 """Beside metadata the copies that change nothing: whether an output is such a copy the audit judges."""
 _NO_VIEW = {"_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg", "set_", "view_dtype"}
@@ -160,7 +163,9 @@ def _record(operator: Any, *args: Any, **kwargs: Any) -> Any:
 def _is_allowed(operator: Any) -> bool:
     """Whatever its arguments: it allocates, takes a view or reads metadata."""
     name = operator.overloadpacket.__name__
-    if name in _ALLOCATING or name in _METADATA:
+    if name in _METADATA:
+        return True
+    if name in _ALLOCATING:
         return operator._overloadname != "Tensor"  # fill_(tensor) reads a value
     returns = operator._schema.returns
     return (

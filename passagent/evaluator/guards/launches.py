@@ -1,6 +1,7 @@
 """Which memory a candidate's kernels are given: seen where Triton, C++ and CUDA kernels are launched.
 
-Observation replaces the launchers' `__call__` for as long as it lasts: a timed call pays nothing for it.
+Observation replaces `__call__` of the launchers' classes for as long as it lasts, and asks the launcher of
+passagent.kernels to tell: a timed call pays nothing for it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from passagent.kernels import launch
+
 _LAUNCHERS = [
-    ("passagent.kernels.cpp", "CppKernel"),
-    ("passagent.kernels.cuda", "CudaLaunch"),
     ("triton.runtime.interpreter", "GridExecutor"),
     ("triton.backends.nvidia.driver", "CudaLauncher"),
 ]
@@ -27,6 +28,7 @@ def observed(pointers: set[int]) -> Iterator[None]:
             launcher = getattr(sys.modules.get(module), name, None)
             if launcher is not None:
                 stack.enter_context(_replaced(launcher, pointers))
+        stack.enter_context(launch.observed(lambda *args: _collect(args, pointers)))
         yield
 
 

@@ -61,7 +61,7 @@ HOST_NAMES = (
     | {f"itertools.{name}" for name in ("chain", "combinations", "permutations", "product", "zip_longest")}
     | {f"operator.{name}" for name in _ARITHMETIC}
     | {f"typing.{name}" for name in _TYPING}
-    | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel")}
+    | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
 
@@ -154,7 +154,7 @@ DTYPE_FACTS = {"itemsize", "is_complex", "is_floating_point", "is_signed"}
 """What may follow a full name, as in `torch.float16.itemsize`."""
 
 DECORATORS = {
-    "functools.cache", "functools.lru_cache", "torch.fx.wrap", "torch.inference_mode", "torch.no_grad",
+    "functools.cache", "functools.lru_cache", "passagent.kernels.triton_kernel", "torch.fx.wrap", "torch.inference_mode", "torch.no_grad",
     "triton.autotune", "triton.heuristics", "triton.jit",
 }  # fmt: skip
 CONTEXTS = {"torch.cuda.device", "torch.inference_mode", "torch.no_grad"}

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
-from passagent.models.expert import cpp, cuda, pattern, wrapper
+from passagent.models.expert import cpp, cuda, cuda_host, pattern, wrapper
 from passagent.models.expert.graph import arguments, example, op_name
 from passagent.models.expert.ir import Unsupported
 from passagent.models.expert.lower import Parameter, Region, Types, lower_region
@@ -20,7 +20,7 @@ from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.writer import Knobs, Launches
+from passagent.models.expert.writer import Kernel, Knobs
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
 
@@ -46,6 +46,8 @@ class Authored:
     refused: dict[str, str] = field(default_factory=dict)
     uncovered: list[int] = field(default_factory=list)
     """Graphs without any region."""
+    taken: list[tuple[int, Region]] = field(default_factory=list)
+    """The regions that the passes replace, each with its graph's number."""
 
 
 def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
@@ -56,18 +58,19 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
         if not failed <= without:
             without |= failed
             continue
-        uncovered = [k for k in range(len(graphs)) if k not in covered]
+        numbers = {number for number, _ in covered}
+        uncovered = [k for k in range(len(graphs)) if k not in numbers]
         if not routes:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [title(f.regions[0]) for f, _ in routes]
-        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered)
+        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered)
 
 
 def _routes(
     graphs: list[fx.Graph], target: str, plan: Plan, without: frozenset[str], refused: dict[str, str]
-) -> tuple[list[tuple[Family, AnyRoute]], set[int], set[str]]:
-    """Routes of all families, the graphs that have one, and operators that regions failed at."""
+) -> tuple[list[tuple[Family, AnyRoute]], list[tuple[int, Region]], set[str]]:
+    """Routes of all families, their regions by graph, and operators that regions failed at."""
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
         found = find_regions(graph, target, without)
@@ -75,18 +78,19 @@ def _routes(
         for region in found.regions:
             families.setdefault(pattern.structure(region), []).append((number, region))
     routes: list[tuple[Family, AnyRoute]] = []
-    covered: set[int] = set()
+    covered: list[tuple[int, Region]] = []
     failed: set[str] = set()
     for members in families.values():
         try:
             routes.append(_route([r for _, r in members], target, plan))
-            covered.update(n for n, _ in members)
+            covered += members
         except Unsupported as error:
             computing = [op_name(n) for n in members[0][1].nodes if not is_free(n)]
             blamed = error.op if error.op in computing else computing[-1]
             refused[blamed] = error.reason
             failed.add(blamed)
-    routes.sort(key=lambda r: -len(r[0].regions[0].nodes))
+    # The largest first; of equal ones those with fewer inputs, since an input matches a number, too.
+    routes.sort(key=lambda r: (-len(r[0].regions[0].nodes), len(r[0].regions[0].inputs)))
     return routes, covered, failed
 
 
@@ -195,15 +199,19 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
     first = family.regions[0]
     names = [family.names[i] for i in first.inputs]
     outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]
-    knobs = Knobs(plan.block, plan.grain, plan.keep)
-    generate = cuda.generate if target == "cuda" else cpp.generate
-    kernel = generate(schedule, identifier(first), names, outputs, knobs)
+    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
+    kernel: Kernel
+    if target == "cuda":
+        parameters = [p.name for p in family.parameters]
+        kernel = cuda.generate(schedule, identifier(first), names, outputs, shapes, parameters)
+    else:
+        knobs = Knobs(plan.block, plan.grain, plan.keep)
+        kernel = cpp.generate(schedule, identifier(first), names, outputs, knobs)
     input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     dtypes = [v.dtype for v in low.outputs]
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
-    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
     like = [
         _like(trace, shape, dtype, input_dtypes, kernel.inputs)
         for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -242,21 +250,22 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     entry = routes[0][1].name
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
-    if target == "cuda" and sources:
-        host = [*_triton_kernels(routes), *wrapper.launch_helper(plan.block, plan.warps)]
+    if target == "cuda":
+        host = cuda_host.module([route for _, route in routes], plan, entry)
     else:
         host = _kernels(routes, sources)
-    if one:
-        host += wrapper.write_route(routes[0][1], sources, entry, public=True)
-    else:
-        for _, route in routes:
-            host += wrapper.write_route(route, sources, f"_{route.name}", public=False)
-        host += _dispatch(routes, entry)
+        if one:
+            host += wrapper.write_route(routes[0][1], sources, entry, public=True)
+        else:
+            for _, route in routes:
+                host += wrapper.write_route(route, sources, f"_{route.name}", public=False)
+            host += _dispatch(routes, entry)
     files: dict[str, str] = {}
     names: list[str] = []
     imports = ["import functools", "", "import torch", "", "from passagent.kernels import cpp_kernel"]
     if target == "cuda" and sources:
-        imports[3:] = ["import triton", "import triton.language as tl"]
+        imports[3:4] = ["import triton", "import triton.language as tl", ""]
+        imports[-1] = "from passagent.kernels import triton_kernel"
     elif not sources:
         imports = imports[:-2]
     if not any("lru_cache" in line for line in host):
@@ -276,6 +285,8 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         )
         taken = [*route.inputs, *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
+        if target == "cuda" and isinstance(route, wrapper.Route):
+            arguments_ = cuda_host.taken(route)
         forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
         args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
         lines = [*head, "", "", *pattern.write_pattern(family.regions[0], family.parameters, family.names)]
@@ -318,26 +329,6 @@ def _kernels(routes: list[tuple[Family, AnyRoute]], sources: dict[str, str]) -> 
                     '""",',
                 ]
                 lines += [f'    "{v.kernel.name}",', ")"]
-    return lines
-
-
-def _triton_kernels(routes: list[tuple[Family, AnyRoute]]) -> list[str]:
-    """The kernels, each once; kernels of one name that differ get a number."""
-    lines: list[str] = []
-    names: dict[str, str] = {}
-    for _, route in routes:
-        for v in route.variants:
-            assert isinstance(v.kernel, Launches)
-            for launch in v.kernel.launches:
-                name, k = f"_{launch.name}_kernel", 2
-                text = launch.source.replace(f"def {launch.name}(", f"def {name}(", 1)
-                while name in names and names[name] != text:
-                    name = f"_{launch.name}_kernel{k}"
-                    text, k = launch.source.replace(f"def {launch.name}(", f"def {name}(", 1), k + 1
-                if name not in names:
-                    lines += ["", "", *text.splitlines()]
-                names[name] = text
-                launch.name = name
     return lines
 
 

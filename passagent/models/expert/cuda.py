@@ -7,11 +7,12 @@ that vary along the innermost axis are (ROWS, BLOCK) tensors, values of a row (R
 from __future__ import annotations
 
 import math
+import re
 
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
-from passagent.models.expert.schedule import Address, Group, Schedule, Stage, Store
-from passagent.models.expert.writer import INFIX, Knobs, Launch, Launches, Writer, closed
+from passagent.models.expert.schedule import Address, Group, Mono, Schedule, Stage, Store
+from passagent.models.expert.writer import INFIX, Knobs, Part, TritonKernel, Writer, closed
 
 LONGEST = 65536
 """Lanes of a program, at most."""
@@ -47,25 +48,56 @@ _FORMS = {
 """Operations that are neither infix nor a choice."""
 
 
-def generate(schedule: Schedule, name: str, names: list[str], outputs: list[str], knobs: Knobs) -> Launches:
-    """The Triton kernels of a schedule."""
-    launches, inputs, params, sizes = [], dict[int, None](), dict[str, None](), dict[str, None]()
+def generate(
+    schedule: Schedule,
+    name: str,
+    names: list[str],
+    outputs: list[str],
+    shapes: list[list[str]],
+    parameters: list[str],
+) -> TritonKernel:
+    """One Triton kernel for all groups of a schedule: where there are several, programs share out among them.
+
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those that
+    they or the guards speak of are arguments, too.
+    """
+    parts, sizes, params = [], dict[str, str](), dict[str, None]()
+    inputs: dict[int, str] = {}
     for number, group in enumerate(schedule.groups):
-        own = name if len(schedule.groups) == 1 else f"{name}_{number + 1}"
-        writer = TritonWriter(schedule, own, names, outputs, knobs)
-        launches.append(writer.launch(group))
-        inputs.update(dict.fromkeys(sorted(writer.inputs)))
-        params.update(writer.params)
-        sizes.update(dict.fromkeys(writer.sizes))
-    source = "\n\n".join(launch.source for launch in launches)
-    return Launches(
-        source, name, sorted(inputs), list(range(len(outputs))), list(sizes), list(params), launches
+        own = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
+        writer = TritonWriter(schedule, own, names, outputs, Knobs())
+        writer.sizes, writer.params, writer.inputs = sizes, params, inputs
+        parts.append(writer.part(group, alone=len(schedule.groups) == 1))
+    said = " ".join([*(t for s in shapes for t in s), *schedule.trace.guards, *sizes, *(t for p in parts for t in [*p.rows, p.lanes])])
+    used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
+    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
+    arguments = [*[names[k] for k in used], *params, *outputs, *sizes.values()]
+    return TritonKernel(
+        _source(name, parts, arguments), name, used, list(range(len(outputs))), list(sizes), list(params), parts
     )
 
 
+def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
+    if len(parts) == 1:
+        return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
+    texts, numbers = [], list[str]()
+    lines, left = ["    program = tl.program_id(0)"], "program"
+    for k, part in enumerate(parts):
+        own = part.numbers(str(k + 1))
+        numbers += [f"programs{k + 1}", *own] if k < len(parts) - 1 else own
+        texts.append(part.text("triton.jit", ["program", *arguments, *part.numbers("")]))
+        given = ", ".join([left, *arguments, *(n.partition(":")[0] for n in own)])
+        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
+        lines += [f"    {test}", f"        {part.name}({given})"]
+        left = f"{left} - programs{k + 1}"
+    constants = sorted(numbers, key=lambda n: ":" in n)
+    head = ["@triton.jit", f"def {name}({', '.join([*arguments, *constants])}):"]
+    return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
+
+
 class TritonWriter(Writer):
-    def launch(self, group: Group) -> Launch:
-        """The kernel of a group."""
+    def part(self, group: Group, alone: bool) -> Part:
+        """The code of a group: the kernel itself where it is `alone`, else a function of its program's number."""
         self.g = group
         self.lines: list[str] = []
         self.indent = 1
@@ -78,37 +110,25 @@ class TritonWriter(Writer):
             raise Unsupported("schedule", "stages of one row run along different axes")
         if self.vector is not None and group.tile is None and self.vector.size.hint > LONGEST:
             raise Unsupported("schedule", f"rows of {self.vector.size.hint} elements do not fit in a program")
+        stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
+        self.flat = (
+            group.tile is not None
+            and not group.rows
+            and len(stores) == sum(len(stage.items) for stage in group.stages)
+            and all(group.tile in self.s.store_axes(store) for store in stores)
+        )
+        self.one = "(1,)" if self.flat else "(1, 1)"
         self.types = {store.out: store.expr.dtype for store in self.s.stores}
-        self.written: dict[int, None] = {}
         self.generic = next(
             (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
         )
-        self.prologue(group)
+        self.prologue(group, "tl.program_id(0)" if alone else "program")
         for number, stage in enumerate(group.stages):
             self.number = number
             self.stage_lines(stage)
-        arguments = [self.names[k] for k in sorted(self.inputs)] + [self.outputs[k] for k in self.written]
         rows = [self._host(a) for a in group.rows]
         lanes = self._host(self.vector) if self.vector is not None else "1"
-        parameters = [
-            *arguments,
-            *self.sizes.values(),
-            *self.params,
-            "rows",
-            "BLOCK: tl.constexpr",
-            "ROWS: tl.constexpr",
-        ]
-        text = ["@triton.jit", f"def {self.name}({', '.join(parameters)}):", *self.lines]
-        return Launch(
-            self.name,
-            "\n".join(text),
-            arguments,
-            list(self.params),
-            list(self.sizes),
-            rows,
-            lanes,
-            group.tile is not None,
-        )
+        return Part(self.name, self.lines, rows, lanes, group.tile is not None, self.flat)
 
     def _host(self, axis: Axis) -> str:
         return self.s.trace.text(axis.size)
@@ -136,25 +156,34 @@ class TritonWriter(Writer):
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
 
-    def prologue(self, group: Group) -> None:
-        self.line("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]")
-        if self.vector is not None:
-            self.line("lane = tl.arange(0, BLOCK)[None, :]")
-        left = "row"
+    def prologue(self, group: Group, program: str) -> None:
+        if self.flat:
+            self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
+            self.line(f"inside = lane < {self.axis_size(group.tile)}")
+            return
+        self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
         parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows]
         if group.tile is not None:
-            n = self.axis_size(group.tile)
-            self.line(f"tiles = tl.cdiv({n}, BLOCK)")
+            self.line(f"tiles = tl.cdiv({self.axis_size(group.tile)}, BLOCK)")
             parts.append(("tile", "tiles"))
+        left = "row"
         for position, (name, size) in enumerate(reversed(parts)):
             last = position == len(parts) - 1
-            count = f"({size})" if " " in size else size
-            self.line(f"{name} = {left}" if last else f"{name} = {left} % {count}")
-            left = f"({left} // {count})"
+            self.line(f"{name} = {left}" if last else f"{name} = {left} % {size}")
+            left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
         if group.tile is not None:
-            self.line("lane += tile * BLOCK")
+            self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
+        elif self.vector is not None:
+            self.line("lane = tl.arange(0, BLOCK)[None, :]")
         if self.vector is not None:
             self.line(f"inside = (row < rows) & (lane < {self.axis_size(self.vector)})")
+
+    def mono(self, mono: Mono) -> str:
+        """A product of sizes is one number, computed on the host: Triton sees what divides it."""
+        if not mono[1]:
+            return str(mono[0])
+        factors = [*([] if mono[0] == 1 else [str(mono[0])]), *mono[1]]
+        return self.size(" * ".join(factors))
 
     # stages
 
@@ -223,13 +252,12 @@ class TritonWriter(Writer):
 
     def store_lines(self, store: Store) -> None:
         value = self.emit(self.unrounded(store), 0)
-        self.written[store.out] = None
         address = self.s.addresses[id(store)]
         axes = self.s.axes(store.axes)
         mask = "inside" if self.vector in axes else "row < rows"
         where = self.where(address)
         if store.expr.dtype == "bool" and store.expr.kind == "const":
-            value = f"tl.full((1, 1), {value}, tl.int1)"
+            value = f"tl.full({self.one}, {value}, tl.int1)"
         name = self.outputs[store.out]
         if not self.is_block(axes):
             where += " + row * 0"
@@ -323,7 +351,7 @@ class TritonWriter(Writer):
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"
         if text.replace(".", "").replace("-", "").isdigit() or not any(c.isalpha() for c in text):
-            text = f"tl.full((1, 1), {text}, {TYPES.get(source, 'tl.float32')})"
+            text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
         if target == "half":
             if self.generic is None:
                 raise Unsupported("dtype", "no input tells the 16-bit type")

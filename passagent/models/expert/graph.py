@@ -32,7 +32,7 @@ FREE_VIEWS |= {
     "reshape",
     "view_as",
 }
-FREE_VIEWS |= {"unflatten", "swapaxes", "reshape_as", "broadcast_to"}
+FREE_VIEWS |= {"unflatten", "swapaxes", "swapdims", "movedim", "moveaxis", "reshape_as", "broadcast_to"}
 """Operators that (mostly) only make another view: eager moves no data for them."""
 
 IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous", "to", "type_as", "float"}
@@ -57,20 +57,15 @@ HEAVY |= {
     "scaled_dot_product_attention",
     "multi_head_attention_forward",
 }
-HEAVY |= {
-    "interpolate",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "unfold",
-}
-HEAVY |= {"fold", "__matmul__", "adaptive_max_pool2d", "cumsum", "sort", "topk", "max_pool2d_with_indices"}
+HEAVY |= {"avg_pool3d", "max_pool3d", "fold", "__matmul__", "adaptive_max_pool2d", "cumsum", "sort", "topk"}
+HEAVY |= {"max_pool2d_with_indices"}
 """Operators that a vendor library does better."""
 
-_NAMES = {"truediv": "div", "itruediv": "itruediv"}
+SLOW_ON = {
+    "cpu": {"interpolate", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"},
+    "cuda": set[str](),
+}
+"""Operators that eager does better on a target: there their windows run over vectors of channels."""
 
 
 def op_name(node: fx.Node) -> str:

@@ -7,14 +7,16 @@ from typing import Any
 from passagent.models.expert.ir import Axis, Cat, Expr, Size, Value, fixed
 from passagent.models.expert.lower_views import as_size, unsqueeze
 from passagent.models.expert.lowering import Call, Number, compute_type, int_list, lowers, wrap
-from passagent.models.expert.shapes import broadcast, read_at, whole
+from passagent.models.expert.shapes import broadcast, position, read_at, regroup, whole
 
 
 @lowers("roll")
 def roll(c: Call, input: Value, shifts: Any, dims: Any = None) -> Value:
     value = c.trace.refresh(input)
     if dims is None:
-        raise c.fail("over the flattened tensor")
+        shape = c.trace.shape(value)
+        flat = regroup(c.trace, value, [c.trace.times(shape)])
+        return regroup(c.trace, roll(c, flat, shifts, 0), shape)
     for shift, d in zip(int_list(shifts), int_list(dims), strict=True):
         dim = wrap(d, len(value.dims))
         value, old = whole(c.trace, value, dim)
@@ -31,18 +33,48 @@ def roll(c: Call, input: Value, shifts: Any, dims: Any = None) -> Value:
 
 @lowers("pad")
 def pad(c: Call, input: Value, pad: Any, mode: str = "constant", value: Number | None = None) -> Value:
+    result = c.trace.refresh(input)
+    if mode in {"replicate", "reflect"}:
+        return _pad_inside(c, result, pad, mode)
     if mode != "constant":
         raise c.fail(f"mode {mode}")
-    result = c.trace.refresh(input)
     fill = c.const_value(value or 0, c.out).expr
-    for position in range(0, len(pad), 2):
-        before, after = as_size(pad[position]), as_size(pad[position + 1])
+    for k in range(0, len(pad), 2):
+        before, after = as_size(pad[k]), as_size(pad[k + 1])
         if before.hint < 0 or after.hint < 0:
             raise c.fail("negative padding")
         if before.text == after.text == "0":
             continue
-        result = _pad_one(c, result, len(result.dims) - 1 - position // 2, before, after, fill)
+        result = _pad_one(c, result, len(result.dims) - 1 - k // 2, before, after, fill)
     return result
+
+
+def _pad_inside(c: Call, value: Value, pad: Any, mode: str) -> Value:
+    """Padding by elements of the tensor: the nearest one, or those mirrored at the edge."""
+    t = c.trace
+    for k in range(0, len(pad), 2):
+        before, after = as_size(pad[k]), as_size(pad[k + 1])
+        if before.hint < 0 or after.hint < 0:
+            raise c.fail("negative padding")
+        if before.text == after.text == "0":
+            continue
+        dim = len(value.dims) - 1 - k // 2
+        have = t.size_of(value.dims[dim])
+        axis = t.axis(plus(c, plus(c, have, before), after))
+        inner = t.add(t.index(axis), t.mul(t.integer(-1), t.integer(before)))
+        last = t.integer(plus(c, have, fixed(-1)))
+        if mode == "replicate":
+            index = t.op("index_clamp", [inner, last], "int64")
+        else:
+            for size in (before, after):
+                t.guard(f"{size.text} < {t.text(have)}")
+            right = t.add(t.mul(last, t.integer(2)), t.mul(t.integer(-1), inner))
+            left = t.mul(t.integer(-1), inner)
+            low = t.op("lt", [inner, t.integer(0)], "bool")
+            high = t.op("gt", [inner, last], "bool")
+            index = t.op("where", [low, left, t.op("where", [high, right, inner], "int64")], "int64")
+        value = read_at(t, value, dim, axis, index)
+    return value
 
 
 def _pad_one(c: Call, value: Value, dim: int, before: Size, after: Size, fill: Expr) -> Value:
@@ -78,8 +110,9 @@ def _inside(c: Call, value: Value, index: Expr, size: Size, otherwise: Expr) -> 
     return Value(value.dims, c.finish(chosen, value.dtype, exact=True))
 
 
-@lowers("cat", "concat")
-def cat(c: Call, tensors: Any, dim: int = 0) -> Value:
+@lowers("cat", "concat", "concatenate")
+def cat(c: Call, tensors: Any, dim: int = 0, axis: int | None = None) -> Value:
+    dim = dim if axis is None else axis
     return _cat(c, [Value(v.dims, c.trace.cast(v.expr, c.out)) for v in tensors], dim)
 
 
@@ -164,7 +197,11 @@ def arange(c: Call, start: Any, end: Any = None, step: Any = 1, **kwargs: Any) -
         start, end = 0, start
     first, last, by = as_size(start), as_size(end), as_size(step)
     if by.text != "1":
-        raise c.fail("a step other than one")
+        if not (first.constant and last.constant and by.constant and by.hint > 0):
+            raise c.fail("a step that is no number above zero")
+        axis = c.trace.axis(fixed(max(0, -(-(last.hint - first.hint) // by.hint))))
+        index = c.trace.add(c.trace.mul(c.trace.index(axis), c.trace.integer(by)), c.trace.integer(first))
+        return Value([(axis,)], c.trace.cast(index, c.out))
     text = last.text if first.text == "0" else f"({last.text} - {first.text})"
     size = (
         fixed(last.hint - first.hint)
@@ -176,6 +213,91 @@ def arange(c: Call, start: Any, end: Any = None, step: Any = 1, **kwargs: Any) -
     return Value([(axis,)], c.trace.cast(index, c.out))
 
 
+@lowers("new_zeros", "new_ones", "new_full")
+def new_full(c: Call, input: Value, *size: Any, **kwargs: Any) -> Value:
+    number: Number = {"new_zeros": 0, "new_ones": 1}.get(c.op, kwargs.get("fill_value", 0))
+    if c.op == "new_full" and "fill_value" not in kwargs:
+        *size, number = size  # type: ignore[assignment]
+    sizes = [as_size(s) for s in int_list(*size)]
+    return Value([(c.trace.axis(s),) for s in sizes], c.const_value(number, c.out).expr)
+
+
+@lowers("eye")
+def eye(c: Call, n: Any, m: Any = None, **kwargs: Any) -> Value:
+    rows, columns = (c.trace.axis(as_size(s)) for s in (n, n if m is None else m))
+    same = c.trace.op("eq", [c.trace.index(rows), c.trace.index(columns)], "bool")
+    return Value([(rows,), (columns,)], c.trace.cast(same, c.out))
+
+
+@lowers("meshgrid")
+def meshgrid(c: Call, *tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
+    values = [c.trace.refresh(v) for v in (tensors[0] if isinstance(tensors[0], tuple | list) else tensors)]
+    if any(len(v.dims) != 1 for v in values):
+        raise c.fail("of tensors that are no vectors")
+    order = list(range(len(values)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = [1, 0]
+    sizes = [c.trace.size_of(values[k].dims[0]) for k in order]
+    result = []
+    for number, value in enumerate(values):
+        dims: list[tuple[Axis, ...]] = [(c.trace.axis(size),) for size in sizes]
+        dims[order.index(number)] = value.dims[0]
+        result.append(Value(dims, value.expr))
+    return tuple(result)
+
+
+@lowers("flip")
+def flip(c: Call, input: Value, *dims: Any) -> Value:
+    value = c.trace.refresh(input)
+    for d in int_list(*dims):
+        value, old = whole(c.trace, value, wrap(d, len(value.dims)))
+        if old is None:
+            continue
+        axis = c.trace.axis(old.size)
+        last = c.trace.integer(plus(c, old.size, fixed(-1)))
+        index = c.trace.add(last, c.trace.mul(c.trace.integer(-1), c.trace.index(axis)))
+        value = read_at(c.trace, value, wrap(d, len(value.dims)), axis, index)
+    return value
+
+
+@lowers("tril", "triu")
+def triangle(c: Call, input: Value, diagonal: int = 0) -> Value:
+    value = c.trace.refresh(input)
+    row, column = (position(c.trace, d) for d in value.dims[-2:])
+    limit = c.trace.add(row, c.trace.integer(as_size(diagonal)))
+    keep = c.trace.op("le" if c.op == "tril" else "ge", [column, limit], "bool")
+    compute = compute_type(c.out)
+    chosen = c.trace.op("where", [keep, c.wide(value.expr), c.number(0, compute)], compute)
+    return Value(value.dims, c.finish(chosen, c.out, exact=True))
+
+
+@lowers("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+def pixel_shuffle(c: Call, input: Value, factor: Any) -> Value:
+    value, by = c.trace.refresh(input), as_size(factor)
+    *batch, channels, height, width = c.trace.shape(value)
+    divide, times = c.trace.divide, c.trace.times
+    if c.op == "channel_shuffle":
+        inner = divide(channels, by)
+        split = regroup(c.trace, value, [*batch, by, inner, height, width])
+        return regroup(c.trace, _reordered(split, [1, 0, 2, 3]), [*batch, channels, height, width])
+    if c.op == "pixel_shuffle":
+        outer = divide(channels, times([by, by]))
+        split = regroup(c.trace, value, [*batch, outer, by, by, height, width])
+        sizes = [*batch, outer, times([height, by]), times([width, by])]
+        return regroup(c.trace, _reordered(split, [0, 3, 1, 4, 2]), sizes)
+    down, across = divide(height, by), divide(width, by)
+    split = regroup(c.trace, value, [*batch, channels, down, by, across, by])
+    return regroup(
+        c.trace, _reordered(split, [0, 2, 4, 1, 3]), [*batch, times([channels, by, by]), down, across]
+    )
+
+
+def _reordered(value: Value, order: list[int]) -> Value:
+    """The last dimensions in another order."""
+    first = len(value.dims) - len(order)
+    return Value([*value.dims[:first], *(value.dims[first + k] for k in order)], value.expr)
+
+
 @lowers("zeros", "ones", "full")
 def full(c: Call, *size: Any, **kwargs: Any) -> Value:
     number: Number = {"zeros": 0, "ones": 1}.get(c.op, kwargs.get("fill_value", 0))
@@ -183,27 +305,3 @@ def full(c: Call, *size: Any, **kwargs: Any) -> Value:
         *size, number = size  # type: ignore[assignment]
     sizes = [as_size(s) for s in int_list(*size)]
     return Value([(c.trace.axis(s),) for s in sizes], c.const_value(number, c.out).expr)
-
-
-@lowers("embedding")
-def embedding(c: Call, input: Value, weight: Value, *args: Any, **kwargs: Any) -> Value:
-    if (len(args) > 1 and args[1] is not None) or kwargs.get("max_norm") is not None:
-        raise c.fail("max_norm")
-    return gather_rows(c, weight, 0, input)
-
-
-@lowers("index_select")
-def index_select(c: Call, input: Value, dim: int, index: Value) -> Value:
-    return gather_rows(c, input, wrap(dim, len(input.dims)), index)
-
-
-def gather_rows(c: Call, table: Value, dim: int, index: Value) -> Value:
-    """`table` read along `dim` at the elements of `index`, whose dimensions take the place of `dim`."""
-    t = c.trace
-    table, index = t.refresh(table), t.refresh(index)
-    if t.resolve(table.expr).kind != "load":
-        raise c.fail("from a computed table")
-    where = t.cast(index.expr, "int64")
-    read = read_at(t, table, dim, None, where)
-    read.dims[dim:dim] = index.dims
-    return read

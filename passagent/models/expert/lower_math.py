@@ -26,18 +26,20 @@ def _binary(name: str, *aliases: str, exact: bool = False) -> None:
     def lower(
         c: Call, a: Operand, b: Operand, *, alpha: Number = 1, rounding_mode: str | None = None
     ) -> Value:
-        if alpha != 1 or rounding_mode is not None:
-            raise c.fail("alpha and rounding_mode are not lowered")
+        if rounding_mode is not None:
+            raise c.fail("a rounding mode is not lowered")
+        if alpha != 1:
+            return c.pointwise(lambda x, y, by: c.e(name, x, c.e("mul", by, y)), a, b, alpha)
         return c.pointwise(name, a, b, exact=exact)
 
     for alias in (name, *aliases):
         OPS[alias] = lower
 
 
-_binary("add", "iadd", "add_", "__add__", "__radd__")
-_binary("sub", "isub", "sub_", "__sub__")
-_binary("mul", "imul", "mul_", "__mul__", "multiply", "__rmul__")
-_binary("div", "truediv", "itruediv", "div_", "__truediv__")
+_binary("add", "iadd", "__add__", "__radd__")
+_binary("sub", "isub", "__sub__", "subtract")
+_binary("mul", "imul", "__mul__", "multiply", "__rmul__")
+_binary("div", "truediv", "itruediv", "__truediv__", "divide", "true_divide")
 _binary("maximum", exact=True)
 _binary("minimum", exact=True)
 
@@ -50,8 +52,12 @@ def _comparison(name: str, *aliases: str) -> None:
         OPS[alias] = lower
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _comparison(_name)
+_comparison("eq")
+_comparison("ne", "not_equal")
+_comparison("lt", "less")
+_comparison("le", "less_equal")
+_comparison("gt", "greater")
+_comparison("ge", "greater_equal")
 
 
 @lowers("rsub")
@@ -73,6 +79,15 @@ def or_(c: Call, a: Operand, b: Operand) -> Value:
     return c.pointwise("or", a, b, compute="bool")
 
 
+@lowers("xor", "__xor__", "logical_xor")
+def xor(c: Call, a: Operand, b: Operand) -> Value:
+    if c.out != "bool":
+        raise c.fail("on integers is not lowered")
+    if any(isinstance(v, Value) and v.dtype != "bool" for v in (a, b)):
+        raise c.fail("on numbers is not lowered")
+    return c.pointwise("ne", a, b, compute="bool", out="bool")
+
+
 @lowers("invert", "logical_not", "__invert__", "bitwise_not")
 def invert(c: Call, a: Value) -> Value:
     if c.out != "bool":
@@ -91,7 +106,7 @@ def _unary(name: str, *aliases: str, exact: bool = False) -> None:
 for _op in ("exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "log1p", "expm1", "floor", "ceil"):
     _unary(_op)
 _unary("neg", "negative", "__neg__", exact=True)
-_unary("abs", "__abs__", exact=True)
+_unary("abs", "__abs__", "absolute", exact=True)
 
 
 @lowers("rsqrt")
@@ -109,7 +124,7 @@ def square(c: Call, input: Value) -> Value:
     return c.pointwise(lambda x: c.e("mul", x, x), input)
 
 
-@lowers("pow", "pow_", "__pow__")
+@lowers("pow", "__pow__")
 def pow_(c: Call, input: Operand, exponent: Operand) -> Value:
     simple = {
         2: lambda x: c.e("mul", x, x),
@@ -135,64 +150,11 @@ def pow_(c: Call, input: Operand, exponent: Operand) -> Value:
     return c.pointwise("pow", input, exponent)
 
 
-@lowers("relu", "relu_")
-def relu(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise("relu", input, exact=True)
-
-
-@lowers("sigmoid", "sigmoid_")
-def sigmoid(c: Call, input: Value) -> Value:
-    return c.pointwise(lambda x: logistic(c, x), input)
-
-
-def logistic(c: Call, x: Expr) -> Expr:
-    return c.e("div", 1.0, c.e("add", c.e("exp", c.e("neg", x)), 1.0))
-
-
-@lowers("silu")
-def silu(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise(lambda x: c.e("div", x, c.e("add", c.e("exp", c.e("neg", x)), 1.0)), input)
-
-
-@lowers("gelu")
-def gelu(c: Call, input: Value, approximate: str = "none") -> Value:
-    def exact(x: Expr) -> Expr:
-        scaled = c.e("mul", x, math.sqrt(0.5))
-        inner = erf_of_eager(c, scaled) if c.target == "cpu" and x.dtype == "float32" else c.e("erf", scaled)
-        return c.e("mul", c.e("mul", x, 0.5), c.e("add", inner, 1.0))
-
-    def by_tanh(x: Expr) -> Expr:
-        cube = c.e("mul", c.e("mul", x, x), x)
-        inner = c.e("mul", c.e("add", x, c.e("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
-        return c.e("mul", c.e("mul", x, 0.5), c.e("add", c.e("tanh", inner), 1.0))
-
-    return c.pointwise(by_tanh if approximate == "tanh" else exact, input)
-
-
-def erf_of_eager(c: Call, x: Expr) -> Expr:
-    """erf as eager's vectorised kernels have it on the CPU (Abramowitz and Stegun 7.1.26, error 1.5e-7)."""
-    size = c.e("abs", x)
-    t = c.e("div", 1.0, c.e("fma", size, 0.3275911, 1.0))
-    r = c.e("fma", t, 1.061405429, -1.453152027)
-    for p in (1.421413741, -0.284496736, 0.254829592):
-        r = c.e("fma", r, t, p)
-    tail = c.e("mul", c.e("mul", r, t), c.e("exp", c.e("neg", c.e("mul", x, x))))
-    return c.e("copysign", c.e("sub", 1.0, tail), x)
-
-
 def clip(c: Call, x: Expr, low: float | Expr, high: float | Expr) -> Expr:
     return c.e("minimum", c.e("maximum", x, low), high)
 
 
-@lowers("hardtanh", "relu6")
-def hardtanh(
-    c: Call, input: Value, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False
-) -> Value:
-    low, high = (0.0, 6.0) if c.op == "relu6" else (min_val, max_val)
-    return clamp(c, input, low, high)
-
-
-@lowers("clamp", "clamp_", "clip")
+@lowers("clamp", "clip")
 def clamp(c: Call, input: Value, min: Any = None, max: Any = None) -> Value:
     result = input
     if min is not None:
@@ -202,48 +164,9 @@ def clamp(c: Call, input: Value, min: Any = None, max: Any = None) -> Value:
     return result
 
 
-@lowers("clamp_min", "clamp_min_")
+@lowers("clamp_min")
 def clamp_min(c: Call, input: Value, min: Operand) -> Value:
     return clamp(c, input, min)
-
-
-@lowers("hardsigmoid")
-def hardsigmoid(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise(lambda x: c.e("div", clip(c, c.e("add", x, 3.0), 0.0, 6.0), 6.0), input)
-
-
-@lowers("hardswish")
-def hardswish(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise(lambda x: c.e("div", c.e("mul", x, clip(c, c.e("add", x, 3.0), 0.0, 6.0)), 6.0), input)
-
-
-@lowers("leaky_relu")
-def leaky_relu(c: Call, input: Value, negative_slope: Number = 0.01, inplace: bool = False) -> Value:
-    return c.pointwise(
-        lambda x, s: c.e("where", c.e("gt", x, 0.0), x, c.e("mul", x, s)), input, negative_slope
-    )
-
-
-@lowers("elu")
-def elu(c: Call, input: Value, alpha: Number = 1.0, inplace: bool = False) -> Value:
-    return c.pointwise(
-        lambda x, a: c.e("where", c.e("gt", x, 0.0), x, c.e("mul", a, c.e("expm1", x))), input, alpha
-    )
-
-
-@lowers("softplus")
-def softplus(c: Call, input: Value, beta: Number = 1, threshold: Number = 20) -> Value:
-    def body(x: Expr, b: Expr, t: Expr) -> Expr:
-        scaled = c.e("mul", x, b)
-        return c.e("where", c.e("gt", scaled, t), x, c.e("div", c.e("log1p", c.e("exp", scaled)), b))
-
-    return c.pointwise(body, input, beta, threshold)
-
-
-@lowers("prelu")
-def prelu(c: Call, input: Value, weight: Value) -> Value:
-    weight = along(c, weight, len(input.dims), 1)
-    return c.pointwise(lambda x, w: c.e("where", c.e("gt", x, 0.0), x, c.e("mul", x, w)), input, weight)
 
 
 def along(c: Call, vector: Value, rank: int, dim: int) -> Value:
@@ -252,6 +175,104 @@ def along(c: Call, vector: Value, rank: int, dim: int) -> Value:
     if len(vector.dims) != 1:
         raise c.fail("a parameter that is no vector")
     return Value([vector.dims[0] if k == dim else () for k in range(rank)], vector.expr)
+
+
+@lowers("clamp_max")
+def clamp_max(c: Call, input: Value, max: Operand) -> Value:
+    return clamp(c, input, None, max)
+
+
+@lowers("sign", "sgn")
+def sign(c: Call, input: Value) -> Value:
+    if c.out == "bool":
+        raise c.fail("on booleans is not lowered")
+
+    def body(x: Expr) -> Expr:
+        one, zero = c.number(1, x.dtype), c.number(0, x.dtype)
+        return c.e(
+            "where", c.e("gt", x, zero), one, c.e("where", c.e("lt", x, zero), c.number(-1, x.dtype), zero)
+        )
+
+    return c.pointwise(body, input, exact=True)
+
+
+@lowers("trunc", "fix", "frac")
+def trunc(c: Call, input: Value) -> Value:
+    _floats_only(c)
+
+    def body(x: Expr) -> Expr:
+        whole = c.e("where", c.e("lt", x, 0.0), c.e("ceil", x), c.e("floor", x))
+        return c.e("sub", x, whole) if c.op == "frac" else whole
+
+    return c.pointwise(body, input)
+
+
+@lowers("round")
+def round_(c: Call, input: Value, decimals: int = 0) -> Value:
+    """To the nearest integer, halves to the even one."""
+    _floats_only(c)
+    if decimals:
+        raise c.fail("to decimals is not lowered")
+
+    def body(x: Expr) -> Expr:
+        low = c.e("floor", x)
+        rest = c.e("sub", x, low)
+        odd = c.e("ne", low, c.e("mul", 2.0, c.e("floor", c.e("mul", low, 0.5))))
+        up = c.e("or", c.e("gt", rest, 0.5), c.e("and", c.e("eq", rest, 0.5), odd))
+        return c.e("where", up, c.e("add", low, 1.0), low)
+
+    return c.pointwise(body, input)
+
+
+def _floats_only(c: Call) -> None:
+    if c.out not in FLOATING:
+        raise c.fail("on integers is not lowered")
+
+
+@lowers("log2", "log10")
+def log_of(c: Call, input: Value) -> Value:
+    base = 2.0 if c.op == "log2" else 10.0
+    return c.pointwise(lambda x: c.e("mul", c.e("log", x), 1.0 / math.log(base)), input)
+
+
+@lowers("tan")
+def tan(c: Call, input: Value) -> Value:
+    return c.pointwise(lambda x: c.e("div", c.e("sin", x), c.e("cos", x)), input)
+
+
+@lowers("isnan", "isinf", "isfinite", "isposinf", "isneginf")
+def is_special(c: Call, input: Value) -> Value:
+    if input.dtype not in FLOATING:
+        return c.pointwise(lambda x: c.trace.const(c.op == "isfinite", "bool"), input, compute="bool")
+    inf = math.inf
+    tests: dict[str, Any] = {
+        "isnan": lambda x: c.e("ne", x, x),
+        "isinf": lambda x: c.e("eq", c.e("abs", x), inf),
+        "isfinite": lambda x: c.e("lt", c.e("abs", x), inf),
+        "isposinf": lambda x: c.e("eq", x, inf),
+        "isneginf": lambda x: c.e("eq", x, -inf),
+    }
+    return c.pointwise(tests[c.op], input, compute=compute_type(input.dtype))
+
+
+@lowers("lerp")
+def lerp(c: Call, input: Value, end: Value, weight: Operand) -> Value:
+    def body(a: Expr, b: Expr, w: Expr) -> Expr:
+        by = c.e("sub", b, a)
+        near = c.e("add", a, c.e("mul", w, by))
+        far = c.e("sub", b, c.e("mul", by, c.e("sub", 1.0, w)))
+        return c.e("where", c.e("lt", c.e("abs", w), 0.5), near, far)
+
+    return c.pointwise(body, input, end, weight)
+
+
+@lowers("addcmul", "addcdiv")
+def addcmul(c: Call, input: Value, tensor1: Value, tensor2: Value, *, value: Number = 1) -> Value:
+    _floats_only(c)
+    op = "mul" if c.op == "addcmul" else "div"
+    return c.pointwise(
+        lambda x, a, b, v: c.e("add", x, c.e(op, c.e("mul", v, a), b)), input, tensor1, tensor2, value
+    )
 
 
 @lowers("where")
@@ -277,7 +298,7 @@ def _select(c: Call, condition: Value, a: Operand, b: Operand) -> Value:
     return Value(dims, c.finish(c.trace.op("where", [test, x, y], compute), c.out, exact=True))
 
 
-@lowers("masked_fill", "masked_fill_")
+@lowers("masked_fill")
 def masked_fill(c: Call, input: Value, mask: Value, value: Operand) -> Value:
     return _select(c, mask, value, input)
 

@@ -1,13 +1,12 @@
-"""Reductions, softmax and normalisations, over any dimensions."""
+"""Reductions over any dimensions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from passagent.models.expert.ir import Axis, Expr, Value
-from passagent.models.expert.lower_math import along
 from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
-from passagent.models.expert.shapes import broadcast, regroup
+from passagent.models.expert.shapes import broadcast
 
 
 def chosen(dim: Any, rank: int) -> list[int]:
@@ -68,20 +67,24 @@ def global_average(c: Call, input: Value, output_size: Any) -> Value:
 
 
 @lowers("amax", "max")
-def amax(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def amax(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return _extreme(c, "max", input, dim, keepdim)
 
 
 @lowers("amin", "min")
-def amin(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def amin(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return _extreme(c, "min", input, dim, keepdim)
 
 
-def _extreme(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value:
+def _extreme(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Any:
     if isinstance(dim, Value):
         return c.pointwise(f"{name}imum", input, dim, exact=True)
     if not c.op.startswith("a") and dim is not None:
-        raise c.fail("with indices is not lowered")
+        return _along(c, name, input, dim, keepdim), "the position of an extreme is not lowered"
+    return _along(c, name, input, dim, keepdim)
+
+
+def _along(c: Call, name: str, input: Value, dim: Any, keepdim: bool) -> Value:
     dims = chosen(dim, len(input.dims))
     result = over(c, name, input, dims)
     return drop(Value(result.dims, c.finish(result.expr, c.out, exact=True)), dims, keepdim)
@@ -108,132 +111,65 @@ def moments(c: Call, value: Value, dims: list[int]) -> tuple[Value, Value]:
     return average, over(c, "sum", Value(shape, centred), dims, lambda d: c.e("mul", d, d))
 
 
+@lowers("std")
+def std(
+    c: Call, input: Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, **kwargs: Any
+) -> Value:
+    return _deviation(c, var(c, input, dim, unbiased, keepdim, **kwargs))
+
+
+def _deviation(c: Call, variance: Value) -> Value:
+    wide = c.trace.resolve(variance.expr)
+    rounded = wide.data == "cast" and wide.args[0].dtype == "float32"  # taken before it was rounded
+    return Value(variance.dims, c.finish(c.e("sqrt", wide.args[0] if rounded else wide), c.out))
+
+
+@lowers("var_mean", "std_mean")
+def var_mean(
+    c: Call, input: Value, dim: Any = None, unbiased: bool = True, keepdim: bool = False, **kwargs: Any
+) -> tuple[Value, Value]:
+    variance = var(c, input, dim, unbiased, keepdim, **kwargs)
+    spread = _deviation(c, variance) if c.op == "std_mean" else variance
+    return spread, mean(c, input, dim, keepdim)
+
+
+@lowers("any", "all")
+def any_(c: Call, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    dims = chosen(dim, len(input.dims))
+    zero = c.number(0, compute_type(input.dtype))
+    true = c.trace.cast(c.e("ne", c.wide(c.trace.refresh(input).expr), zero), "float32")
+    found = over(c, "max" if c.op == "any" else "min", Value(input.dims, true), dims)
+    return drop(Value(found.dims, c.finish(c.trace.cast(found.expr, "bool"), c.out)), dims, keepdim)
+
+
+@lowers("logsumexp")
+def logsumexp(c: Call, input: Value, dim: Any, keepdim: bool = False) -> Value:
+    """In eager's own steps, each of which rounds."""
+    dims = chosen(dim, len(input.dims))
+    top = over(c, "max", input, dims)
+    test = c.e("lt", c.e("abs", top.expr), float("inf"))
+    finite = Value(top.dims, c.finish(c.e("where", test, top.expr, 0.0), c.out, exact=True))
+    power = c.pointwise("exp", c.pointwise("sub", input, finite))
+    total = over(c, "sum", power, dims)
+    total = Value(total.dims, c.finish(total.expr, c.out))
+    return drop(c.pointwise("add", c.pointwise("log", total), finite), dims, keepdim)
+
+
 @lowers("norm", "linalg_vector_norm")
 def norm(
     c: Call, input: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, **kw: Any
 ) -> Value:
-    if p not in (2, 2.0, "fro", None) or dtype is not None or kw:
-        raise c.fail("other than the Euclidean one")
+    if p not in (1, 2, "fro", None, float("inf")) or dtype is not None or kw:
+        raise c.fail(f"of order {p}")
     dims = chosen(dim, len(input.dims))
+    if p in (1, float("inf")):
+        total = over(c, "sum" if p == 1 else "max", input, dims, lambda x: c.e("abs", x))
+        return drop(Value(total.dims, c.finish(total.expr, c.out)), dims, keepdim)
     total = over(c, "sum", input, dims, lambda x: c.e("mul", x, x))
     return drop(Value(total.dims, c.finish(c.e("sqrt", total.expr), c.out)), dims, keepdim)
 
 
-@lowers("softmax", "log_softmax")
-def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
-    if not isinstance(dim, int):
-        raise c.fail("without a dimension")
-    source = Value(input.dims, c.trace.cast(input.expr, c.out)) if dtype is not None else input
-    dims = [wrap(dim, len(input.dims))]
-    top = over(c, "softmax_max", source, dims)
-    shape, (x, m) = broadcast(c.trace, [source, top])
-    shifted = c.e("sub", c.wide(x), m)
-    power = Value(shape, c.e("exp", shifted))
-    total = over(c, "sum", power, dims)
-    if c.op == "log_softmax":
-        shape, (y, s) = broadcast(c.trace, [Value(shape, shifted), total])
-        return Value(shape, c.finish(c.e("sub", y, c.e("log", s)), c.out))
-    shape, (y, s) = broadcast(c.trace, [power, total])
-    return Value(shape, c.finish(c.e("div", y, s), c.out))
-
-
-@lowers("layer_norm")
-def layer_norm(
-    c: Call, input: Value, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5
-) -> Value:
-    rank, inner = len(input.dims), len(normalized_shape)
-    dims = list(range(rank - inner, rank))
-    return _normalised(c, input, dims, eps, weight, bias, lambda v: v)
-
-
-@lowers("rms_norm")
-def rms_norm(
-    c: Call, input: Value, normalized_shape: Any, weight: Any = None, eps: Number | None = None
-) -> Value:
-    if eps is None:
-        raise c.fail("without eps")
-    dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
-    total = over(c, "sum", input, dims, lambda x: c.e("mul", x, x))
-    average = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
-    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", average, c.number(eps, average.dtype))))
-    inputs = [input, Value(total.dims, scale), *([weight] if weight is not None else [])]
-    shape, parts = broadcast(c.trace, inputs)
-    expr = c.e("mul", c.wide(parts[0]), parts[1])
-    if weight is not None:
-        expr = c.e("mul", expr, c.wide(parts[2]))
-    return Value(shape, c.finish(expr, c.out))
-
-
-@lowers("group_norm")
-def group_norm(
-    c: Call, input: Value, num_groups: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5
-) -> Value:
-    from passagent.models.expert.lower_views import as_size
-
-    value = c.trace.refresh(input)
-    shape, groups = c.trace.shape(value), as_size(num_groups)
-    inner = c.trace.divide(shape[1], groups)
-    grouped = regroup(c.trace, value, [shape[0], groups, inner, *shape[2:]])
-    vectors = [regroup(c.trace, v, [groups, inner]) if v is not None else None for v in (weight, bias)]
-    spread = [
-        Value([(), *v.dims, *[()] * (len(shape) - 2)], v.expr) if v is not None else None for v in vectors
-    ]
-    dims = list(range(2, len(shape) + 1))
-    result = _normalised(c, grouped, dims, eps, spread[0], spread[1], lambda v: v)
-    return regroup(c.trace, result, shape)
-
-
-@lowers("instance_norm")
-def instance_norm(c: Call, input: Value, *args: Any, **kwargs: Any) -> Value:
-    raise c.fail("is not lowered yet")
-
-
-def _normalised(
-    c: Call, input: Value, dims: list[int], eps: Number, weight: Any, bias: Any, spread: Any
-) -> Value:
-    average, square = moments(c, input, dims)
-    variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
-    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", variance, c.number(eps, variance.dtype))))
-    extra = [spread(v) for v in (weight, bias) if v is not None]
-    shape, parts = broadcast(c.trace, [input, average, Value(square.dims, scale), *extra])
-    x, m, r = c.wide(parts[0]), parts[1], parts[2]
-    if c.target == "cpu":  # as eager there: one multiply-add with the row's own scale and shift
-        expr = c.e("fma", x, r, c.e("neg", c.e("mul", m, r)))
-    else:
-        expr = c.e("mul", c.e("sub", x, m), r)
-    scaled, shifted = weight is not None, bias is not None
-    if scaled and shifted:
-        expr = c.e("fma", expr, c.trace.cast(parts[3], expr.dtype), c.trace.cast(parts[4], expr.dtype))
-    elif scaled:
-        expr = c.e("mul", expr, c.trace.cast(parts[3], expr.dtype))
-    elif shifted:
-        expr = c.e("add", expr, c.trace.cast(parts[3], expr.dtype))
-    return Value(shape, c.finish(expr, c.out))
-
-
-@lowers("batch_norm")
-def batch_norm(
-    c: Call,
-    input: Value,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: Any = 0.1,
-    eps: Number = 1e-5,
-) -> Value:
-    if training or running_mean is None:
-        raise c.fail("in training mode")
-    rank = len(input.dims)
-    mean_, variance = along(c, running_mean, rank, 1), along(c, running_var, rank, 1)
-    extra = [along(c, v, rank, 1) for v in (weight, bias) if v is not None]
-    shape, parts = broadcast(c.trace, [input, mean_, variance, *extra])
-    compute = compute_type(c.out)
-    x, m, v, *rest = [c.trace.cast(p, compute) for p in parts]
-    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", v, c.number(eps, compute))))
-    # alpha and beta depend on the channel only: eager on the CPU computes them once, too.
-    alpha = c.e("mul", scale, rest[0]) if weight is not None else scale
-    shift = c.e("mul", m, alpha)
-    beta = c.e("sub", rest[-1], shift) if bias is not None else c.e("neg", shift)
-    return Value(shape, c.finish(c.e("fma", x, alpha, beta), c.out))
+@lowers("normalize")
+def normalize(c: Call, input: Value, p: Any = 2.0, dim: int = 1, eps: Number = 1e-12) -> Value:
+    length = norm(c, input, p, dim, True)
+    return c.pointwise("div", input, c.pointwise("maximum", length, eps, exact=True))

@@ -104,7 +104,21 @@ def permute(c: Call, input: Value, *dims: Any) -> Value:
     return Value([input.dims[wrap(d, len(order))] for d in order], input.expr)
 
 
-@lowers("transpose", "swapaxes")
+@lowers("movedim", "moveaxis")
+def movedim(c: Call, input: Value, source: Any, destination: Any) -> Value:
+    rank = len(input.dims)
+    moved = [wrap(d, rank) for d in int_list(source)]
+    places = [wrap(d, rank) for d in int_list(destination)]
+    rest = [k for k in range(rank) if k not in moved]
+    order = [0] * rank
+    for place, d in zip(places, moved, strict=True):
+        order[place] = d
+    for place, d in zip([k for k in range(rank) if k not in places], rest, strict=True):
+        order[place] = d
+    return Value([input.dims[d] for d in order], input.expr)
+
+
+@lowers("transpose", "swapaxes", "swapdims")
 def transpose(c: Call, input: Value, dim0: int, dim1: int) -> Value:
     dims = list(input.dims)
     a, b = wrap(dim0, len(dims)), wrap(dim1, len(dims))
@@ -149,10 +163,16 @@ def _expand(c: Call, input: Value, sizes: list[Size]) -> Value:
 @lowers("getitem", "__getitem__")
 def getitem(c: Call, input: Any, index: Any) -> Any:
     if isinstance(input, tuple | list):
+        if not isinstance(input[index], Value):
+            raise c.fail(str(input[index]))
         return input[index]
     items = list(index) if isinstance(index, tuple | list) else [index]
-    if any(isinstance(i, Value | list | torch.Tensor) for i in items):
-        raise c.fail("indexing by a tensor")
+    if any(isinstance(i, list | torch.Tensor) for i in items):
+        raise c.fail("indexing by a list")
+    if any(isinstance(i, Value) for i in items):
+        from passagent.models.expert.lower_gather import index_by
+
+        return index_by(c, input, items)
     value = c.trace.refresh(input)
     used = sum(i is not None and i is not Ellipsis for i in items)
     if Ellipsis not in items:
@@ -253,6 +273,24 @@ def narrow_method(c: Call, input: Value, dim: int, start: Any, length: Any) -> V
     end = Size(first.hint + count.hint, count.text if first.text == "0" else f"({first.text} + {count.text})")
     value = c.trace.refresh(input)
     return strided(c, value, wrap(dim, len(value.dims)), first, end, fixed(1))
+
+
+@lowers("unfold")
+def windows(c: Call, input: Value, dimension: int, size: Any, step: Any) -> Value:
+    """The method: windows along a dimension, their elements in a new last one."""
+    if not isinstance(dimension, int) or not isinstance(size, int | Size):
+        raise c.fail("of image patches is left to the library")
+    value = c.trace.refresh(input)
+    dim = wrap(dimension, len(value.dims))
+    have, long, by = c.trace.size_of(value.dims[dim]), as_size(size), as_size(step)
+    count = Size(
+        (have.hint - long.hint) // by.hint + 1, f"(({c.trace.text(have)} - {long.text}) // {by.text} + 1)"
+    )
+    c.trace.guard(f"{long.text} <= {c.trace.text(have)}")
+    outer, inner = c.trace.axis(count), c.trace.axis(long)
+    start = c.trace.mul(c.trace.index(outer), c.trace.integer(by))
+    read = read_at(c.trace, value, dim, outer, c.trace.add(start, c.trace.index(inner)))
+    return Value([*read.dims, (inner,)], read.expr)
 
 
 @lowers("chunk")

@@ -11,7 +11,6 @@ import functools
 import itertools
 import json
 import re
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +30,6 @@ _ROLES = {
 _ROLES |= {"numerics": "Your role is numerics"}
 INEXACT = "inexact"
 """Of an evaluation: correct, but some graph passes only at a tolerance looser than t = -5."""
-
-_capturing = threading.Lock()
 
 
 @dataclass
@@ -157,28 +154,13 @@ def choose(episode: Episode) -> Plan | None:
     return next((p for p in near if p not in episode.tried), None)
 
 
-@functools.lru_cache(maxsize=32)
-def graphs(task: str, target: str) -> tuple[Any, ...]:
-    """The captured graphs of a task's subgraphs (captured on the CPU, whatever the target)."""
-    from passagent.tasks import load_task
-    from passagent.tasks.capture import capture
-    from passagent.tasks.inputs import make_inputs
-    from passagent.tasks.module import load_module
-
-    result = []
-    with _capturing:
-        for subgraph in load_task(task).subgraphs:
-            inputs = make_inputs(subgraph, "cpu", 0)
-            result.append(capture(load_module(subgraph, "cpu"), inputs).graph_module.graph)
-    return tuple(result)
-
-
 @functools.lru_cache(maxsize=256)
 def candidate(task: str, target: str, plan: Plan) -> tuple[dict[str, str], Any]:
     """The files of a plan (empty: it leaves nothing to fuse), and what the author says of them."""
     from passagent.models.expert.author import author
+    from passagent.models.expert.reading import graphs
 
-    authored = author(list(graphs(task, target)), target, plan)
+    authored = author(list(graphs(task)), target, plan)
     return authored.files, authored
 
 

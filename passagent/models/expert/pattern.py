@@ -65,6 +65,7 @@ def qualified(node: fx.Node) -> str | None:
         (torch.nn.functional, "torch.nn.functional"),
         (torch, "torch"),
         (torch.special, "torch.special"),
+        (torch._C._nn, "torch._C._nn"),
     ):
         if getattr(module, getattr(target, "__name__", ""), None) is target:
             return f"{prefix}.{target.__name__}"  # type: ignore[union-attr]

@@ -112,7 +112,7 @@ def _lowerable(
             lower_node(trace, node, env, target, Types(), lambda path, value: value)
             inside.add(node)
         except Unsupported as error:
-            refused[error.op] = error.reason
+            refused[name] = error.reason
     return _with_consumers(graph, inside, refused)
 
 

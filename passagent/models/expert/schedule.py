@@ -330,6 +330,10 @@ class Schedule:
         a, b, both = self._rows(group), self._rows([store]), self._rows([*group, store])
         if not self._leaves(group) & self._leaves([store]):
             return False
+        if self.target == "cuda":
+            # Rows run side by side there: beside them a program has one run of lanes, and no loop over stores.
+            rests = [self.store_axes(s) - both for s in [*group, store]]
+            return both in (a, b) and len(frozenset().union(*rests)) <= 1 and all(self.store_axes(s) >= both for s in group)
         if both in (a, b):
             # Axes of a store outside the common rows must be looped over once, not stored again and again.
             return all(self.store_axes(s) >= both for s in [*group, store])

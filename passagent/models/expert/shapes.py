@@ -170,6 +170,14 @@ def read_at(trace: Trace, value: Value, dim: int, axis: Axis | None, index: Expr
     return Value(dims, trace.substitute(value.expr, new))
 
 
+def position(trace: Trace, dim: Dim) -> Expr:
+    """The index in a dimension, row-major over its axes."""
+    result = trace.integer(0)
+    for axis in trace.axes_of(dim):
+        result = trace.add(trace.mul(result, trace.integer(axis.size)), trace.index(axis))
+    return result
+
+
 def whole(trace: Trace, value: Value, dim: int) -> tuple[Value, Axis | None]:
     """The value with dimension `dim` over one axis of its own (None if its size is one, literally)."""
     value = trace.refresh(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from passagent.models.expert.writer import Kernel, Launches
+from passagent.models.expert.writer import Kernel
 
 
 @dataclass
@@ -60,7 +60,7 @@ def write_route(route: Route | ViewRoute, kernels: dict[str, str], entry: str, p
     plan_arguments = [f"s{k}" for k in used] + used_parameters(route)
     if dtypes_matter:
         plan_arguments += [f"d{k}" for k in range(len(route.inputs))]
-    planned = any(v.guards or v.kernel.sizes or None in v.like or _launches(v) for v in route.variants)
+    planned = any(v.guards or v.kernel.sizes or None in v.like for v in route.variants)
     lines = []
     if planned:
         lines += _plan(route, entry, plan_arguments, dtypes_matter)
@@ -84,7 +84,7 @@ def write_route(route: Route | ViewRoute, kernels: dict[str, str], entry: str, p
 
 def _used_shapes(route: Route, several: bool) -> list[int]:
     texts = " ".join(
-        [t for v in route.variants for t in [*v.guards, *v.kernel.sizes, *_launches(v)]]
+        [t for v in route.variants for t in [*v.guards, *v.kernel.sizes]]
         + [t for v in route.variants for k, s in enumerate(v.shapes) if v.like[k] is None for t in s]
     )
     return [k for k in range(len(route.inputs)) if re.search(rf"\bs{k}\b", texts)]
@@ -92,7 +92,7 @@ def _used_shapes(route: Route, several: bool) -> list[int]:
 
 def used_parameters(route: Route) -> list[str]:
     texts = " ".join(
-        [t for v in route.variants for t in [*v.guards, *v.kernel.sizes, *_launches(v)]]
+        [t for v in route.variants for t in [*v.guards, *v.kernel.sizes]]
         + [t for v in route.variants for s in v.shapes for t in s]
     )
     return [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
@@ -114,11 +114,11 @@ def _plan(route: Route, entry: str, arguments: list[str], dtypes_matter: bool) -
         conditions = [f"({_ranks(v, arguments)})"] if _ranks(v, arguments) else []
         conditions += [f"{g}" for g in v.guards]
         if dtypes_matter:
-            kinds = [_dtype_test(v, j) for j in range(len(route.inputs))]
+            kinds = [dtype_test(v, j) for j in range(len(route.inputs))]
             conditions = [c for c in kinds if c] + conditions
         result = _result(v, k if several else None)
         if conditions:
-            lines.append(f"    if {_joined(conditions)}:")
+            lines.append(f"    if {joined(conditions)}:")
             lines.append(f"        return {result}")
         else:
             lines.append(f"    return {result}")
@@ -137,42 +137,37 @@ def _ranks(v: Variant, arguments: list[str]) -> str:
     return " and ".join(tests)
 
 
-def _dtype_test(v: Variant, k: int) -> str:
+def dtype_test(v: Variant, k: int) -> str:
     name = v.input_dtypes[k]
     if name == "half" and k == v.generic:
-        return f"d{k} in {_tuple([f'torch.{d}' for d in v.generic_dtypes])}"
+        return f"d{k} in {tuple_text([f'torch.{d}' for d in v.generic_dtypes])}"
     if name == "half":
         return f"d{k} == d{v.generic}"
     return f"d{k} == torch.{name}"
 
 
-def _joined(conditions: list[str]) -> str:
+def joined(conditions: list[str]) -> str:
     text = " and ".join(conditions)
     return text if len(text) < 88 else "(\n        " + "\n        and ".join(conditions) + "\n    )"
 
 
-def _tuple(items: list[str]) -> str:
+def tuple_text(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
 def _result(v: Variant, number: int | None) -> str:
     parts = [] if number is None else [str(number)]
-    parts += [_tuple(shape) for k, shape in enumerate(v.shapes) if v.like[k] is None]
+    parts += [tuple_text(shape) for k, shape in enumerate(v.shapes) if v.like[k] is None]
     parts += v.kernel.sizes
-    if isinstance(v.kernel, Launches):
-        for launch in v.kernel.launches:
-            rows = " * ".join(launch.rows) or "1"
-            parts.append(f"_launch({rows}, {launch.lanes}, {launch.tiled})")
-    return _tuple(parts)
+    return tuple_text(parts)
 
 
 def _body(route: Route, v: Variant, kernel: str, several: bool) -> list[str]:
     lines = []
     shapes = [f"shape{k}" for k in range(len(v.shapes)) if v.like[k] is None]
     sizes = [f"n{k}" for k in range(len(v.kernel.sizes))]
-    launches = len(v.kernel.launches) if isinstance(v.kernel, Launches) else 0
-    names = [*(["_"] if several else []), *shapes, *sizes, *[f"launch{k}" for k in range(launches)]]
-    if shapes or sizes or launches:
+    names = [*(["_"] if several else []), *shapes, *sizes]
+    if shapes or sizes:
         lines.append(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = plan")
     for k in v.kernel.inputs:
         lines.append(f"    {route.inputs[k]} = {route.inputs[k]}.contiguous()")
@@ -188,46 +183,7 @@ def _body(route: Route, v: Variant, kernel: str, several: bool) -> list[str]:
             ]
             dtype = f"{source}.dtype" if v.dtypes[k] == "half" else f"torch.{v.dtypes[k]}"
             lines.append(f"    {name} = torch.empty(shape{k}, dtype={dtype}, device={source}.device)")
-    if isinstance(v.kernel, Launches):
-        lines += _launched(v.kernel, dict(zip(v.kernel.sizes, sizes, strict=True)))
-    else:
-        arguments = [*[route.inputs[k] for k in v.kernel.inputs], *outputs, *sizes, *v.kernel.params]
-        lines.append(f"    {kernel}({', '.join(arguments)})")
+    arguments = [*[route.inputs[k] for k in v.kernel.inputs], *outputs, *sizes, *v.kernel.params]
+    lines.append(f"    {kernel}({', '.join(arguments)})")
     lines.append(f"    return {', '.join(outputs)}")
     return lines
-
-
-def _launches(v: Variant) -> list[str]:
-    """Host expressions of a variant's launches."""
-    if not isinstance(v.kernel, Launches):
-        return []
-    return [t for launch in v.kernel.launches for t in [*launch.rows, launch.lanes]]
-
-
-def _launched(kernel: Launches, sizes: dict[str, str]) -> list[str]:
-    lines = []
-    for k, launch in enumerate(kernel.launches):
-        lines.append(f"    grid, rows, block, together, warps = launch{k}")
-        arguments = [*launch.arguments, *[sizes[s] for s in launch.sizes], *launch.params, "rows"]
-        options = "BLOCK=block, ROWS=together, num_warps=warps, enable_fp_fusion=False"
-        lines.append(f"    {launch.name}[grid]({', '.join(arguments)}, {options})")
-    return lines
-
-
-def launch_helper(block: int, warps: int) -> list[str]:
-    """`_launch`: how many programs, and what each of them does."""
-    count = "max(1, min(8, block * together // 256))" if not warps else str(warps)
-    return [
-        "",
-        "",
-        "def _launch(rows, lanes, tiled):",
-        '    """(grid, rows, lanes and rows of a program, warps) for `rows` rows of `lanes` elements."""',
-        "    if rows * lanes >= 2**31:",
-        '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
-        "    block = triton.next_power_of_2(lanes)",
-        "    if tiled:",
-        f"        block = min(block, {block})",
-        "        rows = rows * triton.cdiv(lanes, block)",
-        f"    together = max(1, min({block} // block, triton.next_power_of_2(rows)))",
-        f"    return (triton.cdiv(rows, together),), rows, block, together, {count}",
-    ]

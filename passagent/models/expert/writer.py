@@ -57,25 +57,33 @@ class Kernel:
 
 
 @dataclass
-class Launch:
-    """One launch: the kernel's name, its arguments, and host expressions for its rows and lanes."""
+class Part:
+    """A group's code in a Triton kernel, and host expressions for its rows and lanes."""
 
     name: str
-    source: str
-    arguments: list[str]
-    params: list[str]
-    sizes: list[str]
+    lines: list[str]
     rows: list[str]
     lanes: str
     tiled: bool
     """Lanes are split into tiles (rows counts them)."""
+    flat: bool
+    """There are no rows: a program takes BLOCK lanes of one long run."""
+
+    def numbers(self, suffix: str) -> list[str]:
+        """The parameters that say what a program does."""
+        constants = ["BLOCK", *([] if self.flat else ["ROWS"])]
+        return [*([] if self.flat else [f"rows{suffix}"]), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
+
+    def text(self, decorator: str, parameters: list[str]) -> str:
+        """The function."""
+        return "\n".join([f"@{decorator}", f"def {self.name}({', '.join(parameters)}):", *self.lines])
 
 
 @dataclass
-class Launches(Kernel):
-    """All launches of a region."""
+class TritonKernel(Kernel):
+    """All groups of a region in one launch."""
 
-    launches: list[Launch]
+    parts: list[Part]
 
 
 @dataclass

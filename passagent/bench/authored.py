@@ -1,0 +1,36 @@
+"""`--compiler expert`: the expert's first pass for each task, written when its turn comes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from passagent.errors import PassagentError
+from passagent.evaluator.result import Candidate
+from passagent.tasks import Task
+
+PASSES = "passes"
+"""Beside the results: what the expert wrote, DIR/TASK as `--pass-dir` takes it."""
+
+
+def expert_version() -> str:
+    """A hash of the expert's own files: results of another expert are measured anew."""
+    from passagent.models import expert
+
+    digest = hashlib.sha256()
+    for file in sorted(Path(str(expert.__file__)).parent.glob("*.py")):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def first_pass(task: Task, device: str) -> Candidate:
+    """What the expert's default plan makes of a task. Raises PassagentError where it covers nothing."""
+    from passagent.models.expert.model import candidate
+    from passagent.models.expert.plan import default
+
+    target = "cuda" if device.startswith("cuda") else "cpu"
+    files, authored = candidate(str(task.path), target, default(target))
+    if not files:
+        why = ", ".join(f"{op} {reason}" for op, reason in authored.refused.items())
+        raise PassagentError(f"{task.name}: the expert covers nothing of it ({why or 'nothing to fuse'})")
+    return Candidate(files)

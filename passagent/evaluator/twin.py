@@ -1,0 +1,89 @@
+"""Eager's side of the timing: workers as young as the candidate's, with the same past.
+
+The baseline's own worker has run Dynamo and grown old: calls take a per cent or two longer in it. A twin runs
+nothing but eager's graphs. It serves a few evaluations, so that one waits for the candidate's workers only,
+and gives way to a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator.baseline import KEPT_BYTES, Reference, load_request
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout
+
+USES = 8
+"""Evaluations that a twin serves."""
+
+
+class Twin:
+    """A worker that holds eager's graphs of one task."""
+
+    def __init__(self, worker: Worker, config: EvaluatorConfig) -> None:
+        self.worker, self._timeout_s = worker, config.timeout_s
+        self.uses = 0
+        self._task_key = ""
+        self._held: dict[str, Reference] = {}
+        self.ask(load_request(None, config), self._timeout_s)
+
+    def serve(self, task_key: str) -> None:
+        """One more evaluation begins; the graphs of another task are forgotten."""
+        if self._task_key != task_key:
+            self._release(list(self._held))
+        self._task_key = task_key
+        self.uses += 1
+
+    def take(self, reference: Reference) -> None:
+        """Have the worker load the subgraph, unless it holds it."""
+        if self._held.get(reference.name) is reference:
+            return
+        self._release([reference.name])
+        while self._held and sum(r.arena.size for r in (reference, *self._held.values())) > KEPT_BYTES:
+            self._release([next(iter(self._held))])
+        outputs = Arena.create(reference.room())
+        try:
+            self.ask(reference.request(outputs), self._timeout_s, (reference.arena.fd, outputs.fd))
+        finally:
+            outputs.close()
+        self._held[reference.name] = reference
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before."""
+        try:
+            answer = self.worker.ask(message, timeout_s, fds)
+        except (WorkerDied, WorkerTimeout) as error:
+            raise InfrastructureError(f"eager's worker was lost: {error}") from error
+        if "error" in answer.message:
+            self.worker.kill()
+            raise InfrastructureError(
+                f"eager fails where it ran before: {answer.message['error']['message']}"
+            )
+        return answer
+
+    def _release(self, names: list[str]) -> None:
+        held = [name for name in names if self._held.pop(name, None) is not None]
+        if held:
+            self.ask({"op": "release", "ids": held}, self._timeout_s)
+
+
+class Twins:
+    """The twins of a referee, by the number of the pair that they are in."""
+
+    def __init__(self, new_worker: Callable[[], Worker], config: EvaluatorConfig) -> None:
+        self._new_worker, self._config = new_worker, config
+        self._twins: dict[int, Twin] = {}
+
+    def get(self, number: int, task_key: str) -> Twin:
+        """The twin for pair `number` of an evaluation on a task."""
+        twin = self._twins.get(number)
+        if twin is None or twin.uses >= USES or not twin.worker.is_alive():
+            if twin is not None:
+                twin.worker.kill()
+            twin = self._twins[number] = Twin(self._new_worker(), self._config)
+            twin.uses = number * USES // 2 % USES  # not all are replaced at once
+        twin.serve(task_key)
+        return twin

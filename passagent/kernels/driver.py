@@ -1,0 +1,103 @@
+"""The few functions of CUDA's driver that kernels need, through ctypes: load, ask, say what went wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from passagent.errors import PassagentError
+
+_SHARED_WITHOUT_ASKING = 48 * 1024
+_MAX_DYNAMIC_SHARED = 8
+
+
+def launch_functions() -> tuple[Any, Any]:
+    """cuLaunchKernel and cuGetErrorString."""
+    return _driver().cuLaunchKernel, _driver().cuGetErrorString
+
+
+@functools.cache
+def allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """Two functions of (size, stride, dtype) that allocate on the current device: past torch's dispatcher, which is
+    how compiled code of torch's own allocates, and through it, for whoever looks at operators.
+    """
+
+    def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+    return getattr(torch._C._dynamo.guards, "_empty_strided_cuda", seen), seen
+
+
+def empty(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous tensor on the current device."""
+    return torch.empty(size, dtype=dtype, device="cuda")
+
+
+def device() -> torch.device:
+    """The current device."""
+    return torch.device("cuda", current_device())
+
+
+def current_device() -> int:
+    """torch's current CUDA device. Raises PassagentError where torch sees none."""
+    try:
+        return int(torch._C._cuda_getDevice())
+    except (AttributeError, RuntimeError) as error:
+        raise PassagentError("a kernel needs a CUDA device, and torch sees none; use cpp_kernel") from error
+
+
+def architecture() -> str:
+    """Of the current device, such as sm_90."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def load(image: bytes, entry: str) -> int:
+    """The CUfunction of `entry` in a cubin, in the current device's context; it stays loaded."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    torch.cuda.current_stream().synchronize()  # makes torch's context the current one
+    _check("loading a kernel", _driver().cuModuleLoadData(ctypes.byref(module), image))
+    _check(
+        "loading a kernel",
+        _driver().cuModuleGetFunction(ctypes.byref(function), module, entry.encode()),
+    )
+    return int(function.value or 0)
+
+
+def allow_shared(name: str, function: int, size: int) -> None:
+    """Let a kernel have `size` bytes of dynamic shared memory. Raises RuntimeError if it cannot."""
+    if size > _SHARED_WITHOUT_ASKING:
+        code = _driver().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, size)
+        _check(f"{name} with {size} bytes of shared memory", code)
+
+
+def parameter_sizes(function: int) -> list[int] | None:
+    """Bytes of each parameter of a loaded kernel; None where the driver does not tell (before CUDA 12.4)."""
+    ask = getattr(_driver(), "cuFuncGetParamInfo", None)
+    if ask is None:
+        return None
+    sizes: list[int] = []
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    where = ctypes.byref(offset), ctypes.byref(size)
+    while ask(ctypes.c_void_p(function), ctypes.c_size_t(len(sizes)), *where) == 0:
+        sizes.append(size.value)
+    return sizes
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise PassagentError("a kernel needs a CUDA device and its driver; use cpp_kernel") from error
+
+
+def _check(what: str, code: int) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"{what}: CUDA error {code}: {(text.value or b'unknown').decode()}")

@@ -1,0 +1,375 @@
+// From Python's arguments to cuLaunchKernel, or to a C++ kernel, with nothing in between. Needs no headers of Python, torch or CUDA:
+// it declares the few functions of CPython's stable ABI that it calls, and DLPack's C exchange, by which torch
+// tells where a tensor lies. Built and loaded by launch.py, which fills `host`.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { intptr_t references; void* type; } PyObject;
+typedef struct { const char* name; void* function; int flags; const char* doc; } PyMethodDef;
+enum { METH_FASTCALL = 0x80, METH_KEYWORDS = 2 };
+extern char PyLong_Type[], PyFloat_Type[], _Py_TrueStruct[], _Py_FalseStruct[], _Py_NoneStruct[];
+extern PyObject* PyExc_RuntimeError;
+PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject* self, PyObject* module);
+PyObject* PyCapsule_New(void*, const char*, void (*destructor)(PyObject*));
+void* PyCapsule_GetPointer(PyObject*, const char*);
+PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count, PyObject* names);
+long long PyLong_AsLongLongAndOverflow(PyObject*, int*);
+double PyFloat_AsDouble(PyObject*);
+int PyType_IsSubtype(void*, void*);
+PyObject* PyTuple_New(intptr_t);
+int PyTuple_SetItem(PyObject*, intptr_t, PyObject*);
+PyObject* PyErr_Format(PyObject*, const char*, ...);
+void PyErr_Clear(void);
+void Py_IncRef(PyObject*);
+void Py_DecRef(PyObject*);
+
+// dlpack.h
+struct tensor {
+  void* data;
+  struct { int32_t type, id; } device;
+  int32_t ndim;
+  struct { uint8_t code, bits; uint16_t lanes; } dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+struct exchange {
+  struct { uint32_t major, minor; } version;
+  void* previous;
+  void* managed[3];
+  int (*tensor_of)(void* object, struct tensor* out);
+  int (*stream_of)(int32_t device_type, int32_t device, void** out);
+};
+typedef int (*launch_function)(void* function, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by,
+                               uint32_t bz, uint32_t shared, void* stream, void** parameters, void** extra);
+
+struct {
+  struct exchange* torch;
+  void* tensor_type;
+  launch_function launch;
+  int (*error_text)(int, const char**);
+  PyObject* empty[2];        // (size, stride, dtype) to a tensor, past torch's dispatcher: in the host's memory,
+                             // and on the current CUDA device
+  PyObject* seen_empty[2];   // the same through the dispatcher, for when somebody looks
+} host;
+static PyObject* observer;  // called with the arguments of every launch before it; NULL: nobody looks
+
+enum { MOST = 64, WORDS = 512 };
+enum target { POINTER, I8, I16, I32, I64, U8, U16, U32, U64, F32, F64, BOOLEAN };
+enum kind { TENSOR = 1u << 28, INT = 2u << 28, FLOAT = 3u << 28, BOOL = 4u << 28, NONE = 5u << 28 };
+enum { ALIGNED = 1, STRIDED = 1 << 26 };
+
+union value { int64_t i; uint64_t u; double d; float f; };
+
+// What a loaded kernel is given for a parameter: argument `source` of the call, an output, or a constant.
+struct parameter {
+  union value constant;
+  int32_t source;  // -1: the constant, which is as its type already; -2 - k: output k
+  int32_t target;
+};
+
+// A loaded kernel, how it is launched, and the arguments that it is for. On the CPU `function` is called itself.
+struct variant {
+  struct variant* next;
+  void* function;
+  uint32_t grid[3], block[3], shared;
+  int32_t device_type, device;
+  uint32_t count;
+  struct parameter* parameters;
+  uint32_t outputs;
+  PyObject* (*made_of)[3];  // size, stride and dtype of each output
+  uint32_t words;
+  uint64_t key[];
+};
+
+struct launch {
+  PyObject* other;  // called with arguments that no variant takes: adds one (True), or answers the call itself
+  PyMethodDef method;  // its name is the kernel's
+  int cpu;      // kernels are functions in the host's memory
+  int planned;  // keys tell shapes, alignments and numbers apart, not only types and devices
+  struct variant* variants;
+};
+
+// The arguments of a call: their values, and all that tells variants apart.
+struct reading {
+  uint32_t words;
+  int32_t device_type, device;
+  union value values[MOST];
+  uint64_t key[WORDS];
+};
+
+static const char capsule[] = "passagent.launch";
+
+static int is_strided(const struct tensor* t) {
+  int64_t stride = 1;
+  for (int32_t i = t->ndim - 1; i >= 0; --i) {
+    if (t->shape[i] == 0) return 0;
+    if (t->shape[i] != 1 && t->strides != NULL && t->strides[i] != stride) stride = 0;
+    if (stride == 0) return 1;
+    stride *= t->shape[i];
+  }
+  return 0;
+}
+
+static int read_tensor(PyObject* object, int planned, struct reading* r, union value* value) {
+  struct tensor t;
+  if (host.torch->tensor_of(object, &t) != 0) { PyErr_Clear(); return 0; }
+  value->u = (uint64_t)t.data + t.byte_offset;
+  r->device_type = t.device.type;
+  r->device = t.device.id;
+  uint64_t key = TENSOR | (uint32_t)(t.device.id & 0x3f) << 20 | (uint32_t)(t.device.type & 15) << 16 |
+                 (uint32_t)t.dtype.bits << 8 | (uint32_t)(t.dtype.code & 0x7f) << 1;
+  if (planned) {
+    if (r->words + (uint32_t)t.ndim + 1 >= WORDS) return 0;
+    key |= (uint64_t)t.ndim << 32;
+    if ((value->u & 15) == 0) key |= ALIGNED;
+    if (is_strided(&t)) key |= STRIDED;
+    r->key[r->words++] = key;
+    for (int32_t i = 0; i < t.ndim; ++i) r->key[r->words++] = (uint64_t)t.shape[i];
+  } else {
+    r->key[r->words++] = key;
+  }
+  return 1;
+}
+
+static int read_argument(PyObject* object, int planned, struct reading* r, union value* value) {
+  void* type = object->type;
+  if (type == host.tensor_type) return read_tensor(object, planned, r, value);
+  if (r->words + 2 >= WORDS) return 0;
+  int overflow = 0;
+  uint32_t kind;
+  if (type == (void*)PyLong_Type) {
+    kind = INT;
+    value->i = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow) return 0;
+  } else if (type == (void*)PyFloat_Type) {
+    kind = FLOAT;
+    value->d = PyFloat_AsDouble(object);
+  } else if (object == (PyObject*)_Py_TrueStruct || object == (PyObject*)_Py_FalseStruct) {
+    kind = BOOL;
+    value->i = object == (PyObject*)_Py_TrueStruct;
+  } else if (object == (PyObject*)_Py_NoneStruct) {
+    kind = NONE;
+    value->u = 0;
+  } else {
+    return PyType_IsSubtype(type, host.tensor_type) ? read_tensor(object, planned, r, value) : 0;
+  }
+  r->key[r->words++] = kind;
+  if (planned) r->key[r->words++] = value->u;
+  return 1;
+}
+
+// 1 if a variant could take the arguments.
+static int read_arguments(const struct launch* l, PyObject* const* args, intptr_t count, struct reading* r) {
+  r->words = 0;
+  r->device_type = 0;
+  if (count > MOST) return 0;
+  for (intptr_t i = 0; i < count; ++i) {
+    if (!read_argument(args[i], l->planned, r, &r->values[i])) return 0;
+  }
+  return 1;
+}
+
+// The value as its parameter declares it; 0 if it does not fit.
+static int convert(int is_float, int32_t target, union value* value) {
+  switch (target) {
+    case I8: return value->i == (int8_t)value->i;
+    case I16: return value->i == (int16_t)value->i;
+    case I32: return value->i == (int32_t)value->i;
+    case U8: return value->i == (uint8_t)value->i;
+    case U16: return value->i == (uint16_t)value->i;
+    case U32: return value->i == (uint32_t)value->i;
+    case U64: return value->i >= 0;
+    case BOOLEAN: value->i = value->i != 0; return 1;
+    case F64: if (!is_float) value->d = (double)value->i; return 1;
+    case F32: {
+      float number = is_float ? (float)value->d : (float)value->i;
+      value->u = 0;
+      value->f = number;
+      return 1;
+    }
+    default: return 1;
+  }
+}
+
+// The variant for these arguments, or NULL; it moves to the front, for it will come again.
+static struct variant* find(struct launch* l, const struct reading* r) {
+  struct variant *v = l->variants, *before = NULL;
+  while (v != NULL && (v->words != r->words || memcmp(v->key, r->key, r->words * sizeof *r->key) != 0)) {
+    before = v;
+    v = v->next;
+  }
+  if (v != NULL && before != NULL) {
+    before->next = v->next;
+    v->next = l->variants;
+    l->variants = v;
+  }
+  return v;
+}
+
+// Tell the observer what a kernel is given: the call's arguments and the outputs. 0 if it raised.
+static int tell(PyObject* const* args, intptr_t count, PyObject* const* outputs, uint32_t made) {
+  PyObject* all[2 * MOST];
+  memcpy(all, args, (size_t)count * sizeof *args);
+  memcpy(all + count, outputs, made * sizeof *outputs);
+  PyObject* seen = PyObject_Vectorcall(observer, all, (size_t)count + made, NULL);
+  if (seen != NULL) Py_DecRef(seen);
+  return seen != NULL;
+}
+
+// Hand the parameters to the kernel or to cuLaunchKernel; 0 with an error set if that fails.
+static int launch(const struct launch* l, const struct variant* v, void** parameters) {
+  if (l->cpu) {
+    ((void (*)(void**))v->function)(parameters);
+    return 1;
+  }
+  if (v->grid[0] == 0 || v->grid[1] == 0 || v->grid[2] == 0) return 1;
+  void* stream = NULL;
+  if (host.torch->stream_of(v->device_type, v->device, &stream) != 0) return 0;
+  int code = host.launch(v->function, v->grid[0], v->grid[1], v->grid[2], v->block[0], v->block[1], v->block[2],
+                         v->shared, stream, parameters, NULL);
+  if (code == 0) return 1;
+  const char* text = NULL;
+  if (host.error_text(code, &text) != 0 || text == NULL) text = "unknown";
+  PyErr_Format(PyExc_RuntimeError, "%s: CUDA error %d: %s", l->method.name, code, text);
+  return 0;
+}
+
+static PyObject* result_of(PyObject** outputs, uint32_t count) {
+  if (count == 1) return outputs[0];
+  if (count == 0) {
+    Py_IncRef((PyObject*)_Py_NoneStruct);
+    return (PyObject*)_Py_NoneStruct;
+  }
+  PyObject* result = PyTuple_New(count);
+  for (uint32_t i = 0; i < count; ++i) PyTuple_SetItem(result, i, outputs[i]);
+  return result;
+}
+
+// Launch a variant. Returns the outputs, or NULL: with an error set, or with `fits` 0 for a number that does not.
+static PyObject* run(const struct launch* l, const struct variant* v, PyObject* const* args, intptr_t count,
+                     const struct reading* r, int* fits) {
+  union value values[MOST];
+  void* parameters[MOST];
+  PyObject* outputs[MOST];
+  uint32_t made = 0;
+  for (uint32_t i = 0; i < v->count; ++i) {
+    const struct parameter* p = &v->parameters[i];
+    parameters[i] = &values[i];
+    if (p->source >= 0) {
+      values[i] = r->values[p->source];
+      *fits = convert(args[p->source]->type == (void*)PyFloat_Type, p->target, &values[i]);
+      if (!*fits) return NULL;
+    } else if (p->source == -1) {
+      values[i] = p->constant;
+    }
+  }
+  uint64_t starts[MOST];
+  PyObject* empty = (observer == NULL ? host.empty : host.seen_empty)[!l->cpu];
+  int right = 1;
+  for (; right && made < v->outputs; made += (uint32_t)right) {
+    struct tensor t;
+    outputs[made] = PyObject_Vectorcall(empty, v->made_of[made], 3, NULL);
+    right = outputs[made] != NULL && host.torch->tensor_of(outputs[made], &t) == 0;
+    if (right) starts[made] = (uint64_t)t.data + t.byte_offset;
+    else if (outputs[made] != NULL) Py_DecRef(outputs[made]);
+  }
+  for (uint32_t i = 0; right && i < v->count; ++i) {
+    if (v->parameters[i].source < -1) values[i].u = starts[-2 - v->parameters[i].source];
+  }
+  if (right && observer != NULL) right = tell(args, count, outputs, made);
+  if (right && launch(l, v, parameters)) return result_of(outputs, made);
+  while (made > 0) Py_DecRef(outputs[--made]);
+  return NULL;
+}
+
+static PyObject* call(PyObject* self, PyObject* const* args, intptr_t count, PyObject* names) {
+  struct launch* l = PyCapsule_GetPointer(self, capsule);
+  if (l == NULL) return NULL;
+  struct reading reading;
+  int known = names == NULL && read_arguments(l, args, count, &reading);
+  for (int tries = 0; tries < 2; ++tries) {
+    int fits = 1;
+    struct variant* v = known ? find(l, &reading) : NULL;
+    PyObject* result = v == NULL ? NULL : run(l, v, args, count, &reading, &fits);
+    if (v != NULL && fits) return result;
+    if (tries == 1) break;
+    PyObject* answer = PyObject_Vectorcall(l->other, args, (size_t)count, names);
+    if (answer != (PyObject*)_Py_TrueStruct) return answer;
+    Py_DecRef(answer);
+  }
+  return PyErr_Format(PyExc_RuntimeError, "%s: no kernel was made for these arguments", l->method.name);
+}
+
+static void forget(PyObject* self) {
+  struct launch* l = PyCapsule_GetPointer(self, capsule);
+  for (struct variant *v = l->variants, *next; v != NULL; v = next) {
+    next = v->next;
+    for (uint32_t i = 0; i < 3 * v->outputs; ++i) Py_DecRef(v->made_of[0][i]);
+    free(v->made_of);
+    free(v->parameters);
+    free(v);
+  }
+  Py_DecRef(l->other);
+  free((void*)l->method.name);
+  free(l);
+}
+
+// What follows is called by launch.py through ctypes.
+
+// A capsule of a launch that has no variants yet.
+PyObject* launch_new(const char* name, PyObject* other, int cpu, int planned) {
+  struct launch* l = calloc(1, sizeof *l);
+  l->other = other;
+  l->method.name = strdup(name);
+  l->method.function = (void*)call;
+  l->method.flags = METH_FASTCALL | METH_KEYWORDS;
+  l->method.doc = "Launch the kernel on torch's current stream; see passagent.kernels.";
+  l->cpu = cpu;
+  l->planned = planned;
+  Py_IncRef(other);
+  return PyCapsule_New(l, capsule, forget);
+}
+
+PyObject* launch_function_of(PyObject* self) {
+  struct launch* l = PyCapsule_GetPointer(self, capsule);
+  return PyCFunction_NewEx(&l->method, self, NULL);
+}
+
+// From now on arguments such as these launch `function`; 0 if no kernel takes them. `sizes`: grid, block, shared;
+// `made_of`: size, stride and dtype of each output.
+int launch_add(PyObject* self, PyObject* const* args, intptr_t arguments, void* function, const uint32_t* sizes,
+               const struct parameter* parameters, uint32_t count, PyObject* const* made_of, uint32_t outputs) {
+  struct launch* l = PyCapsule_GetPointer(self, capsule);
+  struct reading r;
+  if (count > MOST || outputs > MOST || !read_arguments(l, args, arguments, &r)) return 0;
+  struct variant* v = calloc(1, sizeof *v + r.words * sizeof *r.key);
+  v->function = function;
+  memcpy(v->grid, sizes, sizeof v->grid);
+  memcpy(v->block, sizes + 3, sizeof v->block);
+  v->shared = sizes[6];
+  v->device_type = r.device_type;
+  v->device = r.device;
+  v->count = count;
+  v->parameters = calloc(count + 1, sizeof *parameters);
+  memcpy(v->parameters, parameters, count * sizeof *parameters);
+  v->outputs = outputs;
+  v->made_of = calloc(outputs + 1, sizeof *v->made_of);
+  for (uint32_t i = 0; i < 3 * outputs; ++i) {
+    v->made_of[0][i] = made_of[i];
+    Py_IncRef(made_of[i]);
+  }
+  v->words = r.words;
+  memcpy(v->key, r.key, r.words * sizeof *r.key);
+  v->next = l->variants;
+  l->variants = v;
+  return 1;
+}
+
+void launch_observe(PyObject* callable) {
+  PyObject* before = observer;
+  if (callable == (PyObject*)_Py_NoneStruct) callable = NULL;
+  if (callable != NULL) Py_IncRef(callable);
+  observer = callable;
+  if (before != NULL) Py_DecRef(before);
+}

@@ -1,0 +1,224 @@
+"""The way from a call in Python to a kernel: launch.c, built once and loaded once, for all kernels.
+
+A `Launch` holds the variants of a kernel: loaded machine code, each for arguments of certain kinds. A call looks
+for its variant in C; where there is none yet, Python is asked to make one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from passagent.errors import PassagentError
+from passagent.kernels import driver, toolchain
+
+SOURCE = Path(__file__).with_name("launch.c")
+TYPES: dict[str, type] = {
+    "void*": ctypes.c_void_p,
+    "int8_t": ctypes.c_int8,
+    "int16_t": ctypes.c_int16,
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    "uint8_t": ctypes.c_uint8,
+    "uint16_t": ctypes.c_uint16,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+    "bool": ctypes.c_bool,
+}
+"""C types of parameters, in the order of `enum target` of launch.c."""
+
+Shape = int | tuple[int, ...]
+
+
+CONSTANT, OUTPUT = -1, -2
+
+
+class Parameter(NamedTuple):
+    """What a kernel is given for a parameter of `type` (of TYPES).
+
+    `source`: the position of an argument; CONSTANT; or OUTPUT - k for output k.
+    """
+
+    type: str
+    source: int = CONSTANT
+    constant: int | float = 0
+
+
+class Made(NamedTuple):
+    """An output that is allocated at each call."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def build() -> Path:
+    """The shared object of launch.c, built unless it is cached."""
+    text = SOURCE.read_text()
+    key = hashlib.sha256(f"{text}\0{toolchain.identity()}".encode()).hexdigest()[:32]
+    target = toolchain.cache_dir() / "launch" / f"{key}.so"
+    if not target.exists():
+        with toolchain.locked(target), tempfile.TemporaryDirectory(dir=target.parent) as directory:
+            scratch = Path(directory)
+            (scratch / "launch.c").write_text(text)
+            command = [toolchain.compiler(), "-x", "c", "-O2", "-shared", "-fPIC", "-s", "launch.c"]
+            toolchain.run([*command, "-o", "launch.so"], "the launcher", scratch)
+            os.replace(scratch / "launch.so", target)
+    return target
+
+
+_builder: list[Callable[[], Path]] = [build]
+"""Who compiles: `build` here; in a candidate's process the referee, asked over the channel."""
+_observers: list[Callable[..., Any]] = []
+
+
+class Launch:
+    """The kernel `name`; `function(*args)` allocates outputs, launches on torch's current stream, returns them.
+
+    Arguments are tensors, ints, floats, bools and None. Variants differ by the arguments' types and devices;
+    those of a `planned` launch by shapes, contiguity, alignment to 16 bytes and the values of numbers as well.
+    `other(*args)` is called with arguments that no variant takes: it adds one and returns True, or what it
+    returns is the call's result.
+    """
+
+    def __init__(
+        self, name: str, other: Callable[..., Any], planned: bool = False, cpu: bool = False
+    ) -> None:
+        self._cpu, self._library = cpu, library()
+        self._state = self._library.launch_new(name.encode(), other, cpu, planned)
+        self.function: Callable[..., Any] = self._library.launch_function_of(self._state)
+
+    def add(
+        self,
+        args: Sequence[Any],
+        function: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        parameters: Sequence[Parameter],
+        outputs: Sequence[Made] = (),
+    ) -> bool:
+        """From now on arguments such as `args` launch the CUfunction; False if no kernel takes them.
+
+        Of a launch on the `cpu` the function is the address of a C function of one argument,
+        the array of pointers to the parameters.
+        """
+        host = _Host.in_dll(self._library, "host")
+        if not self._cpu and not host.launch:
+            functions = [ctypes.cast(f, ctypes.c_void_p).value for f in driver.launch_functions()]
+            host.launch, host.error_text = functions
+            host.empty[1], host.seen_empty[1] = (id(function) for function in driver.allocators())
+        given = (ctypes.py_object * len(args))(*args)
+        passed = (_Parameter * len(parameters))()
+        for slot, (ctype, source, constant) in zip(passed, parameters, strict=True):
+            slot.target, slot.source = list(TYPES).index(ctype), source
+            value = TYPES[ctype](constant)
+            ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
+        sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
+        flat = [part for made in outputs for part in made]
+        made_of = (ctypes.py_object * len(flat))(*flat)
+        added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
+        return bool(self._library.launch_add(*added))
+
+
+def size(parameter: Parameter) -> int:
+    """Bytes that a kernel is given for the parameter."""
+    return ctypes.sizeof(TYPES[parameter.type])
+
+
+@contextmanager
+def observed(see: Callable[..., Any]) -> Iterator[None]:
+    """Call `see(*args)` before every launch of this process for a while; nothing is paid while nobody looks."""
+    _observers.append(see)
+    _tell()
+    try:
+        yield
+    finally:
+        _observers.remove(see)
+        _tell()
+
+
+@functools.cache
+def library() -> ctypes.PyDLL:
+    """launch.c, loaded and told of torch; of CUDA it is told when there is something to launch.
+
+    Raises PassagentError for a torch without DLPack's C exchange.
+    """
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if exchange is None:
+        raise PassagentError("kernels are launched through DLPack's C exchange; install torch 2.10 or newer")
+    loaded = ctypes.PyDLL(str(_builder[0]()))
+    pointer, object_, u32 = ctypes.c_void_p, ctypes.py_object, ctypes.c_uint32
+    loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int]
+    loaded.launch_new.restype = loaded.launch_function_of.restype = object_
+    loaded.launch_function_of.argtypes = loaded.launch_observe.argtypes = [object_]
+    loaded.launch_observe.restype = None
+    loaded.launch_add.argtypes = [object_, ctypes.POINTER(object_), ctypes.c_ssize_t, pointer]
+    loaded.launch_add.argtypes += [ctypes.POINTER(u32), ctypes.POINTER(_Parameter), u32]
+    loaded.launch_add.argtypes += [ctypes.POINTER(object_), u32]
+    capsule = ctypes.pythonapi.PyCapsule_GetPointer
+    capsule.argtypes, capsule.restype = [object_, ctypes.c_char_p], pointer
+    host = _Host.in_dll(loaded, "host")
+    host.torch, host.tensor_type = capsule(exchange, b"dlpack_exchange_api"), id(torch.Tensor)
+    host.empty[0], host.seen_empty[0] = (id(function) for function in _allocators())
+    loaded.launch_observe(_observers[-1] if _observers else None)
+    return loaded
+
+
+@functools.cache
+def _allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """Two functions of (size, stride, dtype) that allocate in the host's memory; see driver.allocators."""
+
+    def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype)
+
+    return getattr(torch._C._dynamo.guards, "_empty_strided_cpu", seen), seen
+
+
+class _Host(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "error_text")),
+        ("empty", ctypes.c_void_p * 2),
+        ("seen_empty", ctypes.c_void_p * 2),
+    )
+
+
+class _Parameter(ctypes.Structure):
+    _fields_ = (("constant", ctypes.c_uint64), ("source", ctypes.c_int32), ("target", ctypes.c_int32))
+
+
+def _tell() -> None:
+    if library.cache_info().currsize:
+        library().launch_observe(_observers[-1] if _observers else None)
+
+
+def three(name: str, part: Shape) -> tuple[int, int, int]:
+    """A grid or block in three dimensions. Raises TypeError for what is none."""
+    sizes = part if isinstance(part, tuple) else (part,)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and 0 <= n < 1 << 32 for n in sizes):
+        raise TypeError(f"{name}: {part!r} is no grid or block; give an int or a tuple of up to three")
+    return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def check_arguments(name: str, args: Sequence[Any]) -> None:
+    """Raise TypeError for an argument that no kernel takes, or a tensor that is not on the current device."""
+    device = driver.current_device()
+    for position, argument in enumerate(args):
+        if isinstance(argument, torch.Tensor):
+            if argument.get_device() != device:
+                what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
+                raise TypeError(f"{name}: {what}; a kernel takes tensors on the current CUDA device")
+        elif argument is not None and type(argument) not in (int, float, bool):
+            what = f"argument {position} is a {type(argument).__name__}"
+            raise TypeError(f"{name}: {what}; pass tensors, ints, floats or bools")

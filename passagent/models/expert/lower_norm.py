@@ -1,0 +1,146 @@
+"""Softmax and normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from passagent.models.expert.ir import Value
+from passagent.models.expert.lower_math import along
+from passagent.models.expert.lower_reduce import count, moments, over
+from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
+from passagent.models.expert.shapes import broadcast, regroup
+
+
+@lowers("softmax", "log_softmax", "softmin")
+def softmax(c: Call, input: Value, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
+    if not isinstance(dim, int):
+        raise c.fail("without a dimension")
+    if c.op == "softmin":
+        input = c.pointwise("neg", input, exact=True)
+    source = Value(input.dims, c.trace.cast(input.expr, c.out)) if dtype is not None else input
+    dims = [wrap(dim, len(input.dims))]
+    top = over(c, "softmax_max", source, dims)
+    shape, (x, m) = broadcast(c.trace, [source, top])
+    shifted = c.e("sub", c.wide(x), m)
+    power = Value(shape, c.e("exp", shifted))
+    total = over(c, "sum", power, dims)
+    if c.op == "log_softmax":
+        shape, (y, s) = broadcast(c.trace, [Value(shape, shifted), total])
+        return Value(shape, c.finish(c.e("sub", y, c.e("log", s)), c.out))
+    shape, (y, s) = broadcast(c.trace, [power, total])
+    return Value(shape, c.finish(c.e("div", y, s), c.out))
+
+
+@lowers("layer_norm")
+def layer_norm(
+    c: Call, input: Value, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5
+) -> Value:
+    rank, inner = len(input.dims), len(normalized_shape)
+    dims = list(range(rank - inner, rank))
+    return _normalised(c, input, dims, eps, weight, bias, lambda v: v)
+
+
+@lowers("rms_norm")
+def rms_norm(
+    c: Call, input: Value, normalized_shape: Any, weight: Any = None, eps: Number | None = None
+) -> Value:
+    if eps is None:
+        raise c.fail("without eps")
+    dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
+    total = over(c, "sum", input, dims, lambda x: c.e("mul", x, x))
+    average = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
+    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", average, c.number(eps, average.dtype))))
+    inputs = [input, Value(total.dims, scale), *([weight] if weight is not None else [])]
+    shape, parts = broadcast(c.trace, inputs)
+    expr = c.e("mul", c.wide(parts[0]), parts[1])
+    if weight is not None:
+        expr = c.e("mul", expr, c.wide(parts[2]))
+    return Value(shape, c.finish(expr, c.out))
+
+
+@lowers("group_norm")
+def group_norm(
+    c: Call, input: Value, num_groups: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5
+) -> Value:
+    from passagent.models.expert.lower_views import as_size
+
+    value = c.trace.refresh(input)
+    shape, groups = c.trace.shape(value), as_size(num_groups)
+    inner = c.trace.divide(shape[1], groups)
+    grouped = regroup(c.trace, value, [shape[0], groups, inner, *shape[2:]])
+    vectors = [regroup(c.trace, v, [groups, inner]) if v is not None else None for v in (weight, bias)]
+    spread = [
+        Value([(), *v.dims, *[()] * (len(shape) - 2)], v.expr) if v is not None else None for v in vectors
+    ]
+    dims = list(range(2, len(shape) + 1))
+    result = _normalised(c, grouped, dims, eps, spread[0], spread[1], lambda v: v)
+    return regroup(c.trace, result, shape)
+
+
+@lowers("instance_norm")
+def instance_norm(
+    c: Call,
+    input: Value,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: Any = 0.1,
+    eps: Number = 1e-5,
+) -> Value:
+    if not use_input_stats or running_mean is not None:
+        raise c.fail("with running statistics")
+    rank = len(input.dims)
+    return _normalised(c, input, list(range(2, rank)), eps, weight, bias, lambda v: along(c, v, rank, 1))
+
+
+def _normalised(
+    c: Call, input: Value, dims: list[int], eps: Number, weight: Any, bias: Any, spread: Any
+) -> Value:
+    average, square = moments(c, input, dims)
+    variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
+    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", variance, c.number(eps, variance.dtype))))
+    extra = [spread(v) for v in (weight, bias) if v is not None]
+    shape, parts = broadcast(c.trace, [input, average, Value(square.dims, scale), *extra])
+    x, m, r = c.wide(parts[0]), parts[1], parts[2]
+    if c.target == "cpu":  # as eager there: one multiply-add with the row's own scale and shift
+        expr = c.e("fma", x, r, c.e("neg", c.e("mul", m, r)))
+    else:
+        expr = c.e("mul", c.e("sub", x, m), r)
+    scaled, shifted = weight is not None, bias is not None
+    if scaled and shifted:
+        expr = c.e("fma", expr, c.trace.cast(parts[3], expr.dtype), c.trace.cast(parts[4], expr.dtype))
+    elif scaled:
+        expr = c.e("mul", expr, c.trace.cast(parts[3], expr.dtype))
+    elif shifted:
+        expr = c.e("add", expr, c.trace.cast(parts[3], expr.dtype))
+    return Value(shape, c.finish(expr, c.out))
+
+
+@lowers("batch_norm")
+def batch_norm(
+    c: Call,
+    input: Value,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: Any = 0.1,
+    eps: Number = 1e-5,
+) -> Value:
+    if training or running_mean is None:
+        raise c.fail("in training mode")
+    rank = len(input.dims)
+    mean_, variance = along(c, running_mean, rank, 1), along(c, running_var, rank, 1)
+    extra = [along(c, v, rank, 1) for v in (weight, bias) if v is not None]
+    shape, parts = broadcast(c.trace, [input, mean_, variance, *extra])
+    compute = compute_type(c.out)
+    x, m, v, *rest = [c.trace.cast(p, compute) for p in parts]
+    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", v, c.number(eps, compute))))
+    # alpha and beta depend on the channel only: eager on the CPU computes them once, too.
+    alpha = c.e("mul", scale, rest[0]) if weight is not None else scale
+    shift = c.e("mul", m, alpha)
+    beta = c.e("sub", rest[-1], shift) if bias is not None else c.e("neg", shift)
+    return Value(shape, c.finish(c.e("fma", x, alpha, beta), c.out))

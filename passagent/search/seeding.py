@@ -1,0 +1,43 @@
+"""Seeds: before a model's first episode the built-in expert writes a few (Kernel Foundry 3.2.1 and 4.4).
+
+They are nodes of episodes like any other, numbered below 1, on an island of their own that all islands see.
+The expert's replies are a function of its messages, so a run has the same seeds however often it is resumed.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from passagent.models.ensemble import model_names
+from passagent.search.episode import run_claimed
+from passagent.search.models import EXPERT
+from passagent.search.session import Session, Stopping
+from passagent.store import episodes
+from passagent.store.runs import SEEDS
+
+log = logging.getLogger("passagent.search")
+
+
+async def seed(session: Session) -> None:
+    """Return when the run has its seeds, whichever process makes them.
+
+    Raises what the evaluator raises. A stop is left to the islands, who notice it, too.
+    """
+    wanted = session.config.search.expert_seeds
+    if EXPERT in model_names(session.model):
+        return
+    try:
+        while (await session.ready()).wanted != "drain":
+            try:
+                episode = episodes.claim(session.store, session.run, SEEDS, session.owner, seeds=wanted)
+            except episodes.Held:
+                await session.changed.wait()
+                continue
+            if episode is None:
+                return
+            episode = await run_claimed(session, episode)
+            if episode.owner is not None:
+                episodes.release(session.store, episode)
+            session.notify()
+    except Stopping as stopping:
+        log.info("no more seeds: %s", stopping)

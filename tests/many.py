@@ -1,0 +1,244 @@
+"""Several processes on one run, for the tests of the queue: forked from one that has imported everything.
+
+They are `passagent run` and `passagent resume` with the model and the evaluator of tiny_search.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_search
+
+from passagent.errors import InfrastructureError
+from passagent.search import candidates
+from passagent.store import Store, episodes, nodes, runs, workers
+
+FORKS = multiprocessing.get_context("forkserver")
+PRELOAD = ["many", "paid_run", "openai", "anthropic"]
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[None]:
+    """Whoever is first in this session starts the process that the others are forked from."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[1]}")
+        patch.setenv("MANY_WARM_UP", "1")
+        FORKS.set_forkserver_preload(PRELOAD)
+        yield
+
+
+def warm_up() -> None:
+    """A first search, so that those of the forked processes find all loaded and read."""
+    from passagent.commands import searching
+    from passagent.search import setup
+
+    setup.load_hints = functools.cache(setup.load_hints)
+    with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        task = tiny_search.write_task(Path(root) / "task")
+        settings = tiny_search.settings(4, 2, 1)
+        searching.run(str(task), None, settings, f"{root}/runs", True, False, tiny_search.parts())
+
+
+def child(
+    log: str, verb: str, target: str, runs_dir: str, settings: dict[str, Any], how: dict[str, Any]
+) -> None:
+    """`passagent run TASK` or `passagent resume RUN`, its output in the file `log`.
+
+    `how`: `seconds` of every answer, and `prepare`, a function that is called first.
+    """
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if prepare := how.get("prepare"):
+        prepare()
+    from passagent.cli import guarded
+    from passagent.commands import searching
+
+    parts = tiny_search.parts(how.get("seconds", 0.0))
+    sys.argv = ["passagent"]
+    if verb == "run":
+        guarded(lambda: searching.run(target, None, settings, runs_dir, True, False, parts))
+    else:
+        guarded(lambda: searching.resume(target, settings, runs_dir, True, parts))
+
+
+class Runs:
+    """A task, a runs directory and the processes that work there."""
+
+    def __init__(self, root: Path, iters: int = 12, islands: int = 3, seed: int = 1, **settings: Any) -> None:
+        self.task, self.dir, self.log = root / "task", root / "runs", root / "log"
+        if not self.task.exists():
+            tiny_search.write_task(self.task)
+        self.settings = tiny_search.settings(iters, islands, seed)
+        self.settings |= {f"search.{name}": value for name, value in settings.items()}
+        self.iters = iters
+
+    def start(self, verb: str = "run", settings: dict[str, Any] | None = None, **how: Any) -> BaseProcess:
+        """A process at work; `resume` takes up the last run."""
+        target = str(self.task) if verb == "run" else "last"
+        chosen = self.settings if settings is None and verb == "run" else settings or {}
+        process = FORKS.Process(target=child, args=(str(self.log), verb, target, str(self.dir), chosen, how))
+        process.start()
+        return process
+
+    def whole(self, root: Path) -> list[tuple[object, ...]]:
+        """The tree of an undisturbed run of one process, beside this one."""
+        other = Runs.__new__(Runs)
+        other.__dict__ = self.__dict__ | {"dir": root / "whole"}
+        finish(other.start(), other)
+        return other.tree()
+
+    def wait(self, condition: Callable[[Store], object], seconds: float = 60.0) -> None:
+        """Return when `condition` holds of the store."""
+        until = time.monotonic() + seconds
+        while not (self.dir / "passagent.db-wal").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        with Store.open(self.dir) as store:
+            while time.monotonic() < until:
+                if store.row("SELECT 1 FROM runs") and condition(store):
+                    return
+                time.sleep(0.02)
+        raise AssertionError(f"it did not come about; {self.said()[-2000:]}")
+
+    def steps(self) -> int:
+        """Messages stored so far."""
+        if not (self.dir / "passagent.db").exists():
+            return 0
+        with Store.open(self.dir) as store:
+            return steps_of(store)
+
+    def said(self) -> str:
+        """What the processes printed."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def run(self, store: Store) -> runs.Run:
+        """The last run."""
+        return runs.find_run(store, "last")
+
+    def tree(self) -> list[tuple[object, ...]]:
+        """The tree by episode and place in it: no ids, no times, nothing of who was faster."""
+        with Store.open(self.dir) as store:
+            found = nodes.of_run(store, self.run(store).id)
+            starts = {
+                row["id"]: (row["number"], row["migrated"])
+                for row in store.rows("SELECT id, number, migrated FROM episodes")
+            }
+            names = {node.id: (node.number, node.call_id) for node in found}
+            return sorted(
+                (
+                    *names[node.id],
+                    names.get(node.parent_id or 0, ()),
+                    *starts[node.episode_id],
+                    node.island,
+                    node.candidate_key,
+                    node.status or "",
+                    node.as_score or 0.0,
+                )
+                for node in found
+            )
+
+    def check(self) -> None:
+        """All episodes are done once, all nodes are evaluated once, all calls are counted once."""
+        with Store.open(self.dir) as store:
+            run = self.run(store)
+            assert (run.state, run.owner) == ("finished", None), self.said()[-2000:]
+            assert workers.present(store, run.id) == []
+            assert nodes.unfinished(store, run.id) == []
+            rows = store.rows("SELECT number, state, steps, owner FROM episodes ORDER BY number")
+            assert rows == [
+                {"number": number, "state": "done", "steps": 5, "owner": None}
+                for number in range(1, self.iters + 1)
+            ]
+            assert len(nodes.of_run(store, run.id)) == 2 * self.iters
+            keys = [row["candidate_key"] for row in store.rows("SELECT candidate_key FROM evaluations")]
+            again = confirmed(store)
+            assert len(keys) == len(set(keys)) + len(again) and len(set(keys)) <= run.evaluations <= len(keys)
+            assert store.rows("SELECT * FROM reservations") == []
+            states = {
+                row["state"]: row["n"]
+                for row in store.rows("SELECT state, count(*) AS n FROM calls GROUP BY 1")
+            }
+            assert states["done"] == 5 * self.iters == run.output_tokens and "started" not in states
+            assert sum(island.episodes for island in runs.islands(store, run.id)) == self.iters
+
+
+def finish(process: BaseProcess, of: Runs, code: int = 0, seconds: float = 60.0) -> None:
+    """Wait for the process's end, which must be as told."""
+    process.join(seconds)
+    assert process.exitcode == code, (process.exitcode, of.said()[-3000:])
+
+
+def kill(process: BaseProcess) -> None:
+    """SIGKILL, and nothing else."""
+    process.kill()
+    process.join()
+
+
+def is_in(store: Store, process: BaseProcess) -> bool:
+    """Whether the process works on the last run."""
+    run = runs.find_run(store, "last")
+    return any(f":{process.pid}:" in worker.owner for worker in workers.present(store, run.id))
+
+
+def steps_of(store: Store) -> int:
+    """Messages stored so far."""
+    row = store.row("SELECT count(*) AS n FROM steps")
+    return int(row["n"]) if row else 0
+
+
+def confirmed(store: Store) -> list[int]:
+    """The finalists' second measurements, by node."""
+    rows = store.rows("SELECT node_id, evaluation_id FROM confirmations WHERE evaluation_id IS NOT NULL")
+    assert len(rows) == len({row["evaluation_id"] for row in rows})
+    return [row["node_id"] for row in rows]
+
+
+def holders(store: Store) -> set[str]:
+    """The processes that hold episodes."""
+    return {row["owner"] for row in store.rows("SELECT owner FROM episodes WHERE owner IS NOT NULL")}
+
+
+def stall_in_a_transaction() -> None:
+    """The process stops for ever in the middle of the transaction that ends its third episode."""
+    whole, count = episodes.finish, []
+
+    def finish_halfway(*arguments: Any, **named: Any) -> Any:
+        done = whole(*arguments, **named)
+        count.append(done)
+        if len(count) == 3:
+            print("stalled", flush=True)
+            time.sleep(600)
+        return done
+
+    episodes.finish = finish_halfway
+
+
+def lose_the_device() -> None:
+    """The third evaluation and all that follow fail with the machine."""
+    whole = tiny_search.FastEvaluator.evaluate
+    candidates.RETRY_AFTER_S = ()
+
+    async def evaluate(self: tiny_search.FastEvaluator, *arguments: Any) -> Any:
+        if len(self.asked) == 2:
+            raise InfrastructureError("the GPU is lost")
+        return await whole(self, *arguments)
+
+    tiny_search.FastEvaluator.evaluate = evaluate
+
+
+if os.environ.pop("MANY_WARM_UP", None) and __name__ == "many" and multiprocessing.parent_process() is None:
+    warm_up()

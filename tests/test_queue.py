@@ -1,0 +1,241 @@
+"""Any number of processes on one run: they join, leave and die, and the tree is that of a single one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import paid_run
+import pytest
+from many import FORKS, Runs, confirmed, finish, forks, holders, is_in, kill, lose_the_device, steps_of  # noqa: F401
+from wire_server import WireServer
+
+from passagent.store import (
+    Store,
+    confirmations,
+    runs,
+    workers,
+)
+
+pytestmark = pytest.mark.usefixtures("forks")
+
+
+def test_fifty_random_kills_leave_the_same_tree(tmp_path: Path) -> None:
+    there, rng, places = Runs(tmp_path, iters=60, islands=3, seed=4), random.Random(11), set()
+    process = there.start(seconds=0.02)
+    for number in range(50):
+        if number % 4:  # three in four some steps further on, the others wherever a start has come to
+            further = there.steps() + rng.randrange(5)
+            there.wait(lambda store, n=further, p=process: is_in(store, p) and steps_of(store) >= n)
+        time.sleep(rng.random() * 0.06)
+        assert process.exitcode is None, there.said()[-3000:]
+        kill(process)
+        places.add(there.steps())
+        process = there.start("resume" if max(places) else "run", seconds=0.02)
+    kill(process)
+    finish(there.start("resume"), there)
+    assert len(places) > 25, places
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def test_three_processes_one_killed_and_replaced(tmp_path: Path) -> None:
+    there, rng, seen = Runs(tmp_path, iters=36, islands=3, seed=7), random.Random(5), set()
+    working = [there.start(seconds=0.05)]
+    there.wait(lambda store: is_in(store, working[0]))
+    working += [there.start("resume", seconds=0.05) for _ in range(2)]
+    for _ in range(4):
+        pids = {str(process.pid) for process in working}
+        there.wait(lambda store, pids=pids: {name.rsplit(":", 2)[1] for name in holders(store)} == pids)
+        with Store.open(there.dir) as store:
+            seen |= holders(store)
+        victim = working.pop(rng.randrange(3))
+        kill(victim)
+        working.append(there.start("resume", seconds=0.05))
+    for process in working:
+        finish(process, there)
+    assert len(seen) == 6
+    with Store.open(there.dir) as store:
+        ends = [worker.left_because for worker in workers.of_run(store, there.run(store).id)]
+    assert ends.count("it died") == 4 and len(ends) == 7
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def test_two_that_begin_at_the_same_moment_share_one_run(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=9)
+    both = [there.start(seconds=0.02), there.start(seconds=0.02)]
+    for process in both:
+        finish(process, there)
+    with Store.open(there.dir) as store:
+        assert len(runs.list_runs(store)) == 1
+        assert len(workers.of_run(store, there.run(store).id)) == 2
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=6, finalists=3)
+    working = [there.start(seconds=0.15)]
+    there.wait(lambda store: is_in(store, working[0]))
+    working += [there.start("resume", seconds=0.15) for _ in range(2)]
+    there.wait(lambda store: there.run(store).owner is not None)
+    with Store.open(there.dir) as store:
+        pid = there.run(store).owner.rsplit(":", 2)[1]
+    [first] = [process for process in working if str(process.pid) == pid]
+    kill(first)
+    working.remove(first)
+    for process in working:
+        finish(process, there)
+    with Store.open(there.dir) as store:
+        run = there.run(store)
+        assert len(set(confirmed(store))) == 3
+        assert confirmations.winner(store, run.id) is not None
+        assert "all 6 episodes are done" in run.stop_reason
+        assert sum("died" in worker.left_because for worker in workers.of_run(store, run.id)) == 1
+    there.check()
+
+
+def test_ctrl_c_stops_its_own_process_only(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=18)
+    first = there.start(seconds=0.05)
+    there.wait(lambda store: is_in(store, first))
+    second = there.start("resume", seconds=0.05)
+    there.wait(lambda store: len(holders(store)) == 2)
+    os.kill(first.pid, signal.SIGINT)
+    finish(first, there, code=130)
+    with Store.open(there.dir) as store:
+        assert there.run(store).state == "running"
+        assert workers.is_live(store, there.run(store).id)
+    finish(second, there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def test_what_ends_one_process_does_not_end_the_run(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=12)
+    first = there.start(seconds=0.05, prepare=lose_the_device)
+    there.wait(lambda store: is_in(store, first))
+    second = there.start("resume", seconds=0.05)
+    finish(first, there, code=1)
+    assert "passagent: error: the GPU is lost; everything so far is stored" in there.said()
+    finish(second, there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=3, finalists=3)
+    process = there.start(seconds=0.3)
+    there.wait(lambda store: there.run(store).owner is not None)
+    os.kill(process.pid, signal.SIGINT)
+    finish(process, there, code=130)
+    with Store.open(there.dir) as store:
+        assert (there.run(store).state, there.run(store).stop_reason) == ("stopped", "interrupted")
+        before = confirmed(store)
+    finish(there.start("resume"), there)
+    with Store.open(there.dir) as store:
+        assert len(before) < len(confirmed(store)) and len(set(confirmed(store))) == 3
+    there.check()
+
+
+def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=30)
+    working = [there.start(seconds=0.05)]
+    there.wait(lambda store: is_in(store, working[0]))
+    working.append(there.start("resume", seconds=0.05))
+    there.wait(lambda store: len(holders(store)) == 2)
+
+    def ask(what: str) -> None:
+        with Store.open(there.dir) as store:
+            runs.want(store, there.run(store).id, what)
+
+    def steps() -> tuple[int, float]:
+        with Store.open(there.dir) as store:
+            return steps_of(store), there.run(store).elapsed_s
+
+    ask("pause")
+    time.sleep(0.8)  # what is in flight is finished
+    before = steps()
+    time.sleep(0.6)
+    assert steps()[0] == before[0]
+    assert [process.exitcode for process in working] == [None, None]
+    ask("run")
+    there.wait(lambda store: steps_of(store) > before[0])
+    ask("drain")
+    for process in working:
+        finish(process, there, code=130)
+    with Store.open(there.dir) as store:
+        run = there.run(store)
+        assert (run.state, run.stop_reason) == ("stopped", "drained by a person")
+        assert store.rows("SELECT * FROM episodes WHERE state != 'done'") == []
+        assert 0 < len(store.rows("SELECT * FROM episodes")) < 30
+    process = there.start("resume", seconds=0.05)
+    there.wait(lambda store: len(holders(store)) == 1)
+    ask("stop")
+    finish(process, there, code=130)
+    with Store.open(there.dir) as store:
+        assert (there.run(store).state, there.run(store).stop_reason) == ("stopped", "stopped by a person")
+    finish(there.start("resume"), there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def paid(server: WireServer, root: Path, *words: object) -> object:
+    environment = dict(os.environ) | {"OPENAI_BASE_URL": f"{server.url}/v1"} | paid_run.SECRETS
+    process = FORKS.Process(
+        target=paid_run.child, args=(environment, str(root / "log"), [str(word) for word in words])
+    )
+    process.start()
+    return process
+
+
+def test_budgets_hold_over_all_processes(tmp_path: Path) -> None:
+    there, limit = Runs(tmp_path), 60_000
+    settings = ["model.max_output_tokens=500", f"search.max_tokens={limit}", "search.max_evaluations=15"]
+    with WireServer(paid_run.brain, seconds=0.05) as server:
+        working = [paid(server, tmp_path, "run", there.task, there.dir, 40, 6, "openai/m-1", *settings)]
+        there.wait(lambda store: is_in(store, working[0]))
+        working += [paid(server, tmp_path, "resume", "last", there.dir) for _ in range(2)]
+        there.wait(lambda store: len(holders(store)) == 3)
+        kill(working.pop(0))  # what it held is free again
+        for process in working:
+            finish(process, there)
+    with Store.open(there.dir) as store:
+        run = there.run(store)
+        assert run.state == "finished"
+        assert run.tokens <= sum(server.billed) <= limit
+        assert run.evaluations <= 15
+        assert run.tokens > limit / 3 or run.evaluations == 15
+        assert store.rows("SELECT * FROM reservations") == []
+        # both leave for the same reason: the rule that the first of them met
+        assert {worker.left_because for worker in workers.of_run(store, run.id)} == {
+            "it died",
+            run.stop_reason,
+        }
+
+
+def test_time_searched_together_counts_once(tmp_path: Path) -> None:
+    there, begun = Runs(tmp_path, iters=12), time.monotonic()
+    working = [there.start(seconds=0.1)]
+    there.wait(lambda store: is_in(store, working[0]))
+    joined = time.monotonic()
+    working += [there.start("resume", seconds=0.1) for _ in range(2)]
+    for process in working:
+        finish(process, there)
+    with Store.open(there.dir) as store:
+        assert 0.5 * (time.monotonic() - joined) < there.run(store).elapsed_s < time.monotonic() - begun
+
+
+def test_other_settings_beside_a_living_process_are_refused(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=12)
+    first = there.start(seconds=0.1)
+    there.wait(lambda store: is_in(store, first))
+    finish(there.start("resume", {"search.iters": 30}), there, code=2)
+    told = [line for line in there.said().splitlines() if "works on this run" in line]
+    assert len(told) == 1 and f"pid {first.pid} on" in told[0] and "search.iters 12, now 30" in told[0]
+    finish(first, there)
+    there.check()

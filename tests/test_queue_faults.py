@@ -1,0 +1,302 @@
+"""What goes wrong around a search: locked and full disks, clocks, death at a bad moment, other machines."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import resource
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny_search
+from many import Runs, finish, forks, is_in, kill, stall_in_a_transaction, steps_of  # noqa: F401
+from test_search import open_tiny
+
+from passagent.evaluator.result import Candidate, Evaluation
+from passagent.search import candidates, controller, joining, remeasure
+from passagent.search.events import Trouble
+from passagent.store import (
+    Store,
+    confirmations,
+    database,
+    episodes,
+    evaluations,
+    faults,
+    nodes,
+    runs,
+    workers,
+)
+from passagent.tasks import load_task
+
+pytestmark = pytest.mark.usefixtures("forks")
+
+
+def one_line(there: Runs, text: str) -> None:
+    """What was said ends with one line of error, without a traceback."""
+    said = there.said()
+    assert "Traceback" not in said
+    assert [line for line in said.splitlines() if line.startswith("passagent: ")][-1].count(text), said
+
+
+def test_a_database_that_is_locked_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=9)
+    process = there.start(seconds=0.02)
+    there.wait(lambda store: steps_of(store) > 8)
+    with sqlite3.connect(there.dir / "passagent.db", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        time.sleep(1.5)
+        other.execute("ROLLBACK")
+    other.close()
+    finish(process, there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def impatient() -> None:
+    """Wait for a locked database for a moment only."""
+    database.BUSY_TIMEOUT_S = faults.BUSY_TIMEOUT_S = 0.5  # type: ignore[misc]
+
+
+def test_a_database_that_stays_locked_is_told_in_a_line(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=9)
+    process = there.start(seconds=0.05, prepare=impatient)
+    there.wait(lambda store: steps_of(store) > 8)
+    with sqlite3.connect(there.dir / "passagent.db", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        finish(process, there, code=1)
+        other.execute("ROLLBACK")
+    other.close()
+    one_line(there, "locked by another process")
+    finish(there.start("resume"), there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until there is no room."""
+    with path.open("wb", buffering=0) as file:
+        while True:
+            if file.write(bytes(4096)) < 4096:
+                file.write(bytes(4096))
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, small_disk: Path) -> None:
+    there = Runs(tmp_path, iters=12)
+    there.dir = small_disk / "runs"
+    process = there.start(seconds=0.05)
+    there.wait(lambda store: steps_of(store) > 8)
+    stuffing = small_disk / "stuffing"
+    with pytest.raises(OSError, match="No space left"):
+        fill(stuffing)
+    finish(process, there, code=1)
+    one_line(there, "the disk is full")
+    stuffing.unlink()
+    there.log = tmp_path / "log 2"
+    # room enough for the rest, on another file system
+    subprocess.run(["cp", "-r", there.dir, tmp_path / "runs"], check=True)
+    there.dir = tmp_path / "runs"
+    finish(there.start("resume"), there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def limited() -> None:
+    """No file of this process may grow over 1.5 MB."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
+
+
+def test_files_that_may_not_grow_are_told_and_nothing_is_lost(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=60)
+    finish(there.start(seconds=0.0, prepare=limited), there, code=1)
+    one_line(there, "disk")
+    finish(there.start("resume"), there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def jumping(hours: int) -> None:
+    """The wall clock is `hours` off, and is set back by an hour with every tenth look at it."""
+    looks = [0]
+
+    def offset() -> float:
+        looks[0] += 1
+        return 3600.0 * (hours - looks[0] // 10)
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+            return datetime.datetime.fromtimestamp(true() + offset(), tz)
+
+    true = time.time
+    time.time = lambda: true() + offset()
+    database.datetime = Clock  # type: ignore[misc]
+
+
+def slow_clock() -> None:
+    """See jumping."""
+    jumping(-2)
+
+
+def fast_clock() -> None:
+    """See jumping."""
+    jumping(3)
+
+
+def test_clocks_that_jump_change_nothing(tmp_path: Path) -> None:
+    there, begun = Runs(tmp_path, iters=24), time.monotonic()
+    working = [there.start(seconds=0.03, prepare=slow_clock)]
+    there.wait(lambda store: is_in(store, working[0]))
+    working.append(there.start("resume", seconds=0.03, prepare=fast_clock))
+    there.wait(lambda store: is_in(store, working[1]) and steps_of(store) > 40)
+    kill(working.pop(0))
+    for process in working:
+        finish(process, there)
+    with Store.open(there.dir) as store:
+        run = there.run(store)
+        assert 0 < run.elapsed_s < time.monotonic() - begun
+        times = [row["created_at"] for row in store.rows("SELECT created_at FROM episodes ORDER BY id")]
+        assert times != sorted(times), "the clocks did jump"
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=12)
+    process = there.start(seconds=0.02, prepare=stall_in_a_transaction)
+    until = time.monotonic() + 60
+    while "stalled" not in there.said() and time.monotonic() < until:
+        time.sleep(0.02)
+    second = there.start("resume", seconds=0.02)  # waits for the lock
+    time.sleep(0.5)
+    kill(process)
+    finish(second, there)
+    with Store.open(there.dir) as store:
+        ends = [worker.left_because for worker in workers.of_run(store, there.run(store).id)]
+    assert ends == ["it died", "all 12 episodes are done"]
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
+
+
+class Elsewhere(tiny_search.FastEvaluator):
+    """Another machine: what was best is worst."""
+
+    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+        found = await super().evaluate(task_path, candidate)
+        if found.status != "ok":
+            return found
+        return found.model_copy(update={"as_score": 3.0 - (found.as_score or 0.0)})
+
+
+def move(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """This machine is another one from now on."""
+    for module in (candidates, joining, remeasure, controller):
+        if hasattr(module, "environment_key"):
+            monkeypatch.setattr(module, "environment_key", lambda config: f"host {name}; gpu A")
+
+
+def test_on_another_machine_the_elites_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "runs") as store:
+        task = load_task(tiny_search.write_task(tmp_path / "task"))
+        move(monkeypatch, "one")
+        first = open_tiny(store, task, islands=2, iters=8, elites=2)
+        asyncio.run(controller.search(first))
+        run = runs.get_run(store, first.run.id)
+        before = {node.id: node for node in nodes.of_run(store, run.id)}
+        elites = {n.id for island in (0, 1) for n in nodes.best_of_island(store, run.id, island, 2)}
+
+        move(monkeypatch, "two")
+        there, events = Elsewhere(), []
+        second = open_tiny(
+            store, task, run=run, islands=2, iters=9, elites=2, evaluator=there, on_event=events.append
+        )
+        asyncio.run(controller.search(second))
+        told = [event.message for event in events if isinstance(event, Trouble)]
+        assert told[:3] == [
+            "the settings have changed: search.iters 8, now 9",
+            "the evaluator or its machine has changed: host one, now host two",
+            f"scores of another evaluator or machine are not compared: measuring {len(elites)} again",
+        ]
+        first_worker, second_worker = workers.of_run(store, run.id)
+        assert json.loads(first_worker.changes) == [] and json.loads(second_worker.changes) == told[:2]
+        assert runs.get_run(store, run.id).environment.endswith("host two; gpu A")
+
+        for node in nodes.of_run(store, run.id):
+            old = before.get(node.id)
+            if old is None or old.status != "ok":
+                continue
+            if node.id in elites:
+                assert node.as_score == pytest.approx(3.0 - old.as_score)
+                assert node.evaluation_id != old.evaluation_id
+            else:  # it keeps its evaluation, and has no score here
+                assert (node.as_score, node.evaluation_id) == (None, old.evaluation_id)
+                assert evaluations.get_evaluation(store, old.evaluation_id)["as_score"] == old.as_score
+        assert elites <= set(before) and len(there.asked) == len(elites) + 2
+        for island in runs.islands(store, run.id):
+            [best] = nodes.best_of_island(store, run.id, island.island, 1)
+            assert (island.best_node, island.best_as) == (best.id, best.as_score)
+        winner = confirmations.winner(store, run.id)
+        environment = "SELECT environment FROM evaluations WHERE id = :id"
+        assert store.row(environment, {"id": winner.evaluation_id}) == {"environment": "host two; gpu A"}
+
+        # and at home again: what was measured there is known, nothing is measured twice
+        move(monkeypatch, "one")
+        home = tiny_search.FastEvaluator()
+        third = open_tiny(store, task, run=run, islands=2, iters=9, elites=2, evaluator=home)
+        asyncio.run(controller.search(third))
+        known = {before[i].candidate_key for i in elites}
+        assert not known & set(home.asked)
+
+
+def test_a_process_of_another_machine_may_not_join_a_living_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Runs(tmp_path, iters=9)
+    process = there.start(seconds=0.1)
+    there.wait(lambda store: is_in(store, process))
+    with Store.open(there.dir) as store:
+        move(monkeypatch, "two")
+        session = open_tiny(store, load_task(there.task), run=there.run(store), islands=3, iters=9)
+        config = json.loads(workers.last(store, session.run.id).config)
+        session.config = type(session.config).model_validate(config)
+        with pytest.raises(Exception, match="works on this run where scores cannot be compared"):
+            asyncio.run(controller.search(session))
+    finish(process, there)
+    there.check()
+
+
+def test_who_comes_waits_to_see_whether_another_host_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "STALE_S", 1.5)
+    with Store.open(tmp_path / "runs") as store:
+        task, events = load_task(tiny_search.write_task(tmp_path / "task")), []
+        session = open_tiny(store, task, islands=1, iters=2, on_event=events.append)
+        workers.join(store, session.run.id, workers.Terms(config='{"search": {"iters": 7}}'))
+        episode = episodes.claim(store, session.run, 0, workers.this_process())
+        store.execute("UPDATE workers SET owner = 'elsewhere:1:1'", {})
+        store.execute("UPDATE episodes SET owner = 'elsewhere:1:1'", {})
+        asyncio.run(controller.search(session))
+        assert "waiting up to 2 s for a sign of life from pid 1 on elsewhere" in events[0].message
+        assert episodes.get_episode(store, episode.id).state == "done"
+        assert len(nodes.of_run(store, session.run.id)) == 4

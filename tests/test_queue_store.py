@@ -1,0 +1,196 @@
+"""The queue in the database, one process looked at closely: who holds what, what is free, what is first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+import tiny_search
+from sqlite_utils import Database
+from test_search import open_tiny
+from test_store import add_node
+
+from passagent.errors import PassagentError
+from passagent.search.controller import search
+from passagent.search.islandview import IslandView
+from passagent.search.migration import choose_migrant
+from passagent.search.session import Session, Stopping
+from passagent.search.stop import Want
+from passagent.store import (
+    Store,
+    confirmations,
+    episodes,
+    migrations,
+    nodes,
+    reservations,
+    runs,
+    schema,
+    workers,
+)
+from passagent.tasks import load_task
+
+
+def test_who_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:
+    class Late(tiny_search.PacedModel):
+        async def complete(self, messages, tools):  # type: ignore[no-untyped-def]
+            reply = await super().complete(messages, tools)
+            if len(self.calls) == 3:
+                [worker] = workers.present(store, session.run.id)
+                workers.bury(store, worker, "another host found it dead")
+            return reply
+
+    with Store.open(tmp_path / "runs") as store:
+        task = load_task(tiny_search.write_task(tmp_path / "task"))
+        session = open_tiny(store, task, model=Late(), islands=1, iters=2)
+        with pytest.raises(PassagentError, match="another process took over what this one held"):
+            asyncio.run(search(session))
+        assert store.row("SELECT count(*) AS n FROM steps WHERE output_tokens IS NOT NULL")["n"] == 2
+        assert store.rows("SELECT state FROM calls") == [
+            {"state": "done"}, {"state": "done"}, {"state": "lost"}
+        ]  # fmt: skip
+        again = open_tiny(store, task, run=session.run, islands=1, iters=2)
+        asyncio.run(search(again))
+        assert [row["steps"] for row in store.rows("SELECT steps FROM episodes")] == [5, 5]
+
+
+def test_a_dead_process_is_told_from_a_living_one_by_no_wall_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_resume import make_run
+
+    monotonic, wall = [1000.0], [2e9]
+    monkeypatch.setattr(time, "time", lambda: wall[0])
+    with Store.open(tmp_path) as store:
+        run = make_run(store)
+        mine = workers.join(store, run.id)
+        watch = workers.Watch(clock=lambda: monotonic[0])
+
+        def rename(owner: str) -> workers.Worker:
+            store.execute("UPDATE workers SET owner = :owner", {"owner": owner})
+            [worker] = workers.present(store, run.id)
+            return worker
+
+        host, pid, start = mine.rsplit(":", 2)
+        assert watch.judge(rename(mine)) == "alive"
+        for dead in (f"{host}:{pid}:1", f"{host}:999999999:5"):
+            assert watch.judge(rename(dead)) == "dead"
+        far = f"elsewhere:{pid}:{start}"
+        assert watch.judge(rename(far)) == "unknown"
+        for _ in range(5):  # it beats, while the clock on the wall is set back and forward
+            for step in (-3600, 7200):
+                wall[0] += step
+                monotonic[0] += 30
+                workers.beat(store, run.id, far, 0.0)
+                assert watch.judge(rename(far)) == "alive"
+        monotonic[0] += workers.STALE_S - 1
+        wall[0] += 86400
+        assert watch.judge(rename(far)) == "alive"
+        assert workers.bury_dead(store, run.id, mine, watch)[1] == []
+        episode = store.execute(
+            "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
+            "VALUES (:run, 1, 0, 1, 'running', :owner, '')",
+            {"run": run.id, "owner": far},
+        ).lastrowid
+        monotonic[0] += 1
+        wall[0] -= 86400
+        assert [worker.owner for worker in workers.bury_dead(store, run.id, mine, watch)[1]] == [far]
+        assert episodes.get_episode(store, episode).owner is None
+        assert episodes.claim(store, run, 0, workers.join(store, run.id)).id == episode
+
+
+def test_ties_are_not_broken_by_who_was_faster(tmp_path: Path) -> None:
+    task, chosen = load_task(tiny_search.write_task(tmp_path / "task")), []
+    for order in ([1, 2, 3], [3, 2, 1], [2, 3, 1]):
+        with Store.open(tmp_path / f"runs {order}") as store:
+            session = open_tiny(store, task, islands=4, iters=40)
+            run, owner = session.run, workers.join(store, session.run.id)
+            made = {island: add_node(store, run, owner, island, score=2.0) for island in order}
+            best = choose_migrant(store, run, 0, 5, 0.01).node
+            for node in made.values():
+                episode = episodes.claim(store, run, 0, owner)
+                migrations.add_migration(store, episode, node, "a tie")
+                episodes.finish(store, episode, "done", None, False)
+            view = IslandView(store, run.id, 0)
+            finalists = confirmations.finalists(store, run.id, 3)
+            found = [best, view.best(), *view.elites(3), *finalists, confirmations.winner(store, run.id)]
+            chosen.append([node.number for node in found])
+    assert chosen[0] == chosen[1] == chosen[2]
+    assert chosen[0][:2] == [2, 2]
+
+
+def test_room_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
+    async def go(session: Session) -> None:
+        key = reservations.reserve(session.store, session.run.id, "elsewhere:1:1", 60, 0.0, 1)
+        for want in (Want(evaluations=1), Want(tokens=41)):
+            waiting = asyncio.create_task(session.admit(want))
+            await asyncio.sleep(0.01)
+            session.notify()
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            waiting.cancel()
+        (await session.admit(Want(tokens=40)))()
+        waiting = asyncio.create_task(session.admit(Want(tokens=41, evaluations=1)))
+        await asyncio.sleep(0.01)
+        reservations.release(session.store, key)
+        session.notify()
+        (await waiting)()
+        with pytest.raises(Stopping, match="may take 101 tokens, 100 of 100 are left"):
+            await session.admit(Want(tokens=101))
+        assert runs.get_run(session.store, session.run.id).stop_reason is not None  # for the others, too
+
+    with Store.open(tmp_path / "runs") as store:
+        task = load_task(tiny_search.write_task(tmp_path / "task"))
+        session = open_tiny(store, task, max_evaluations=1, max_tokens=100)
+        session.owner = workers.join(store, session.run.id)
+        asyncio.run(go(session))
+
+
+def test_a_database_of_before_the_queue_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "passagent.db"
+    old = Database(path)
+    schema.migrations.apply(old, stop_before="0004_queue")
+    old.execute(
+        "INSERT INTO runs (id, task, task_path, task_key, operators, model, device, seed, islands, iters, "
+        "config, version, state, created_at, owner, heartbeat) VALUES "
+        "('r', 't', '/t', 'k', '[]', 'm', 'cpu', 1, 1, 4, '{}', '0', 'running', '', 'gone:1:1', 5.0)"
+    )
+    old.execute(
+        "INSERT INTO episodes (id, run_id, number, island, seed, state, owner, created_at) VALUES "
+        "(7, 'r', 1, 0, 1, 'running', 'gone:1:1', '')"
+    )
+    for node, state in ((1, "done"), (2, "evaluating")):
+        old.execute(
+            "INSERT INTO nodes (id, run_id, island, episode_id, call_id, state, note, files, candidate_key, "
+            "owner, created_at) VALUES (?, 'r', 0, 7, ?, ?, '', '', 'c', 'gone:1:1', '')",
+            [node, str(node), state],
+        )
+    old.execute(
+        "INSERT INTO evaluations (id, candidate_key, task_key, evaluator_version, environment, status, "
+        "seconds, result, created_at) VALUES (3, 'c', 'k', 'v', 'here', 'ok', 1, '{}', '')"
+    )
+    old.execute("UPDATE nodes SET evaluation_id = 3 WHERE id = 1")
+    for state, cost in (("done", 0.5), ("broken", 0.25), ("started", None)):
+        old.execute(
+            "INSERT INTO calls (run_id, island, episode_id, step, role, model, attempt, state, cost, "
+            "started_at) VALUES ('r', 0, 7, 1, 'agent', 'm', 1, ?, ?, '')",
+            [state, cost],
+        )
+    old.close()
+    with Store.open(tmp_path) as store:
+        run = runs.get_run(store, "r")
+        assert (run.owner, run.wanted, run.cost, run.environment) == (None, "run", 0.75, "v; here")
+        assert [(n.number, n.state) for n in nodes.of_run(store, "r")] == [(1, "done"), (1, "proposed")]
+        owner = workers.join(store, "r")
+        assert episodes.claim(store, run, 0, owner).id == 7
+        assert nodes.start(store, 2, owner)
+
+
+def test_nodes_remember_their_episode_s_number(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs") as store:
+        session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
+        asyncio.run(search(session))
+        assert len(nodes.of_run(store, session.run.id)) == 8
+        for node in nodes.of_run(store, session.run.id):
+            assert node.number == episodes.get_episode(store, node.episode_id).number
