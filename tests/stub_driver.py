@@ -1,4 +1,4 @@
-"""A CUDA driver that launches nothing and remembers what it was given, and a Triton that compiles for a GPU."""
+"""A CUDA driver that launches nothing and remembers what it was given; a Triton that compiles for a GPU."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def stub(folder: Path) -> Iterator[Seen]:
         return 999 + len(loaded)
 
     host = launch._Host.in_dll(launch.library(), "host")
-    before = host.launch, host.error_text, host.empty, host.seen_empty
+    before = host.launch, host.error_text, host.empty[1], host.seen_empty[1]
     host.launch, host.error_text = (
         ctypes.cast(f, ctypes.c_void_p).value for f in (library.stub_launch, library.stub_error_text)
     )
     allocators = torch._C._dynamo.guards._empty_strided_cpu, _empty_strided
-    host.empty, host.seen_empty = (id(function) for function in allocators)
+    host.empty[1], host.seen_empty[1] = (id(function) for function in allocators)
     seen = Seen.in_dll(library, "seen")
     seen.count = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -102,7 +102,7 @@ def stub(folder: Path) -> Iterator[Seen]:
         try:
             yield seen
         finally:
-            host.launch, host.error_text, host.empty, host.seen_empty = before
+            host.launch, host.error_text, host.empty[1], host.seen_empty[1] = before
 
 
 @contextmanager

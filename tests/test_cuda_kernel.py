@@ -1,10 +1,8 @@
 """cuda_kernel: how arguments meet parameters, what device code may not ask for, what it computes on a GPU.
 
-Parsing, launchers and refusals by text need nothing; compiling needs NVRTC (`pip install passagent[cuda]`);
+Parsing and refusals by text need nothing; compiling needs NVRTC (`pip install passagent[cuda]`);
 only the tests marked `gpu` need a device.
 """
-
-import ctypes
 
 import pytest
 import torch
@@ -117,66 +115,19 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_one_line_says_so():
-    with pytest.raises(PassagentError, match="cuda_kernel needs a CUDA device"):
+    with pytest.raises(PassagentError, match="a kernel needs a CUDA device"):
         cuda_kernel(SCALE, "scale")[1, 32](torch.zeros(4), torch.zeros(4), 4, 1.0, False)
 
 
-@pytest.mark.parametrize("shape", [3, (1, 2, 3), ((1, 2, 3, 4), 1), (1, -1), (1.5, 2)])
+@pytest.mark.parametrize("shape", [3, (1, 2, 3, 4), ((1, 2, 3, 4), 1), (1, -1), (1.5, 2)])
 def test_a_grid_or_block_of_another_form_is_refused(shape):
     with pytest.raises(TypeError, match="grid"):
         cuda_kernel(SCALE, "scale")[shape]
 
 
-class Plan(ctypes.Structure):
-    """`struct plan` of launcher.h."""
-
-    _fields_ = (
-        ("launch", ctypes.c_void_p),
-        ("function", ctypes.c_void_p),
-        ("sizes", ctypes.c_uint32 * 6),
-        ("shared_limit", ctypes.c_uint32),
-    )
-
-
-def test_the_launcher_passes_what_the_parameters_declare(tmp_path):
-    given = ("float*", "int64_t", "int64_t", "double", "bool", "int64_t")
-    source = "__global__ void f(float* a, int b, size_t c, float d, bool e, double g) {}"
-    text = build_cuda.launcher_source(instantiate(source, "f", given), Signature(given))
-    (tmp_path / "kernel.cubin").write_bytes(b"an image")
-    library = ctypes.PyDLL(str(build_cuda.link(text, "_Z1f", tmp_path)))
-    assert ctypes.c_char.in_dll(library, "passagent_image").value == b"a"
-    kinds = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint64, ctypes.c_float, ctypes.c_bool, ctypes.c_double]
-    seen: list[tuple] = []
-
-    def launch(function, *rest):
-        parameters = ctypes.cast(rest[8], ctypes.POINTER(ctypes.c_void_p))
-        values = [ctypes.cast(parameters[i], ctypes.POINTER(kind))[0] for i, kind in enumerate(kinds)]
-        seen.append((function, rest[:8], values))
-        return 7
-
-    c = ctypes
-    fake = c.PYFUNCTYPE(c.c_int, c.c_void_p, *[c.c_uint32] * 7, c.c_void_p, c.c_void_p, c.c_void_p)(launch)
-    call = library.passagent_launch
-    call.argtypes = [
-        c.c_void_p,
-        c.c_uint32,
-        c.c_void_p,
-        c.c_void_p,
-        c.c_int64,
-        c.c_int64,
-        c.c_double,
-        c.c_bool,
-    ]
-    call.argtypes = [*call.argtypes, c.c_int64]
-    plan = Plan(c.cast(fake, c.c_void_p).value, 99, (c.c_uint32 * 6)(1, 2, 3, 4, 5, 6), 1024)
-    assert call(c.byref(plan), 100, 55, 4096, -5, 1 << 40, 0.5, True, 3) == 7
-    assert seen == [(99, (1, 2, 3, 4, 5, 6, 100, 55), [4096, -5, 1 << 40, 0.5, True, 3.0])]
-    assert call(c.byref(plan), 2048, 55, 4096, -5, 1, 0.5, True, 3) == -1
-    assert call(c.byref(plan), 0, 55, 4096, 1 << 31, 1, 0.5, True, 3) == -3
-    assert call(c.byref(plan), 0, 55, 4096, 1, -1, 0.5, True, 3) == -4
-    plan.sizes[1] = 0
-    assert call(c.byref(plan), 0, 55, 4096, 1, 1, 0.5, True, 3) == 0
-    assert len(seen) == 1
+def test_what_a_built_kernel_is_told_with_comes_back():
+    built = build_cuda.pack(b"\x7fELF\n{code}", "_Z1f", ["void*", "int32_t"])
+    assert build_cuda.unpack(built) == (b"\x7fELF\n{code}", "_Z1f", ("void*", "int32_t"))
 
 
 def test_a_kernel_is_compiled_once_for_each_signature_and_device():
@@ -276,7 +227,7 @@ def test_scalars_arrive_as_the_declared_type():
         kernel[1, 1](out, 1 << 31, 1, 1, 0.5, 2, True, -7)
     with pytest.raises(TypeError, match="argument 1 is a str"):
         kernel[1, 1](out, "1", 1, 1, 0.5, 2, True, -7)
-    with pytest.raises(TypeError, match="cuda_kernel takes tensors on the current CUDA device"):
+    with pytest.raises(TypeError, match="a kernel takes tensors on the current CUDA device"):
         cuda_kernel("__global__ void f(double* out) {}", "f")[1, 1](out.cpu())
 
 
@@ -310,7 +261,7 @@ def test_dynamic_shared_memory_beyond_the_default(size):
     )
     for _ in range(2):
         out = torch.zeros(1, device="cuda")
-        kernel[1, 64](out, size // 4, shared=size)
+        kernel[1, 64, size](out, size // 4)
         assert out.item() == size // 4 - 1
 
 

@@ -46,7 +46,7 @@ def test_a_wheel_finds_its_prompts_knowledge_and_configs(installed, tmp_path):
         "print(sorted(config.presets()), len(roles()) > 3, len(load_hints()) >= 40, bool(search('fusion')))\n"
         "print(resources.find('prompts/system.j2'))\n"
         "from passagent.kernels import toolchain as t\n"
-        "print([t.PRELUDE.with_name(n).is_file() for n in ('prelude.h', 'prelude.cuh', 'launcher.h')])"
+        "print([t.PRELUDE.with_name(n).is_file() for n in ('prelude.h', 'prelude.cuh', 'launch.c')])"
     )
     file, found, prompt, prelude = in_wheel(installed, code, tmp_path).splitlines()
     assert Path(file).is_relative_to(installed)

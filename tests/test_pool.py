@@ -124,35 +124,27 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
     return thread
 
 
-def test_a_killed_evaluator_costs_nobody_anything(task, own_cpu):
+def test_a_killed_evaluator_costs_nobody_anything_and_what_ends_every_one_is_named(task, own_cpu):
     async def work(told):
         evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
         thread = kill_owner(evaluators, 1)
         try:
-            return await evaluators.evaluate(task, tiny.candidate())
-        finally:
-            await evaluators.close()
+            evaluation = await evaluators.evaluate(task, tiny.candidate())
             thread.join()
-
-    evaluation, told = run(work)
-    assert evaluation.status == "ok"
-    assert len(told) == 1 and "died with SIGKILL" in told[0]
-
-
-def test_what_ends_every_evaluator_is_named(task, own_cpu):
-    async def work(told):
-        evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
-        thread = kill_owner(evaluators, 3)
-        try:
+            told_once = told.copy()
+            thread = kill_owner(evaluators, 3)
             with pytest.raises(SubjectLost) as error:
                 await evaluators.evaluate(task, tiny.candidate())
             thread.join()
             assert evaluators._seats[0].quarantine is None
-            return str(error.value)
+            return evaluation, told_once, str(error.value)
         finally:
             await evaluators.close()
+            thread.join()
 
-    message, told = run(work)
+    (evaluation, told_once, message), told = run(work)
+    assert evaluation.status == "ok"
+    assert len(told_once) == 1 and "died with SIGKILL" in told_once[0]
     name = f"candidate {tiny.candidate().key[:12]}"
     assert name in message and "died with SIGKILL" in message and "3 times" in message
     assert [line for line in told if line.startswith(name)], told

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from passagent.commands.operating import lift_pause
 from passagent.config import Config, load_config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.models import open_model
@@ -71,7 +72,7 @@ def run(
     task = load_task(task_path)
     config = load_config(preset, settings)
     if parts.evaluator is None:
-        _check_device(config)
+        check_device(config)
     model = parts.model or open_model(config.model)
     check_money(config, model)
     with Store.open(runs_dir) as store:
@@ -83,35 +84,40 @@ def run(
                 f"going on with run {found.id}: it has this task and these settings (--new starts another)",
                 file=sys.stderr,
             )
-        _search(store, begun, task, config, model, as_json, parts)
+        search_run(store, begun, task, config, model, as_json, parts)
 
 
 def resume(
     name: str, settings: dict[str, Any], runs_dir: str, as_json: bool, parts: Parts | None = None
 ) -> None:
-    """Go on with a run where it was left. Raises PassagentError; Interrupted after Ctrl-C."""
+    """Go on with a run where it was left; of a live one, lift the pause.
+
+    Raises PassagentError; Interrupted after Ctrl-C.
+    """
     parts = parts or Parts()
     with Store.open(runs_dir, create=False) as store:
         found = runs.find_run(store, name)
+        if lift_pause(store, found, bool(settings), as_json):
+            return
         config = stored_config(found)
         if settings:
             config = override(config, settings)
         task = stored_task(found)
         if parts.evaluator is None:
-            _check_device(config)
+            check_device(config)
         model = parts.model or open_model(config.model)
         check_money(config, model)
-        _search(store, found, task, config, model, as_json, parts)
+        search_run(store, found, task, config, model, as_json, parts)
 
 
-def _check_device(config: Config) -> None:
+def check_device(config: Config) -> None:
     """Raise UsageError for a device that is not here, before anything is stored."""
     from passagent.evaluator.devices import find_devices
 
     find_devices(config.evaluator.device)
 
 
-def _search(
+def search_run(
     store: Store, run: Run, task: Task, config: Config, model: Any, as_json: bool, parts: Parts
 ) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""

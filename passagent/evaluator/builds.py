@@ -1,10 +1,10 @@
 """The referee's side of building kernels: a sandboxed worker runs no compiler, it asks for what it needs.
 
 What is compiled is a candidate's (C++, CUDA, PTX), ours (launch.c) or Triton's own (its launchers, its driver
-module). Of a
-request only sources and a few checked words count: no path and no free option of a worker's is used, and of
-Triton's own C code the worker sends only from which types it is made; the code is generated here. What comes
-out is never loaded here. It is kept by content, shared over candidates, and handed back as bytes.
+module). Of a request only sources and a few checked words count: no path and no free option of a worker's is
+used, and of Triton's own C code the worker sends only from which types it is made; the code is generated
+here. What comes out is never loaded here. It is kept by content, shared over candidates, and handed back as
+bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Compile CUDA kernels with NVRTC, cached by content. Runs on the trusted side: a candidate only asks for it.
 
-What comes out is the kernel's machine code for a device and what its parameters are. The author's code is device code only; what it can do is read from the PTX and the
-machine code that the compiler made of it: no memory that outlives a launch, no calls, no clocks.
+What comes out is the kernel's machine code for a device and what its parameters are. The author's code is
+device code only; what it can do is read from the PTX and the machine code that the compiler made of it: no
+memory that outlives a launch, no calls, no clocks.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _ONE = (1, 1, 1)
 
 
 def cpp_kernel(source: str, name: str, plan: Plan | None = None) -> Callable[..., Any]:
-    """The C++ function `name` of `source` as a callable kernel, compiled for the types of a call on first use.
+    """The C++ function `name` of `source` as a kernel, compiled for the types of a call on first use.
 
     Call it with CPU tensors, ints, floats and bools: a tensor arrives as a pointer to its first element
     (`float*`, `float16*`, `bfloat16*`, `int64_t*`, ... by dtype), an int as `int64_t`, a float as `double`.
@@ -61,8 +61,8 @@ def cpp_kernel(source: str, name: str, plan: Plan | None = None) -> Callable[...
 
     The plan is called with what it may know of the arguments: shape and dtype of a tensor, a number as it is;
     once for each combination of those. It returns the outputs by name (shaped and typed like an input, or as
-    (shape, dtype)) and numbers by name. The C++ function is given the call's arguments, then the outputs, then
-    the numbers. It sees contiguous memory: of a tensor that is not contiguous it is given a copy.
+    (shape, dtype)) and numbers by name. The C++ function is given the call's arguments, then the outputs,
+    then the numbers. It sees contiguous memory: of a tensor that is not contiguous it is given a copy.
 
     Raises KernelBuildError if it does not compile, KernelRefused if it asks for more than a kernel may,
     TypeError for an argument of another kind or a tensor on another device.

@@ -25,9 +25,9 @@ class CudaKernel:
 
     `grid` and `block` are ints or tuples of up to three; a grid with a zero launches nothing. A third number,
     `kernel[grid, block, shared]`, is a block's dynamic shared memory in bytes. What the subscript gives is a
-    function that may be kept: calling it is the cheapest launch there is. `name` may hold template arguments,
-    `"rows<256>"`; type parameters that are left follow from the tensors' dtypes. A tensor arrives as a pointer
-    to its first element, a number as the type that the kernel's parameter declares.
+    function that may be kept: calling it is the cheapest launch there is. `name` may hold template
+    arguments, `"rows<256>"`; type parameters that are left follow from the tensors' dtypes. A tensor arrives
+    as a pointer to its first element, a number as the type that the kernel's parameter declares.
 
     Raises KernelBuildError if it does not compile or take the arguments, KernelRefused if it asks for more
     than a kernel may, TypeError for an argument of another kind or a tensor elsewhere, OverflowError for an
@@ -104,7 +104,6 @@ def _signature(name: str, args: tuple[_Argument, ...]) -> Signature:
 
 
 def _check_fits(name: str, position: int, argument: _Argument, ctype: str) -> None:
-    if type(argument) is int and ctype not in ("float", "double", "bool"):
-        if launch.TYPES[ctype](argument).value != argument:
-            message = f"{name}: argument {position} ({argument}) does not fit its parameter's type"
-            raise OverflowError(message)
+    whole = type(argument) is int and ctype not in ("float", "double", "bool")
+    if whole and launch.TYPES[ctype](argument).value != argument:
+        raise OverflowError(f"{name}: argument {position} ({argument}) does not fit its parameter's type")

@@ -22,8 +22,9 @@ def launch_functions() -> tuple[Any, Any]:
 
 @functools.cache
 def allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Two functions of (size, stride, dtype) that allocate on the current device: past torch's dispatcher, which is
-    how compiled code of torch's own allocates, and through it, for whoever looks at operators.
+    """Two functions of (size, stride, dtype) that allocate on the current device.
+
+    One goes past torch's dispatcher, as Inductor's code does; the other through it, where it can be seen.
     """
 
     def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

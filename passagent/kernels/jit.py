@@ -1,4 +1,4 @@
-"""`triton_kernel`: a Triton kernel that is planned once for each shape and launched as cheaply as CUDA allows.
+"""`triton_kernel`: a Triton kernel, planned once for each shape and launched as cheaply as CUDA allows.
 
 Triton's own launch looks up and checks everything at every call, which costs more than the work of a small
 kernel. Here Triton compiles; allocation and launch happen in launch.c.
@@ -54,7 +54,7 @@ Plan = Callable[..., tuple[Any, dict[str, Any], dict[str, Any]]]
 
 
 def triton_kernel(plan: Plan, **options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """Make a `@triton.jit` kernel a function that allocates its outputs and launches it on the current stream.
+    """Make a `@triton.jit` kernel a function that makes its outputs and launches it on the current stream.
 
         def _plan(x, y):
             n = x.numel()
@@ -67,10 +67,10 @@ def triton_kernel(plan: Plan, **options: Any) -> Callable[[Any], Callable[..., A
         out = add(x, y)
 
     A call gives the kernel's first parameters by position. The plan is called with what it may know of them:
-    shape and dtype of a tensor, a number as it is; once for each combination of those. It returns the grid (an
-    int or a tuple of up to three), the outputs by name (shaped and typed like an input, or as (shape, dtype)),
-    and the other parameters and OPTIONS by name; `options` hold for every plan. A call returns the outputs in
-    the plan's order: a tensor, or a tuple where there are several.
+    shape and dtype of a tensor, a number as it is; once for each combination of those. It returns the grid
+    (an int or a tuple of up to three), the outputs by name (shaped and typed like an input, or as (shape,
+    dtype)), and the other parameters and OPTIONS by name; `options` hold for every plan. A call returns the
+    outputs in the plan's order: a tensor, or a tuple where there are several.
 
     The kernel sees contiguous memory: of a tensor that is not contiguous it is given a copy.
 
@@ -140,7 +140,7 @@ class _TritonKernel:
         return made[0] if len(made) == 1 else tuple(made) if made else None
 
     def _other(self, *args: Any) -> Any:
-        """Make the variant for arguments such as these (True), or do the call where a variant is not enough."""
+        """Make the variant for such arguments (True), or do the call where a variant is not enough."""
         launch.check_arguments(self.name, args)
         if any(isinstance(a, torch.Tensor) and not a.is_contiguous() for a in args):
             return self.function(*[a.contiguous() if isinstance(a, torch.Tensor) else a for a in args])

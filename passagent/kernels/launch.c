@@ -1,6 +1,6 @@
-// From Python's arguments to cuLaunchKernel, or to a C++ kernel, with nothing in between. Needs no headers of Python, torch or CUDA:
-// it declares the few functions of CPython's stable ABI that it calls, and DLPack's C exchange, by which torch
-// tells where a tensor lies. Built and loaded by launch.py, which fills `host`.
+// From Python's arguments to cuLaunchKernel, or to a C++ kernel, with nothing in between. Needs no headers of
+// Python, torch or CUDA: it declares the few functions of CPython's stable ABI that it calls, and DLPack's C
+// exchange, by which torch tells where a tensor lies. Built and loaded by launch.py, which fills `host`.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 """The way from a call in Python to a kernel: launch.c, built once and loaded once, for all kernels.
 
-A `Launch` holds the variants of a kernel: loaded machine code, each for arguments of certain kinds. A call looks
-for its variant in C; where there is none yet, Python is asked to make one.
+A `Launch` holds the variants of a kernel: loaded machine code, each for arguments of certain kinds. A call
+looks for its variant in C; where there is none yet, Python is asked to make one.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ _observers: list[Callable[..., Any]] = []
 
 
 class Launch:
-    """The kernel `name`; `function(*args)` allocates outputs, launches on torch's current stream, returns them.
+    """The kernel `name`; `function(*args)` makes outputs, launches on the current stream and returns them.
 
-    Arguments are tensors, ints, floats, bools and None. Variants differ by the arguments' types and devices;
-    those of a `planned` launch by shapes, contiguity, alignment to 16 bytes and the values of numbers as well.
+    Arguments are tensors, ints, floats, bools and None. Variants differ by the arguments' types and devices,
+    those of a `planned` launch also by shapes, contiguity, alignment to 16 bytes and the values of numbers.
     `other(*args)` is called with arguments that no variant takes: it adds one and returns True, or what it
     returns is the call's result.
     """
@@ -126,7 +126,7 @@ class Launch:
             value = TYPES[ctype](constant)
             ctypes.memmove(ctypes.byref(slot), ctypes.byref(value), ctypes.sizeof(value))
         sizes = (ctypes.c_uint32 * 7)(*grid, *block, shared)
-        flat = [part for made in outputs for part in made]
+        flat: list[Any] = [part for made in outputs for part in made]
         made_of = (ctypes.py_object * len(flat))(*flat)
         added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
         return bool(self._library.launch_add(*added))
@@ -139,7 +139,7 @@ def size(parameter: Parameter) -> int:
 
 @contextmanager
 def observed(see: Callable[..., Any]) -> Iterator[None]:
-    """Call `see(*args)` before every launch of this process for a while; nothing is paid while nobody looks."""
+    """Call `see(*args)` before every launch for a while; while nobody looks nothing is paid for it."""
     _observers.append(see)
     _tell()
     try:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
@@ -37,3 +41,19 @@ def thousands(value: int) -> str:
     if value < 1000:
         return str(value)
     return f"{value / 1000:.1f}k" if value < 1_000_000 else f"{value / 1_000_000:.2f}M"
+
+
+def percent(log_gain: float | None) -> str:
+    """A gain, ln(AS after / AS before), as `+12.3%`; `-` where it is not known."""
+    return "-" if log_gain is None else f"{math.expm1(log_gain):+.1%}"
+
+
+def interval(value: float | None, low: float | None, high: float | None, digits: int = 3) -> str:
+    """`1.234 [1.200, 1.270]`, without what is not known."""
+    ends = "" if low is None or high is None else f" [{number(low, digits)}, {number(high, digits)}]"
+    return number(value, digits) + ends
+
+
+def printable(text: str) -> str:
+    """A model's text without what a terminal would obey."""
+    return _CONTROL.sub("\ufffd", text)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from passagent.report.text import number
+from passagent.report.text import number, printable
 from passagent.store.trajectories import Candidate, Trajectory, Turn
 
 HEAD = 12
 """Lines shown of the system and the task message."""
 MAX_LINES = 60
 """Lines shown of any other text."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def print_trajectory(trajectory: Trajectory, console: Console) -> None:
@@ -114,4 +112,4 @@ def _cut(text: str, limit: int) -> Text:
 
 def _plain(text: str, style: str = "") -> Text:
     """Text as it is: no markup, and nothing that a terminal would obey."""
-    return Text(_CONTROL.sub("\ufffd", text), style)
+    return Text(printable(text), style)

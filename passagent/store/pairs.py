@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 EDGE = "|"
@@ -11,4 +12,4 @@ EDGE = "|"
 def pairs_of(operators: Sequence[str]) -> list[str]:
     """The distinct pairs of neighbours, in order of their names."""
     words = [EDGE, *operators, EDGE]
-    return sorted({f"{first} {second}" for first, second in zip(words, words[1:], strict=False)})
+    return sorted({f"{first} {second}" for first, second in itertools.pairwise(words)})

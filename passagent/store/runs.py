@@ -56,6 +56,10 @@ class Run:
     """Evaluator version and environment that the nodes' scores are of; None before the first session."""
     cost: float
     """Of all model calls, as far as prices are known, USD."""
+    forked_run: str | None
+    """The run that this one was forked from, which may be gone; None: it began with the task."""
+    forked_node: int | None
+    """Its node that is this run's seed."""
 
     @property
     def tokens(self) -> int:

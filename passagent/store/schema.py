@@ -384,6 +384,13 @@ def _algorithm(db: Database) -> None:
         db.execute(statement)
 
 
+@migrations(name="0006_fork")
+def _fork(db: Database) -> None:
+    # no reference: the run that was forked may be removed
+    db.execute("ALTER TABLE runs ADD COLUMN forked_run TEXT")
+    db.execute("ALTER TABLE runs ADD COLUMN forked_node INTEGER")
+
+
 @migrations(name="0007_packed")
 def _packed(db: Database) -> None:
     """Messages are packed against others, and known by a shorter digest; those stored before stay texts."""

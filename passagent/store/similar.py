@@ -1,6 +1,6 @@
 """Past work on similar tasks: found by the pairs of operators that follow each other in both.
 
-Two operator sequences are as similar as the sets of their pairs (Jaccard), their beginning and end among them.
+Two operator sequences are as similar as the sets of their pairs, beginning and end among them (Jaccard).
 """
 
 from __future__ import annotations

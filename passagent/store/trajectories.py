@@ -122,7 +122,8 @@ def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
     """The episode as it is now, finished or not."""
     rows = store.rows(
         "SELECT base, body, steps.*, model, cost, latency_s "
-        "FROM steps JOIN messages ON messages.id = message_id LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
+        "FROM steps JOIN messages ON messages.id = message_id "
+        "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
         "AND calls.state = 'done' AND calls.role = 'agent' "
         "WHERE steps.episode_id = :id ORDER BY seq",
         {"id": episode.id},

@@ -154,7 +154,8 @@ DTYPE_FACTS = {"itemsize", "is_complex", "is_floating_point", "is_signed"}
 """What may follow a full name, as in `torch.float16.itemsize`."""
 
 DECORATORS = {
-    "functools.cache", "functools.lru_cache", "passagent.kernels.triton_kernel", "torch.fx.wrap", "torch.inference_mode", "torch.no_grad",
+    "functools.cache", "functools.lru_cache", "passagent.kernels.triton_kernel", "torch.fx.wrap",
+    "torch.inference_mode", "torch.no_grad",
     "triton.autotune", "triton.heuristics", "triton.jit",
 }  # fmt: skip
 CONTEXTS = {"torch.cuda.device", "torch.inference_mode", "torch.no_grad"}

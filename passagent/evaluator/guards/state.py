@@ -183,7 +183,7 @@ def _touches_tensor(world: World, file: File, node: ast.FunctionDef) -> ast.AST 
             if (world.dotted(part.func, file, frozenset(local)) or "").endswith("_like"):
                 return part
             called = _definition(world, file, part)
-            if called is not None and _takes_tensor(world, *called):
+            if called is not None and (world.is_kernel(*called) or _takes_tensor(world, *called)):
                 return part
     return None
 

@@ -110,7 +110,9 @@ class _Inspection:
                 )
             elif module == "passagent.kernels" and f"{module}.{alias.name}" not in rules.HOST_NAMES:
                 self.report(
-                    "import", node, f"passagent.kernels offers cpp_kernel, cuda_kernel and triton_kernel, not {alias.name}"
+                    "import",
+                    node,
+                    f"passagent.kernels offers cpp_kernel, cuda_kernel and triton_kernel, not {alias.name}",
                 )
 
     def meaning(self, meanings: dict[str, str], name: str, full: str, node: ast.AST) -> None:

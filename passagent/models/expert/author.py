@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
-from passagent.models.expert import cpp, cuda, cuda_host, pattern, wrapper
+from passagent.models.expert import cpp, cpp_host, cuda, cuda_host, pattern, wrapper
 from passagent.models.expert.graph import arguments, example, op_name
 from passagent.models.expert.ir import Unsupported
 from passagent.models.expert.lower import Parameter, Region, Types, lower_region
@@ -200,13 +200,13 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
     names = [family.names[i] for i in first.inputs]
     outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]
     shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
+    parameters = [p.name for p in family.parameters]
     kernel: Kernel
     if target == "cuda":
-        parameters = [p.name for p in family.parameters]
         kernel = cuda.generate(schedule, identifier(first), names, outputs, shapes, parameters)
     else:
         knobs = Knobs(plan.block, plan.grain, plan.keep)
-        kernel = cpp.generate(schedule, identifier(first), names, outputs, knobs)
+        kernel = cpp.generate(schedule, identifier(first), names, outputs, shapes, parameters, knobs)
     input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     dtypes = [v.dtype for v in low.outputs]
@@ -241,25 +241,12 @@ def _like(
 def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> dict[str, str]:
     _distinct(routes)
     note = f"{plan.note(target)} [plan: {plan.json()}]"
-    sources: dict[str, str] = {}
-    for _, route in routes:
-        for v in route.variants:
-            sources.setdefault(
-                v.kernel.source, f"_{route.name}_kernel" + (f"{len(sources) + 1}" if sources else "")
-            )
+    sources = any(route.variants for _, route in routes)
     entry = routes[0][1].name
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
-    if target == "cuda":
-        host = cuda_host.module([route for _, route in routes], plan, entry)
-    else:
-        host = _kernels(routes, sources)
-        if one:
-            host += wrapper.write_route(routes[0][1], sources, entry, public=True)
-        else:
-            for _, route in routes:
-                host += wrapper.write_route(route, sources, f"_{route.name}", public=False)
-            host += _dispatch(routes, entry)
+    lines_of = cuda_host.kernel_lines if target == "cuda" else cpp_host.kernel_lines
+    host = cuda_host.module([route for _, route in routes], plan, entry, lines_of)
     files: dict[str, str] = {}
     names: list[str] = []
     imports = ["import functools", "", "import torch", "", "from passagent.kernels import cpp_kernel"]
@@ -285,7 +272,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         )
         taken = [*route.inputs, *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
-        if target == "cuda" and isinstance(route, wrapper.Route):
+        if isinstance(route, wrapper.Route):
             arguments_ = cuda_host.taken(route)
         forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
         args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
@@ -311,39 +298,6 @@ def _distinct(routes: list[tuple[Family, AnyRoute]]) -> None:
         seen[route.name] = seen.get(route.name, 0) + 1
         if seen[route.name] > 1:
             route.name = f"{route.name}_{seen[route.name]}"
-
-
-def _kernels(routes: list[tuple[Family, AnyRoute]], sources: dict[str, str]) -> list[str]:
-    lines = []
-    written = set()
-    for _, route in routes:
-        for v in route.variants:
-            if v.kernel.source not in written:
-                written.add(v.kernel.source)
-                name = sources[v.kernel.source]
-                lines += [
-                    "",
-                    f"{name} = cpp_kernel(",
-                    '    r"""',
-                    *v.kernel.source.rstrip().splitlines(),
-                    '""",',
-                ]
-                lines += [f'    "{v.kernel.name}",', ")"]
-    return lines
-
-
-def _dispatch(routes: list[tuple[Family, AnyRoute]], entry: str) -> list[str]:
-    lines = [
-        "",
-        "",
-        "@torch.fx.wrap",
-        f"def {entry}(route, *args):",
-        '    """The region that `route` names."""',
-    ]
-    for _, route in routes[:-1]:
-        lines += [f'    if route == "{route.name}":', f"        return _{route.name}(*args)"]
-    lines.append(f"    return _{routes[-1][1].name}(*args)")
-    return lines
 
 
 def _text(lines: list[str]) -> str:

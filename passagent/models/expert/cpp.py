@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from passagent.models.expert.cpp_values import Scope, ValueWriter
 from passagent.models.expert.ir import Axis, Expr
 from passagent.models.expert.lowering import HALVES
@@ -22,31 +24,47 @@ static void put(float*, const float*, int64_t) {}
 """
 
 
-def generate(schedule: Schedule, name: str, names: list[str], outputs: list[str], knobs: Knobs) -> Kernel:
-    """The C++ kernel of a schedule; `names` are of the inputs, `outputs` of (name, dtype) pairs in text."""
-    return CppWriter(schedule, name, names, outputs, knobs).kernel()
+def generate(
+    schedule: Schedule,
+    name: str,
+    names: list[str],
+    outputs: list[str],
+    shapes: list[list[str]],
+    parameters: list[str],
+    knobs: Knobs,
+) -> Kernel:
+    """The C++ kernel of a schedule; `names` are of the inputs.
+
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
+    that they or the guards speak of are arguments, too.
+    """
+    return CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
 
 
 class CppWriter(ValueWriter):
     """One C++ function for all groups of a schedule."""
 
-    def kernel(self) -> Kernel:
+    def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
         bodies = [self.group(g) for g in self.s.groups]
+        said = " ".join([*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes])
+        for k in range(len(self.names)):
+            if k not in self.inputs and re.search(rf"\bs{k}\b", said):
+                self.inputs[k] = self.s.trace.dtypes[k]
+        self.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
         types = {store.out: store.expr.dtype for store in self.s.stores}
         arguments = [f"const {self.ctype(d)}* {n}" for n, d in self.input_types()]
+        arguments += [f"{'int64_t' if n.startswith('size') else 'double'} {n}" for n in self.params]
         arguments += [f"{self.ctype(types[k])}* {n}" for k, n in enumerate(self.outputs)]
         arguments += [f"int64_t {n}" for n in self.sizes.values()]
-        arguments += [f"double {n}" for n in self.params]
         template = "template <class T>\n" if any("T*" in a for a in arguments) else ""
         signature = f"{template}void {self.name}({', '.join(arguments)}) {{"
         text = "\n".join([signature, *[line for body in bodies for line in body], "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
         helpers += HELPERS + "\n" if self.blocked else ""
-        inputs = sorted(self.inputs)
         return Kernel(
             (helpers + text + "\n"),
             self.name,
-            inputs,
+            sorted(self.inputs),
             list(range(len(self.outputs))),
             list(self.sizes),
             list(self.params),

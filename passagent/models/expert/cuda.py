@@ -58,8 +58,8 @@ def generate(
 ) -> TritonKernel:
     """One Triton kernel for all groups of a schedule: where there are several, programs share out among them.
 
-    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those that
-    they or the guards speak of are arguments, too.
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
+    that they or the guards speak of are arguments, too.
     """
     parts, sizes, params = [], dict[str, str](), dict[str, None]()
     inputs: dict[int, str] = {}
@@ -68,12 +68,25 @@ def generate(
         writer = TritonWriter(schedule, own, names, outputs, Knobs())
         writer.sizes, writer.params, writer.inputs = sizes, params, inputs
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
-    said = " ".join([*(t for s in shapes for t in s), *schedule.trace.guards, *sizes, *(t for p in parts for t in [*p.rows, p.lanes])])
+    said = " ".join(
+        [
+            *(t for s in shapes for t in s),
+            *schedule.trace.guards,
+            *sizes,
+            *(t for p in parts for t in [*p.rows, p.lanes]),
+        ]
+    )
     used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
     params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
     arguments = [*[names[k] for k in used], *params, *outputs, *sizes.values()]
     return TritonKernel(
-        _source(name, parts, arguments), name, used, list(range(len(outputs))), list(sizes), list(params), parts
+        _source(name, parts, arguments),
+        name,
+        used,
+        list(range(len(outputs))),
+        list(sizes),
+        list(params),
+        parts,
     )
 
 
@@ -97,7 +110,7 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
 
 class TritonWriter(Writer):
     def part(self, group: Group, alone: bool) -> Part:
-        """The code of a group: the kernel itself where it is `alone`, else a function of its program's number."""
+        """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
         self.g = group
         self.lines: list[str] = []
         self.indent = 1
@@ -157,7 +170,7 @@ class TritonWriter(Writer):
         self.lines.append("    " * self.indent + text)
 
     def prologue(self, group: Group, program: str) -> None:
-        if self.flat:
+        if self.flat and group.tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
             self.line(f"inside = lane < {self.axis_size(group.tile)}")
             return

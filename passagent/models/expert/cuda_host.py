@@ -1,12 +1,23 @@
-"""The host side of a pass for CUDA: a plan and a triton_kernel for each kernel, and the function that calls it."""
+"""The host side of a pass for CUDA: a plan for each kernel, and the function that calls it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from passagent.models.expert.plan import Plan
-from passagent.models.expert.wrapper import Route, Variant, ViewRoute, dtype_test, joined, tuple_text, write_route
+from passagent.models.expert.wrapper import (
+    Route,
+    Variant,
+    ViewRoute,
+    dtype_test,
+    joined,
+    tuple_text,
+    view_lines,
+)
 from passagent.models.expert.writer import Part, TritonKernel
+
+LinesOf = Callable[[Route, Variant, str], list[str]]
+"""The text of a variant's kernel, as a function of that name that allocates its outputs."""
 
 SMS = 132
 """Programs that a GPU runs side by side, at least."""
@@ -73,14 +84,19 @@ def taken(route: Route) -> list[str]:
     return arguments(route, one) if one else [*route.inputs, *route.parameters]
 
 
-def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[str]:
-    """All kernels, and `entry`: the region's function, or where there are several the one that a name chooses."""
+def module(
+    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf = kernel_lines
+) -> list[str]:
+    """All kernels, and `entry`: the region's function; where there are several, a name chooses."""
     kernels: dict[str, list[str]] = {}
     lines: list[str] = []
     for route in routes:
-        names = [f"_{route.name}_kernel{k + 1 if len(route.variants) > 1 else ''}" for k in range(len(route.variants))]
+        names = [
+            f"_{route.name}_kernel{k + 1 if len(route.variants) > 1 else ''}"
+            for k in range(len(route.variants))
+        ]
         for name, v in zip(names, route.variants, strict=True):
-            lines += kernel_lines(route, v, name)  # type: ignore[arg-type]
+            lines += lines_of(route, v, name)  # type: ignore[arg-type]
         kernels[route.name] = names
     lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
     if len(routes) == 1:
@@ -92,7 +108,13 @@ def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[
         else:
             direct[route.name] = f"_{route.name}"
             lines += _function(route, kernels[route.name], f"_{route.name}", public=False)
-    lines += ["", "", "@torch.fx.wrap", f"def {entry}(route, *args):", '    """The region that `route` names."""']
+    lines += [
+        "",
+        "",
+        "@torch.fx.wrap",
+        f"def {entry}(route, *args):",
+        '    """The region that `route` names."""',
+    ]
     for name, function in list(direct.items())[:-1]:
         lines += [f'    if route == "{name}":', f"        return {function}(*args)"]
     return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
@@ -100,7 +122,7 @@ def module(routes: Sequence[Route | ViewRoute], plan: Plan, entry: str) -> list[
 
 def _function(route: Route | ViewRoute, kernels: list[str], entry: str, public: bool) -> list[str]:
     if isinstance(route, ViewRoute):
-        return write_route(route, {}, entry, public)
+        return view_lines(route, entry, public)
     return entry_lines(route, kernels, entry, public)
 
 
@@ -116,8 +138,11 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
         lines.append(f'    """Which kernel takes these shapes and dtypes of {", ".join(route.inputs)}."""')
         for k, v in enumerate(route.variants):
             conditions = [c for j in range(len(route.inputs)) if (c := dtype_test(v, j))]
-            lines += [f"    if {joined([*conditions, *_guards(v, range(len(route.inputs)))])}:", f"        return {k}"]
-        lines.append(f"    raise RuntimeError({_complaint(entry, shapes)})")
+            lines += [
+                f"    if {joined([*conditions, *guards(v, range(len(route.inputs)))])}:",
+                f"        return {k}",
+            ]
+        lines.append(f"    raise RuntimeError({complaint(entry, shapes)})")
     head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(taken(route))}):"]
     body = []
     if len(kernels) > 1:
@@ -128,12 +153,12 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
     return [*lines, *head, *body, f"    return {calls[-1]}"]
 
 
-def _guards(v: Variant, inputs: range | list[int]) -> list[str]:
+def guards(v: Variant, inputs: range | list[int]) -> list[str]:
     """Ranks first, so that the others index safely."""
     return [*(f"len(s{k}) == {v.ranks[k]}" for k in inputs), *v.guards]
 
 
-def _complaint(entry: str, shapes: list[str]) -> str:
+def complaint(entry: str, shapes: list[str]) -> str:
     return f'f"{entry.strip("_")} does not take tensors of shapes {", ".join(f"{{{s}}}" for s in shapes)}"'
 
 
@@ -146,20 +171,24 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     shapes = [f"s{k}" for k in kernel.inputs]
     lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
     if len(route.variants) == 1:
-        fits = joined(_guards(v, kernel.inputs))
+        fits = joined(guards(v, kernel.inputs))
         lines += [f"    if not ({fits}):" if not fits.startswith("(") else f"    if not {fits}:"]
-        lines.append(f"        raise RuntimeError({_complaint(route.name, shapes)})")
+        lines.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
     numbers = {f"n{k}": text for k, text in enumerate(kernel.sizes)}
     grids, warps = [], []
     for k, part in enumerate(kernel.parts):
         suffix = "" if len(kernel.parts) == 1 else str(k + 1)
         lines += _part_lines(part, suffix)
         numbers |= _part_numbers(part, suffix)
-        grids.append(f"triton.cdiv({part.lanes}, block{suffix})" if part.flat else f"triton.cdiv(rows{suffix}, together{suffix})")
+        grids.append(
+            f"triton.cdiv({part.lanes}, block{suffix})"
+            if part.flat
+            else f"triton.cdiv(rows{suffix}, together{suffix})"
+        )
         warps.append(f"warps{suffix}")
     if len(grids) > 1:
         numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}
-    outputs = ", ".join(f'"{name}": {_made(route, v, k)}' for k, name in enumerate(output_names(v)))
+    outputs = ", ".join(f'"{name}": {made(route, v, k)}' for k, name in enumerate(output_names(v)))
     numbers["num_warps"] = warps[0] if len(warps) == 1 else f"max({', '.join(warps)})"
     lines.append("    sizes = {")
     lines += [f'        "{key}": {text},' for key, text in numbers.items()]
@@ -191,7 +220,7 @@ def output_names(v: Variant) -> list[str]:
     return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
 
 
-def _made(route: Route, v: Variant, k: int) -> str:
+def made(route: Route, v: Variant, k: int) -> str:
     like = v.like[k]
     if like is not None:
         return route.inputs[like]

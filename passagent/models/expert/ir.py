@@ -109,6 +109,8 @@ class Trace:
         """Texts of sizes that are a product of others."""
         self.guards: dict[str, None] = {}
         self.inputs: list[list[Size]] = []
+        self.dtypes: list[str] = []
+        """Of the inputs."""
         self.cats: list[Cat] = []
         self._together: list[frozenset[Axis]] = []
 
@@ -134,6 +136,7 @@ class Trace:
         number = len(self.inputs)
         sizes = [Size(n, f"s{number}[{k}]") for k, n in enumerate(shape)]
         self.inputs.append(sizes)
+        self.dtypes.append(dtype)
         axes = [self.axis(s) for s in sizes]
         return Value([(a,) for a in axes], self.make("load", number, tuple(map(self.index, axes)), dtype))
 

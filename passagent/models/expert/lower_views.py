@@ -276,9 +276,11 @@ def narrow_method(c: Call, input: Value, dim: int, start: Any, length: Any) -> V
 
 
 @lowers("unfold")
-def windows(c: Call, input: Value, dimension: int, size: Any, step: Any) -> Value:
+def windows(
+    c: Call, input: Value, dimension: Any = None, size: Any = None, step: Any = None, **patches: Any
+) -> Value:
     """The method: windows along a dimension, their elements in a new last one."""
-    if not isinstance(dimension, int) or not isinstance(size, int | Size):
+    if patches or not isinstance(dimension, int) or not isinstance(size, int | Size):
         raise c.fail("of image patches is left to the library")
     value = c.trace.refresh(input)
     dim = wrap(dimension, len(value.dims))

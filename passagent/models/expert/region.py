@@ -23,6 +23,9 @@ from passagent.models.expert.ir import Trace, Unsupported
 from passagent.models.expert.lower import Region, Types, lower_node
 from passagent.models.expert.pattern import qualified
 
+LAUNCH = 1.5
+"""What a kernel of ours costs to start, microseconds, where an operator of eager's costs 2."""
+
 SAME_ORDER = IDENTITIES | {
     "view",
     "reshape",
@@ -319,10 +322,14 @@ def gain(region: Region) -> float:
     for n in [*region.inputs, *region.outputs]:
         value = example(n)
         border += value.numel() * value.element_size()
-    return starts - 4.0 + (inside - border) / 1e4
+    return starts - LAUNCH + (inside - border) / 1e4
 
 
 def worth(region: Region) -> bool:
     """Whether one kernel can beat the operators one by one."""
     computing = [n for n in region.nodes if not is_free(n)]
-    return len(computing) >= 2 or (len(computing) == 1 and gain(region) > 0)
+    if len(computing) == 1:
+        # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
+        lone = computing[0]
+        return gain(region) > 0 and mutates(lone) is None and op_name(lone) not in FREE_VIEWS | IDENTITIES
+    return len(computing) >= 2

@@ -331,9 +331,13 @@ class Schedule:
         if not self._leaves(group) & self._leaves([store]):
             return False
         if self.target == "cuda":
-            # Rows run side by side there: beside them a program has one run of lanes, and no loop over stores.
+            # Rows run side by side there; a program has one run of lanes beside them, no loop of stores.
             rests = [self.store_axes(s) - both for s in [*group, store]]
-            return both in (a, b) and len(frozenset().union(*rests)) <= 1 and all(self.store_axes(s) >= both for s in group)
+            return (
+                both in (a, b)
+                and len(frozenset().union(*rests)) <= 1
+                and all(self.store_axes(s) >= both for s in group)
+            )
         if both in (a, b):
             # Axes of a store outside the common rows must be looped over once, not stored again and again.
             return all(self.store_axes(s) >= both for s in [*group, store])

@@ -1,0 +1,73 @@
+"""The command line. A command imports what it needs when it is called: `--help` must answer at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from passagent import __version__
+from passagent.cli import judging, looking, operating, searching
+from passagent.commands.expert import app as expert_app
+from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
+
+app = typer.Typer(
+    name="passagent",
+    help="Search for correct, honest and fast PyTorch compiler passes with an LLM.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for group in (searching, looking, operating, judging):
+    app.add_typer(group.commands)
+app.add_typer(expert_app, name="expert")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        print(f"passagent {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script."""
+    guarded(lambda: app(standalone_mode=False))
+
+
+def guarded(command: Callable[[], object]) -> None:
+    """Run `command` and exit: the one place for every exit code and every error's one line."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except PassagentError as error:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        sys.exit(EXIT_FAILED)
+    except Exception as error:
+        # typer brings its own copy of click: a mistake on the command line is told by what it can do
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        if message.startswith("Usage:"):  # no command given
+            print(message, file=sys.stderr)
+            sys.exit(EXIT_USAGE)
+        _fail(message, EXIT_USAGE)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    line = " ".join(message.split())
+    print(f"passagent: {'' if code == EXIT_INTERRUPTED else 'error: '}{line}", file=sys.stderr)
+    sys.exit(code)

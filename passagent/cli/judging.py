@@ -1,0 +1,195 @@
+"""`passagent eval`, `bench` and `tasks check`."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from passagent.cli.options import (
+    BaseUrl,
+    ConfigOption,
+    Device,
+    DispatchOption,
+    Json,
+    RunsDir,
+    SetOption,
+    TaskArgument,
+    settings_of,
+)
+
+commands = typer.Typer()
+tasks_app = typer.Typer(help="Look at tasks.", no_args_is_help=True, rich_markup_mode=None)
+commands.add_typer(tasks_app, name="tasks")
+
+
+class Compiler(enum.StrEnum):
+    """What a benchmark measures."""
+
+    eager = "eager"
+    expert = "expert"
+    inductor = "inductor"
+    pass_dir = "pass_dir"
+    run = "run"
+
+
+@commands.command("eval")
+def evaluate(
+    task: TaskArgument,
+    pass_dir: Annotated[
+        str | None,
+        typer.Option(envvar="PASSAGENT_PASS_DIR", help="The candidate.", show_default="TASK/pass_dir"),
+    ] = None,
+    device: Device = None,
+    dispatch: DispatchOption = None,
+    strict_passbench: Annotated[
+        bool,
+        typer.Option(
+            "--strict-passbench",
+            envvar="PASSAGENT_STRICT_PASSBENCH",
+            help="Measure by the paper's protocol, for comparison with published tables.",
+        ),
+    ] = False,
+    validator: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_VALIDATOR",
+            metavar="MODEL",
+            help="Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME.",
+        ),
+    ] = None,
+    base_url: BaseUrl = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", envvar="PASSAGENT_FRESH", help="Measure, whatever the store knows of it."),
+    ] = False,
+    runs_dir: RunsDir = "runs",
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json: Json = False,
+) -> None:
+    """Judge a pass directory on TASK: integrity, matching, correctness, speed, AS.
+
+    A pass that was measured before on this machine is answered from the store.
+    """
+    from passagent.commands import evaluating
+
+    flags = {
+        "evaluator.device": device,
+        "evaluator.dispatch": dispatch.value if dispatch else None,
+        "evaluator.protocol": "passbench" if strict_passbench else None,
+        "validator.model": validator,
+        "validator.base_url": base_url,
+    }
+    evaluating.evaluate(task, pass_dir, config, settings_of(set_, flags), runs_dir, fresh, json)
+
+
+@commands.command()
+def bench(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists."),
+    ],
+    compiler: Annotated[
+        list[Compiler] | None,
+        typer.Option(
+            envvar="PASSAGENT_COMPILER",
+            help="eager (against itself), inductor, expert (its first pass), pass_dir, or run (a search on "
+            "each task); repeatable.",
+            show_default="eager and inductor",
+        ),
+    ] = None,
+    device: Device = None,
+    dispatch: DispatchOption = None,
+    pass_dir: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_PASS_DIR",
+            help="Of --compiler pass_dir: task NAME's passes are in DIR/NAME.",
+            metavar="DIR",
+            show_default="TASK/pass_dir",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(envvar="PASSAGENT_MODEL", help="Of --compiler run: the model.", show_default="expert"),
+    ] = None,
+    iters: Annotated[
+        int | None,
+        typer.Option(
+            envvar="PASSAGENT_ITERS",
+            help="Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
+        ),
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_ROOT",
+            help="What the paths in sample lists are relative to.",
+            show_default="the list's directory, else the current one",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(envvar="PASSAGENT_OUT", help="Where results are kept.", show_default="runs/bench/NAME"),
+    ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", envvar="PASSAGENT_FRESH", help="Put the results in --out aside, measure anew."
+        ),
+    ] = False,
+    plots: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_PLOTS",
+            metavar="DIR",
+            help="Draw ES(t), S(t) and the speedups (needs passagent[report]).",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json: Json = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", envvar="PASSAGENT_CSV", help="The table as CSV on stdout.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", envvar="PASSAGENT_MARKDOWN", help="The table as Markdown on stdout.")
+    ] = False,
+) -> None:
+    """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
+    from passagent.commands import benching
+
+    flags = {
+        "model.name": model,
+        "evaluator.device": device,
+        "evaluator.dispatch": dispatch.value if dispatch else None,
+    }
+    benching.bench(
+        benching.Request(
+            tasks=tasks,
+            compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
+            preset=config,
+            settings=settings_of(set_, flags),
+            iters=iters,
+            pass_dirs=pass_dir,
+            root=root,
+            out=out,
+            fresh=fresh,
+            plots=plots,
+            form=benching.form_of(json=json, csv=csv, markdown=markdown),
+        )
+    )
+
+
+@tasks_app.command("check")
+def tasks_check(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A task or subgraph directory.")],
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Say of each subgraph whether it is runnable, serialisable and analysable, and what is wrong where."""
+    from passagent.commands import evaluating
+
+    evaluating.check_tasks(path, device or "cpu", json)

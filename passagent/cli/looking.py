@@ -1,0 +1,128 @@
+"""Commands that look at runs and change nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from passagent.cli.options import Json, NodeArgument, RunArgument, RunsDir
+
+commands = typer.Typer()
+
+
+@commands.command()
+def status(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="A run's id, a unique prefix, or 'last'.", show_default="live runs"
+        ),
+    ] = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Say how RUN is doing: who works on it, what is under way, budgets, pace, the best so far."""
+    from passagent.commands import operating
+
+    operating.status(run, runs_dir, json)
+
+
+@commands.command()
+def tail(
+    run: RunArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", envvar="PASSAGENT_FOLLOW", help="Go on until RUN is at rest.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", envvar="PASSAGENT_LINES", min=0, help="Events to begin with.")
+    ] = 20,
+    runs_dir: RunsDir = "runs",
+    json: Annotated[
+        bool, typer.Option("--json", envvar="PASSAGENT_JSON", help="A JSON object for each event.")
+    ] = False,
+) -> None:
+    """Print what happened in RUN, and with -f what happens, whichever process works on it."""
+    from passagent.commands import tailing
+
+    tailing.tail(run, lines, follow, runs_dir, json)
+
+
+@commands.command()
+def show(
+    run: RunArgument,
+    episode: Annotated[
+        int | None, typer.Argument(metavar="EPISODE", help="An episode's number: show its conversation.")
+    ] = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Show RUN: its tree, its best pass, what each island did; or one EPISODE of it, message by message."""
+    from passagent.commands import looking
+
+    if episode is None:
+        looking.show(run, runs_dir, json)
+    else:
+        looking.show_episode(run, episode, runs_dir, json)
+
+
+@commands.command()
+def prompt(
+    run: RunArgument,
+    node: NodeArgument,
+    next_: Annotated[
+        bool,
+        typer.Option("--next", envvar="PASSAGENT_NEXT", help="As if an episode started from NODE now."),
+    ] = False,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Print what a model was shown when the episode that made NODE began."""
+    from passagent.commands import prompting
+
+    prompting.prompt(run, node, runs_dir, next_, json)
+
+
+@commands.command()
+def best(
+    run: RunArgument,
+    out: Annotated[str, typer.Option(envvar="PASSAGENT_OUT", help="The directory to write.")],
+    force: Annotated[
+        bool, typer.Option("--force", envvar="PASSAGENT_FORCE", help="Replace the pass files in it.")
+    ] = False,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Write RUN's best pass to a directory, ready to be evaluated again."""
+    from passagent.commands import looking
+
+    looking.best(run, out, runs_dir, force, json)
+
+
+@commands.command()
+def why(node: NodeArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """Explain NODE: its ancestors up to the task, what each changed and gained, and why it was chosen."""
+    from passagent.commands import explaining
+
+    explaining.why(node, runs_dir, json)
+
+
+@commands.command()
+def diff(
+    first: Annotated[int, typer.Argument(metavar="A", help="A node's number.")],
+    second: Annotated[int, typer.Argument(metavar="B", help="Another node's.")],
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Show what nodes A and B differ in: files, and the speedup of each subgraph with its interval."""
+    from passagent.commands import explaining
+
+    explaining.diff(first, second, runs_dir, json)
+
+
+@commands.command()
+def doctor(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """Say whether RUN's mechanisms worked, with figures and advice; exit code 1 if one failed."""
+    from passagent.commands import examining
+
+    examining.doctor(run, runs_dir, json)

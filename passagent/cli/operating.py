@@ -1,0 +1,80 @@
+"""Commands that act on runs that are there: on live ones from another terminal, and on what is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from passagent.cli.options import Json, RunArgument, RunsDir
+from passagent.errors import UsageError
+
+commands = typer.Typer()
+runs_app = typer.Typer(rich_markup_mode=None)
+commands.add_typer(runs_app, name="runs")
+
+
+@runs_app.callback(invoke_without_command=True)
+def runs(context: typer.Context, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """List the runs, the newest first, or remove some: passagent runs rm RUN..."""
+    from passagent.commands import looking
+
+    if context.invoked_subcommand is None:
+        looking.list_runs(runs_dir, json)
+        return
+    given = [context.get_parameter_source(name) for name in ("runs_dir", "json")]
+    if any(source is not None and source.name == "COMMANDLINE" for source in given):
+        raise UsageError(f"write options after the command: passagent runs {context.invoked_subcommand} ...")
+
+
+@runs_app.command("rm")
+def runs_rm(
+    names: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Ids of runs, unique prefixes, or 'last'.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", envvar="PASSAGENT_YES", help="Do not ask.")] = False,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Remove runs at rest, with all that is theirs alone."""
+    from passagent.commands import tidying
+
+    tidying.remove_runs(names, yes, runs_dir, json)
+
+
+@commands.command()
+def pause(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """Begin nothing new in a live RUN until resume; what is under way is finished, its processes stay."""
+    from passagent.commands import operating
+
+    operating.ask(run, "pause", runs_dir, json)
+
+
+@commands.command()
+def drain(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """Let a live RUN finish its episodes under way, then stop."""
+    from passagent.commands import operating
+
+    operating.ask(run, "drain", runs_dir, json)
+
+
+@commands.command()
+def stop(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+    """Stop a live RUN as one Ctrl-C would: calls and evaluations under way are finished and stored."""
+    from passagent.commands import operating
+
+    operating.ask(run, "stop", runs_dir, json)
+
+
+@commands.command()
+def gc(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", envvar="PASSAGENT_DRY_RUN", help="Say what would go, remove nothing.")
+    ] = False,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Remove what nothing needs: unused objects, workspaces, scratch of dead evaluators, old kernels."""
+    from passagent.commands import tidying
+
+    tidying.gc(dry_run, runs_dir, json)

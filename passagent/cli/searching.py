@@ -1,0 +1,176 @@
+"""`passagent run`, `resume` and `models`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from passagent.cli.options import (
+    BaseUrl,
+    ConfigOption,
+    Device,
+    DispatchOption,
+    Iters,
+    Json,
+    MaxCost,
+    MaxEvals,
+    MaxStagnation,
+    MaxTime,
+    MaxTokens,
+    ModelOption,
+    PriceOption,
+    RunArgument,
+    RunsDir,
+    SetOption,
+    TargetAs,
+    TaskArgument,
+    Until,
+    model_flags,
+    settings_of,
+)
+
+commands = typer.Typer()
+
+
+@commands.command()
+def run(
+    task: TaskArgument,
+    model: ModelOption = None,
+    iters: Iters = None,
+    islands: Annotated[
+        int | None, typer.Option(envvar="PASSAGENT_ISLANDS", help="Populations that search side by side.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(envvar="PASSAGENT_SEED", help="Seed of the search's choices.")
+    ] = None,
+    device: Device = None,
+    dispatch: DispatchOption = None,
+    base_url: BaseUrl = None,
+    runs_dir: RunsDir = "runs",
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    max_time: MaxTime = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_evals: MaxEvals = None,
+    price: PriceOption = None,
+    target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
+    new: Annotated[
+        bool, typer.Option("--new", envvar="PASSAGENT_NEW", help="Do not go on with an unfinished equal run.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
+    from passagent.commands import searching
+
+    flags = {
+        **model_flags(model, price),
+        "model.base_url": base_url,
+        "search.max_cost": max_cost,
+        "search.max_evaluations": max_evals,
+        "search.iters": iters,
+        "search.islands": islands,
+        "search.seed": seed,
+        "search.max_time_s": max_time,
+        "search.max_tokens": max_tokens,
+        "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
+        "evaluator.device": device,
+        "evaluator.dispatch": dispatch.value if dispatch else None,
+    }
+    searching.run(task, config, settings_of(set_, flags), runs_dir, json, new)
+
+
+@commands.command()
+def resume(
+    run: RunArgument,
+    iters: Iters = None,
+    max_time: MaxTime = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_evals: MaxEvals = None,
+    price: PriceOption = None,
+    target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Go on with RUN where it was left; --iters raises the number of episodes."""
+    from passagent.commands import searching
+
+    flags = {
+        **model_flags(None, price),
+        "search.iters": iters,
+        "search.max_time_s": max_time,
+        "search.max_tokens": max_tokens,
+        "search.max_cost": max_cost,
+        "search.max_evaluations": max_evals,
+        "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
+    }
+    searching.resume(run, settings_of(None, flags), runs_dir, json)
+
+
+@commands.command()
+def fork(
+    run: RunArgument,
+    node: Annotated[
+        int, typer.Option("--from", envvar="PASSAGENT_FROM", metavar="NODE", help="The node to start from.")
+    ],
+    model: ModelOption = None,
+    iters: Iters = None,
+    base_url: BaseUrl = None,
+    max_time: MaxTime = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    max_evals: MaxEvals = None,
+    price: PriceOption = None,
+    target_as: TargetAs = None,
+    max_stagnation: MaxStagnation = None,
+    until: Until = None,
+    set_: SetOption = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Search in a new run that starts from a node of RUN, with its settings where none are given."""
+    from passagent.commands import forking
+
+    flags = {
+        **model_flags(model, price),
+        "model.base_url": base_url,
+        "search.iters": iters,
+        "search.max_time_s": max_time,
+        "search.max_tokens": max_tokens,
+        "search.max_cost": max_cost,
+        "search.max_evaluations": max_evals,
+        "search.target_as": target_as,
+        "search.max_stagnation": max_stagnation,
+        "search.until": until,
+    }
+    forking.fork(run, node, settings_of(set_, flags), runs_dir, json)
+
+
+@commands.command()
+def models(
+    model: ModelOption = None,
+    base_url: BaseUrl = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", envvar="PASSAGENT_CHECK", help="Ask each for one tiny tool call."),
+    ] = False,
+    price: PriceOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    json: Json = False,
+) -> None:
+    """List the configured models, their addresses, keys and prices; exit code 1 if one fails --check."""
+    from passagent.commands import models as command
+
+    flags = {**model_flags(model, price), "model.base_url": base_url}
+    command.models(config, settings_of(set_, flags), check, json)

@@ -1,0 +1,31 @@
+"""`passagent why` and `diff`: how a node came to be, and what two nodes differ in."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+
+from passagent.report.difference import diff_data, diff_text
+from passagent.report.why import why_data, why_text
+from passagent.store import Store, nodes
+
+
+def why(node_id: int, runs_dir: str, as_json: bool) -> None:
+    """Print the chain of ancestors of a node. Raises UsageError if there is no such node."""
+    with Store.open(runs_dir, create=False) as store:
+        data = why_data(store, nodes.get_node(store, node_id))
+        if as_json:
+            print(json.dumps(data))
+        else:
+            Console(highlight=False, soft_wrap=True).print(why_text(store, data))
+
+
+def diff(first: int, second: int, runs_dir: str, as_json: bool) -> None:
+    """Print what two nodes differ in. Raises UsageError if there is no such node."""
+    with Store.open(runs_dir, create=False) as store:
+        data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
+    if as_json:
+        print(json.dumps(data))
+    else:
+        Console(highlight=False, soft_wrap=True).print(diff_text(data))

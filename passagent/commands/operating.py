@@ -1,0 +1,70 @@
+"""`passagent status`, `pause`, `drain` and `stop`: a run that another process works on, from any terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from passagent.errors import UsageError
+from passagent.report.status import status_data, status_text
+from passagent.report.summary import runs_dir_flag, shown_state
+from passagent.store import Store, looking, runs
+from passagent.store.runs import Run
+
+_TOLD = {
+    "pause": "nothing new is begun, what is under way is finished; go on with",
+    "drain": "the episodes under way are finished, then it stops; go on with",
+    "stop": "the calls and evaluations under way are finished and stored, then it stops; go on with",
+}
+
+
+def status(name: str | None, runs_dir: str, as_json: bool) -> None:
+    """Print how a run is doing; without a name all that are worked on, or the newest. Raises UsageError."""
+    with Store.open(runs_dir, create=False) as store:
+        found = [runs.find_run(store, name)] if name is not None else _current(store)
+        data = [status_data(store, run) for run in found]
+        if as_json:
+            print(json.dumps(data[0] if name is not None else {"runs": data}))
+        else:
+            print("\n\n".join(status_text(store, of_run) for of_run in data))
+
+
+def _current(store: Store) -> list[Run]:
+    live = [run for run in runs.list_runs(store) if looking.processes(store, run)]
+    return live or [runs.find_run(store, "last")]
+
+
+def ask(name: str, what: Literal["pause", "drain", "stop"], runs_dir: str, as_json: bool) -> None:
+    """Ask the processes that work on a run to pause, drain or stop. Raises UsageError if there are none."""
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        working = looking.processes(store, run)
+        if not working:
+            raise UsageError(
+                f"run {run.id} is {shown_state(store, run)}: no process works on it; nothing to {what}"
+            )
+        runs.want(store, run.id, what)
+        if as_json:
+            shown = [process._asdict() for process in working]
+            print(json.dumps({"run": run.id, "wanted": what, "was": run.wanted, "processes": shown}))
+        else:
+            resume = f"passagent resume {run.id}{runs_dir_flag(store)}"
+            print(f"run {run.id}: asked to {what}; {_TOLD[what]} {resume}")
+
+
+def lift_pause(store: Store, run: Run, has_settings: bool, as_json: bool) -> bool:
+    """Whether the run is live and paused: then it goes on in its own processes, and that is told.
+
+    Raises UsageError with `has_settings`: its processes go on under those that they have.
+    """
+    if run.wanted != "pause" or not looking.processes(store, run):
+        return False
+    if has_settings:
+        raise UsageError(
+            f"run {run.id} is paused and its processes keep their settings: lift the pause with "
+            f"passagent resume {run.id}, or stop it first"
+        )
+    runs.want(store, run.id, "run")
+    told = {"run": run.id, "wanted": "run", "was": "pause"}
+    print(json.dumps(told) if as_json else f"run {run.id}: the pause is over, its processes go on")
+    return True

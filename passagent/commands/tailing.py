@@ -1,0 +1,42 @@
+"""`passagent tail`: a run's events as they happen, whichever process makes them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+
+from passagent.report.summary import shown_state
+from passagent.report.tail import happening_line
+from passagent.store import Store, happenings, looking, runs
+from passagent.store.happenings import Happening
+
+POLL_S = 0.25
+"""Between two looks, s."""
+
+
+def tail(name: str, count: int, follow: bool, runs_dir: str, as_json: bool) -> None:
+    """Print the run's last `count` events, and with `follow` those to come until no process works on it."""
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        roles = {island.island: island.role for island in runs.islands(store, run.id)}
+        found, seen = happenings.newest(store, run.id, count)
+        _show(found, roles, as_json)
+        while follow:
+            # asked before looking: what a process did before it left is seen, too
+            is_live = bool(looking.processes(store, runs.get_run(store, run.id)))
+            _show(happenings.since(store, run.id, seen), roles, as_json)
+            if not is_live:
+                break
+            time.sleep(POLL_S)
+        if follow and not as_json:
+            run = runs.get_run(store, run.id)
+            print(f"run {run.id} is {shown_state(store, run)}: {run.stop_reason or 'no process works on it'}")
+
+
+def _show(found: Iterable[Happening], roles: dict[int, str], as_json: bool) -> None:
+    for one in found:
+        if as_json:
+            print(json.dumps({"at": one.at, "event": one.kind, **one.about}), flush=True)
+        else:
+            print(happening_line(one, roles), flush=True)

@@ -1,0 +1,52 @@
+"""What evaluators left on this machine: scratch directories of dead ones, kernels unused for long."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from passagent.kernels.toolchain import cache_dir
+
+DEAD_S = 24 * 3600.0
+"""Without a change for this long, a scratch directory that no process has is a dead one's, s."""
+UNUSED_S = 30 * 24 * 3600.0
+"""A kernel that was not read for this long is built again if it is ever needed, s."""
+
+
+def dead_scratch() -> Iterator[Path]:
+    """This user's scratch directories of evaluators (process.Zygote) that no longer run."""
+    homes = _homes()
+    for path in Path(tempfile.gettempdir()).glob("passagent-*"):
+        if path.is_symlink() or not (path / "zygote.log").is_file() or path.stat().st_uid != os.getuid():
+            continue
+        if str(path) not in homes and _age_s(path) > DEAD_S:
+            yield path
+
+
+def unused_builds() -> Iterator[Path]:
+    """Built kernels, and what builds left behind, that were not touched for long."""
+    root = cache_dir()
+    for path in [*root.glob("cpp/*"), *root.glob("cuda/*"), *root.glob("ptx/*"), *root.glob("launcher/*")]:
+        if _age_s(path) > UNUSED_S:
+            yield path
+
+
+def _age_s(path: Path) -> float:
+    """Since it was last read or written, s."""
+    state = path.lstat()
+    return time.time() - max(state.st_atime if not path.is_dir() else 0.0, state.st_mtime)
+
+
+def _homes() -> set[str]:
+    """HOME of every process of this user: a zygote's is its scratch directory."""
+    homes = set()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        homes |= {os.fsdecode(variable[5:]) for variable in variables if variable.startswith(b"HOME=")}
+    return homes

@@ -1,0 +1,41 @@
+"""The host side of a pass for the CPU: a plan and a cpp_kernel for each kernel."""
+
+from __future__ import annotations
+
+from passagent.models.expert.cuda_host import arguments, complaint, guards, made, output_names
+from passagent.models.expert.wrapper import Route, Variant, joined
+
+
+def kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
+    """The plan `_plan<name>` and the kernel `name` of a variant."""
+    lines = _plan(route, v, f"_plan{name}")
+    source = v.kernel.source.rstrip().splitlines()
+    return [
+        *lines,
+        "",
+        "",
+        f"{name} = cpp_kernel(",
+        '    r"""',
+        *source,
+        '""",',
+        f'    "{v.kernel.name}",',
+        f"    _plan{name},",
+        ")",
+    ]
+
+
+def _plan(route: Route, v: Variant, name: str) -> list[str]:
+    inputs = [route.inputs[k] for k in v.kernel.inputs]
+    lines = ["", "", f"def {name}({', '.join(arguments(route, v))}):"]
+    lines.append('    """Outputs and sizes for these shapes; called once for each."""')
+    shapes = [f"s{k}" for k in v.kernel.inputs]
+    if shapes:
+        lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
+    if len(route.variants) == 1 and shapes:
+        fits = joined(guards(v, v.kernel.inputs))
+        lines += [f"    if not {fits if fits.startswith('(') else f'({fits})'}:"]
+        lines.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
+    outputs = ", ".join(f'"{out}": {made(route, v, k)}' for k, out in enumerate(output_names(v)))
+    sizes = ", ".join(f'"n{k}": {text}' for k, text in enumerate(v.kernel.sizes))
+    lines.append(f"    return {{{outputs}}}, {{{sizes}}}")
+    return lines

@@ -1,0 +1,96 @@
+"""Checks of `passagent doctor`: whether models, device and processes did their part."""
+
+from __future__ import annotations
+
+from passagent.config import Config
+from passagent.evaluator.health import orphaned_workers
+from passagent.report.finding import Finding
+from passagent.report.text import clock, number, printable
+from passagent.store import Store, figures, leftovers, looking
+from passagent.store.runs import Run
+
+IDLE = 0.1
+"""Share of the time searched that a device may be without an evaluation."""
+ERRORS = 0.1
+"""Share of requests to models that may fail."""
+
+
+def models(store: Store, run: Run, config: Config) -> Finding:
+    """Whether the models answered."""
+    found = figures.requests(store, run.id)
+    bad = found.broken + found.failed
+    share = bad / found.requests if found.requests else 0.0
+    said = (
+        f"{found.replies} replies to {found.requests} requests; {found.failed} failed, {found.broken} came "
+        f"broken, {found.again} were tried again"
+    )
+    shown = found._asdict() | {"share": share}
+    if not bad:
+        return Finding("models", "ok", said, "", shown)
+    advice = f"{found.worst_count} times: {printable(' '.join((found.worst_error or '').split()))[:200]}"
+    if not found.replies:
+        return Finding("models", "fail", said, advice, shown)
+    return Finding("models", "warn" if share > ERRORS else "ok", said, advice, shown)
+
+
+def device(store: Store, run: Run, config: Config) -> Finding:
+    """Whether the device was kept busy."""
+    found = figures.device(store, run)
+    available_s = run.elapsed_s * len(found.devices)
+    idle = 1 - min(1.0, found.busy_s / available_s) if available_s > 0 else None
+    shown = found._asdict() | {"elapsed_s": run.elapsed_s, "idle": idle}
+    if idle is None:
+        return Finding("device", "ok", "nothing was searched yet", "", shown)
+    said = (
+        f"no evaluation under way for {idle:.0%} of {clock(run.elapsed_s)} searched "
+        f"({found.evaluations} evaluations, {number(found.mean_s, 1)} s each)"
+    )
+    if any(name.endswith(":all") for name in found.devices):
+        return Finding("device", "ok", f"{said}, all devices together", "", shown)
+    if idle > IDLE:
+        advice = "more islands (search.islands) keep it busy while models think"
+        return Finding("device", "warn", said, advice, shown)
+    return Finding("device", "ok", said, "", shown)
+
+
+def processes(store: Store, run: Run, config: Config) -> Finding:
+    """Whether processes died, and what they held was taken over."""
+    found = looking.attendance(store, run)
+    left = figures.unfinished(store, run.id)
+    is_live = bool(found.alive)
+    shown = found._asdict() | left | {"alive": [process.pid for process in found.alive]}
+    said = (
+        f"{found.joined} joined, {found.died} died, {len(found.alive)} at work; {found.lost_calls} calls lost"
+    )
+    if found.not_taken_over and not is_live:
+        said += f"; what pid {', '.join(map(str, found.not_taken_over))} held is not taken over yet"
+        return Finding("processes", "warn", said, "passagent resume RUN takes it over", shown)
+    if left["nodes"] and not is_live and run.state == "finished":
+        said += f"; the run is finished with {left['nodes']} nodes that are not judged"
+        return Finding("processes", "warn", said, "passagent resume RUN", shown)
+    return Finding("processes", "ok", said, "", shown)
+
+
+def left_behind(store: Store, run: Run, config: Config) -> Finding:
+    """Whether processes or workspaces of dead owners are still here."""
+    orphans = orphaned_workers()
+    places = leftovers.stale_workspaces(store, run, bool(looking.processes(store, run)))
+    shown = {"orphans": orphans, "workspaces": [str(path) for path in places]}
+    said = (
+        f"{len(orphans)} evaluator processes without an owner on this machine, {len(places)} old workspaces"
+    )
+    if orphans:
+        pids = " ".join(map(str, orphans))
+        return Finding("left behind", "fail", said, f"end them: kill -9 {pids}", shown)
+    if places:
+        return Finding("left behind", "warn", said, "passagent gc removes them", shown)
+    return Finding("left behind", "ok", said, "", shown)
+
+
+def files(store: Store, run: Run, config: Config) -> Finding:
+    """Whether the candidates' files are all there."""
+    missing = figures.missing_objects(store, run.id)
+    if missing:
+        said = f"{len(missing)} candidates' files are gone from {store.objects.root}"
+        return Finding("files", "fail", said, "restore objects/ from a backup", {"missing": missing})
+    return Finding("files", "ok", "every candidate's files are there", "", {"missing": []})

@@ -1,0 +1,190 @@
+"""How a run is doing now: as plain data for `--json`, and as text for people."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from passagent.report.summary import best_data, evaluation_of, finalists_data, runs_dir_flag, shown_state
+from passagent.report.text import clock, interval, number, table, thousands
+from passagent.store import Store, confirmations, looking, nodes, runs
+from passagent.store.looking import UnderWay
+from passagent.store.runs import Run
+
+
+def status_data(store: Store, run: Run) -> dict[str, Any]:
+    """The run as it is now."""
+    settings = json.loads(run.config)
+    islands, counts = runs.islands(store, run.id), nodes.counts(store, run.id)
+    episodes = sum(island.episodes for island in islands)
+    working = looking.processes(store, run)
+    state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
+    used = {
+        "episodes": (episodes, run.iters),
+        "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
+        "tokens": (run.tokens, settings["search"]["max_tokens"]),
+        "cost_usd": (run.cost, settings["search"]["max_cost"]),
+        "seconds": (run.elapsed_s, settings["search"]["max_time_s"]),
+    }
+    return {
+        "run": run.id,
+        "task": run.task,
+        "model": run.model,
+        "device": run.device,
+        "state": state,
+        "wanted": run.wanted,
+        "reason": run.stop_reason,
+        "processes": [process._asdict() for process in working],
+        "islands": [
+            {
+                "island": island.island,
+                "role": island.role,
+                "episodes": island.episodes,
+                "best_node": island.best_node,
+                "best_as": island.best_as,
+                "stagnant": island.stagnant,
+                "statuses": counts.get(island.island, {}),
+            }
+            for island in islands
+        ],
+        "under_way": [
+            episode._asdict() | {"doing": _doing(episode, state)}
+            for episode in looking.under_way(store, run.id)
+        ],
+        "max_steps": settings["agent"]["max_steps"],
+        "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},
+        "per_hour": _rates({name: now for name, (now, _) in used.items()}, run.elapsed_s),
+        "eta_s": _eta_s(used, run.elapsed_s) if working else None,
+        "best": _best(store, run),
+    }
+
+
+def _doing(episode: UnderWay, state: str) -> str:
+    """What an episode waits for, in a word."""
+    if state not in ("running", "paused") or not episode.is_held:
+        return "at rest"
+    if episode.asked_at is not None:
+        return "thinking"
+    if state == "paused":
+        return "paused"
+    return "evaluating" if episode.evaluating is not None else "waiting"
+
+
+def _rates(used: dict[str, float], elapsed_s: float) -> dict[str, float | None]:
+    """Of each counter, per hour searched."""
+    names = [name for name in used if name != "seconds"]
+    return {name: used[name] * 3600 / elapsed_s if elapsed_s > 0 else None for name in names}
+
+
+def _eta_s(used: dict[str, tuple[float, float | None]], elapsed_s: float) -> float | None:
+    """Time until the first limit is reached at the pace so far, s; None before the first episode's end."""
+    if not used["episodes"][0] or elapsed_s <= 0:
+        return None
+    return min(
+        max(0.0, limit - now) * elapsed_s / now
+        for now, limit in used.values()
+        if limit is not None and now > 0
+    )
+
+
+def _best(store: Store, run: Run) -> dict[str, Any] | None:
+    """The best node with its interval: of the finalists' rounds, else of its one measurement."""
+    best = confirmations.winner(store, run.id)
+    if best is None:
+        return None
+    again = next((one for one in finalists_data(store, run) if one["node_id"] == best.id), None)
+    if again is not None:
+        ends = {"as_low": again["as_score"]["low"], "as_high": again["as_score"]["high"]}
+    else:
+        evaluation = evaluation_of(store, best)
+        ends = {"as_low": evaluation.as_low, "as_high": evaluation.as_high}
+    return best_data(store, best, None) | ends
+
+
+def status_text(store: Store, data: dict[str, Any]) -> str:
+    """The same for people."""
+    name, flag = data["run"], runs_dir_flag(store)
+    who = ", ".join(f"pid {p['pid']} on {p['host']}" for p in data["processes"]) or "no process works on it"
+    told = f" ({data['reason']})" if data["reason"] else ""
+    asked = ""
+    if data["processes"] and data["wanted"] in ("drain", "stop"):
+        asked = f", asked to {data['wanted']}"
+    lines = [
+        f"run {name}: {data['task']}, {data['model']}, {data['device']}: {data['state']}{told}{asked}; {who}"
+    ]
+    best = data["best"]
+    if best is None:
+        lines.append("best so far: nothing correct yet")
+    else:
+        score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
+        again = ", measured again" if best["confirmed"] else ""
+        lines.append(f"best so far: node {best['node']}, island {best['island']}, AS {score}{again}")
+    lines.append("used: " + ", ".join(_used(key, of) for key, of in data["budget"].items()))
+    rates = [_rate(key, of) for key, of in data["per_hour"].items() if of]
+    if rates:
+        lines.append(f"per hour: {', '.join(rates)}")
+    if data["eta_s"] is not None:
+        lines.append(f"at this pace it ends in {clock(data['eta_s'])}")
+    lines.append(_island_table(data))
+    if data["state"] == "paused" or not data["processes"]:
+        lines.append(f"go on: passagent resume {name}{flag}")
+    return "\n".join(lines)
+
+
+def _used(name: str, budget: dict[str, Any]) -> str:
+    """`3 of 12 episodes`, `1.2k tokens`, `0:32 of 10:00 searched`."""
+
+    def show(value: float) -> str:
+        if name == "cost_usd":
+            return f"${value:.4f}"
+        if name == "seconds":
+            return clock(value)
+        return thousands(int(value))
+
+    noun = {"cost_usd": "", "seconds": " searched"}.get(name, f" {name}")
+    limit = "" if budget["limit"] is None else f" of {show(budget['limit'])}"
+    return f"{show(budget['used'])}{limit}{noun}"
+
+
+def _rate(name: str, value: float) -> str:
+    if name == "cost_usd":
+        return f"${value:.2f}"
+    return f"{thousands(int(value)) if name == 'tokens' else number(value, 1)} {name}"
+
+
+def _island_table(data: dict[str, Any]) -> str:
+    """A line for each island, with the episode under way on it."""
+    now = {episode["island"]: episode for episode in data["under_way"]}
+    header = [">island", "role", ">episodes", ">best AS", ">episode", ">step", "doing", ">nodes", "statuses"]
+    rows = []
+    for island in data["islands"]:
+        episode = now.get(island["island"])
+        statuses = island["statuses"]
+        rows.append(
+            [
+                str(island["island"]),
+                island["role"],
+                str(island["episodes"]),
+                number(island["best_as"]),
+                str(episode["episode"]) if episode else "-",
+                f"{episode['steps'] + 1}/{data['max_steps']}" if episode else "-",
+                _doing_text(episode) if episode else "-",
+                str(sum(statuses.values())),
+                ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())) or "none",
+            ]
+        )
+    return table(header, rows)
+
+
+def _doing_text(episode: dict[str, Any]) -> str:
+    """`thinking 0:12`, `evaluating node 7 0:03`."""
+    doing = str(episode["doing"])
+    since = {"thinking": episode["asked_at"], "evaluating": episode["evaluating_since"]}.get(doing)
+    what = f" node {episode['evaluating']}" if doing == "evaluating" else ""
+    return f"{doing}{what}{f' {clock(_age_s(since))}' if since else ''}"
+
+
+def _age_s(at: str) -> float:
+    """How long ago it was, s."""
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds())

@@ -1,0 +1,84 @@
+"""What runs left on the disk that no row of the database needs any more."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from passagent.store import runs
+from passagent.store.database import Store
+from passagent.store.looking import processes
+from passagent.store.runs import Run
+
+_RUN = re.compile(r"[0-9a-f]{8}")
+_OF_A_RUN = {"run.log", "best", "workspaces"}
+
+
+class Leftover(NamedTuple):
+    """A file or directory that can go."""
+
+    kind: str
+    path: Path
+    size: int
+    """Bytes."""
+
+
+def live_runs(store: Store) -> list[str]:
+    """Ids of the runs that a process works on."""
+    return [run.id for run in runs.list_runs(store) if processes(store, run)]
+
+
+def unused_objects(store: Store) -> Iterator[Leftover]:
+    """Objects that no row points to, and what a dead process left of one.
+
+    To be looked for, and removed, in a transaction and while no run is live: a process stores an object
+    before the row that points to it.
+    """
+    known = {row["files"] for row in store.rows("SELECT DISTINCT files FROM nodes")}
+    for path in store.objects.root.glob("??/*"):
+        if path.parent.name + path.name not in known:
+            yield Leftover("object", path, path.stat().st_size)
+
+
+def stale_workspaces(store: Store, run: Run, is_live: bool) -> list[Path]:
+    """Directories of episodes that no process comes back to; a resumed episode builds its own anew."""
+    root = store.runs_dir / run.id / "workspaces"
+    if not root.is_dir():
+        return []
+    open_ = "SELECT number FROM episodes WHERE run_id = :run AND state = 'running'"
+    in_use = {str(row["number"]) for row in store.rows(open_, {"run": run.id})} if is_live else set()
+    return sorted(path for path in root.iterdir() if path.name not in in_use)
+
+
+def workspaces(store: Store) -> Iterator[Leftover]:
+    """The stale workspaces of all runs."""
+    for run in runs.list_runs(store):
+        for path in stale_workspaces(store, run, bool(processes(store, run))):
+            yield Leftover("workspace", path, size_of(path))
+
+
+def directories_of_removed_runs(store: Store) -> Iterator[Leftover]:
+    """Directories of runs that the database does not know any more."""
+    known = {run.id for run in runs.list_runs(store)}
+    for path in store.runs_dir.iterdir():
+        if path.name not in known and _RUN.fullmatch(path.name) and path.is_dir():
+            names = {entry.name for entry in path.iterdir()}
+            if names and names <= _OF_A_RUN:
+                yield Leftover("directory of a removed run", path, size_of(path))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files under a directory."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.lstat().st_size for file in files if not file.is_dir())
+
+
+def remove(leftover: Leftover) -> None:
+    """Remove it; one that is gone already is no error. Raises OSError."""
+    if leftover.path.is_dir():
+        shutil.rmtree(leftover.path, ignore_errors=True)
+    else:
+        leftover.path.unlink(missing_ok=True)
