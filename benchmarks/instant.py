@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import math
 import random
 import re
@@ -24,6 +23,7 @@ from passagent import resources
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Mismatch, Worst
 from passagent.models.scripted import calling
 from passagent.models.types import TOOLS, Message, Reply, ToolSpec, Usage
+from passagent.store import Store, runs
 
 VARIANTS = 256
 """Different evaluations that are given out."""
@@ -184,6 +184,27 @@ def _failed(graph: GraphResult, kind: str) -> GraphResult:
     return graph.model_copy(update=nothing)
 
 
+def past_runs(store: Store, count: int) -> None:
+    """So many finished runs of other tasks, of operators such as GraphNet's tasks have."""
+    words = ["add", "mul", "sub", "relu", "gelu", "silu", "layer_norm", "softmax", "matmul", "conv2d"]
+    words += ["mean", "sum", "pow", "rsqrt", "sigmoid", "tanh", "dropout", "transpose", "view", "reshape"]
+    words += ["permute", "cat", "split", "getitem", "to", "float", "contiguous", "expand", "embedding"]
+    rng = random.Random(2)
+    with store.transaction():
+        for number in range(count):
+            common = [1 / (rank + 1) for rank in range(len(words))]
+            operators = rng.choices(words, weights=common, k=rng.randint(2, 14))
+            run = runs.create_run(
+                store, roles=["fusion"], operators=operators, task=f"past_{number}", task_path="past",
+                task_key=hashlib.sha256(str(number).encode()).hexdigest(), model="past", device="cpu",
+                seed=0, iters=1, config="{}", version="0",
+            )  # fmt: skip
+            store.execute(
+                "UPDATE islands SET best_as = :score, best_node = 1 WHERE run_id = :run",
+                {"score": 1 + rng.random(), "run": run.id},
+            )
+
+
 def grow(database: Path, run_id: str, nodes: int) -> None:
     """Copy the run's rows until it has `nodes` nodes: the same shapes, keys and numbers of their own.
 
@@ -192,13 +213,17 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
     """
     connection = sqlite3.connect(database, isolation_level=None)
     connection.create_function("fresh", 2, _fresh, deterministic=True)
+    connection.create_function("fresh_digest", 2, lambda digest, copy: bytes.fromhex(_fresh(digest, copy))[:16])
     for pragma in ("synchronous = OFF", "foreign_keys = OFF", "cache_size = -1000000", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {pragma}")
     made, islands = connection.execute(
-        "SELECT (SELECT count(*) FROM nodes WHERE run_id = :run), islands FROM runs WHERE id = :run",
+        "SELECT (SELECT count(*) FROM nodes WHERE run_id = :run AND number > 0), islands FROM runs WHERE id = :run",
         {"run": run_id},
     ).fetchone()
     last = connection.execute("SELECT max(number) FROM episodes WHERE run_id = ?", (run_id,)).fetchone()[0]
+    seeds = connection.execute(
+        "SELECT coalesce(max(id), 0) FROM episodes WHERE run_id = ? AND number < 1", (run_id,)
+    ).fetchone()[0]
     # whole rounds only: the island of a copied episode is that of its original
     assert last % islands == 0, f"{last} episodes are not whole rounds of {islands} islands"
     connection.execute(
@@ -223,6 +248,7 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
                     "run": run_id,
                     "last": last,
                     "part": part,
+                    "seeds": seeds,
                     "below": 1 - 1e-6 * copy,
                     **{f"{table}_up": copy * top for table, top in tops.items()},
                     **{f"{table}_top": top for table, top in tops.items()},
@@ -240,11 +266,12 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
 
 def _count(connection: sqlite3.Connection, run_id: str) -> None:
     """Set the counters that go with the rows."""
-    connection.execute(
-        "UPDATE islands SET episodes = (SELECT count(*) FROM episodes AS e WHERE e.run_id = islands.run_id "
-        "AND e.island = islands.island) WHERE run_id = ?",
-        (run_id,),
-    )
+    for column, table in (("episodes", "episodes"), ("nodes", "nodes")):
+        connection.execute(
+            f"UPDATE islands SET {column} = (SELECT count(*) FROM {table} AS t "
+            "WHERE t.run_id = islands.run_id AND t.island = islands.island) WHERE run_id = ?",
+            (run_id,),
+        )
     connection.execute(
         "UPDATE runs SET evaluations = (SELECT count(*) FROM nodes WHERE run_id = runs.id) WHERE id = ?",
         (run_id,),
@@ -280,11 +307,13 @@ _COPIED = {
         "id": "id + :nodes_up",
         "episode_id": "episode_id + :episodes_up",
         "evaluation_id": "evaluation_id + :evaluations_up",
+        "number": "number + :last * :copy",
         "candidate_key": "fresh(candidate_key, :copy)",
+        "canonical_key": "fresh(canonical_key, :copy)",
         "as_score": "as_score * :below",
         "repeat_of": "repeat_of + :nodes_up",
     },
-    "messages": {"id": "id + :messages_up", "digest": "fresh(digest, :copy)"},
+    "messages": {"id": "id + :messages_up", "digest": "fresh_digest(digest, :copy)"},
     "steps": {
         "episode_id": "episode_id + :episodes_up",
         "message_id": "message_id + :messages_up * (message_id IN (SELECT message_id FROM own))",
@@ -293,11 +322,11 @@ _COPIED = {
     "hint_uses": {"id": "id + :hint_uses_up", "episode_id": "episode_id + :episodes_up"},
 }
 """Tables that grow with every iteration, and what is another in a copied row."""
-_EPISODE = "<= :episodes_top AND episode_id <= (SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run)"
+_EPISODE = "> :seeds AND episode_id <= :episodes_top AND episode_id <= (SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)"
 _WHERE = {
-    "episodes": "run_id = :run AND id <= (SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run)",
-    "nodes": f"run_id = :run AND episode_id {_EPISODE}",
-    "evaluations": "id IN (SELECT evaluation_id FROM nodes WHERE run_id = :run "
+    "episodes": "run_id = :run AND number > 0 AND id <= (SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)",
+    "nodes": f"run_id = :run AND number > 0 AND episode_id {_EPISODE}",
+    "evaluations": "id IN (SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
     f"AND id <= :nodes_top AND episode_id {_EPISODE})",
     "messages": f"id IN (SELECT message_id FROM steps WHERE episode_id {_EPISODE}) "
     "AND id IN (SELECT message_id FROM own)",

@@ -3,18 +3,18 @@
     python benchmarks/search_overhead.py
     python benchmarks/search_overhead.py --model-seconds 20 --evaluation-seconds 3 --scale 20
 
-Everything but these two is the real thing, on the default settings: controller, store, policies, prompt, agent
-loop, tools and workspace, hints, diagnosis. An iteration is an episode of one model call (it writes two files
-and calls the evaluator) that leaves one new node. instant.py says what the two stand-ins answer.
+Everything but these two is the real thing, on the default settings: controller, store, policies, prompt,
+agent loop, tools and workspace, hints, diagnosis. An iteration is an episode of one model call (it writes two
+files and calls the evaluator) that leaves one new node. instant.py says what the two stand-ins answer.
 
 First part. A run is really searched up to 1,000 nodes, then grown by copies of its rows to each size; at each
 size a process of its own opens it and makes `--window` real iterations, in blocks of 100: iterations/s of the
 best and of the median block, and the same of CPU time, which other work on the machine disturbs less. Then a
 process is killed (-9) in the middle of a search and the time until its work is resumed is taken. At the sizes
-of `--queries` every context query is timed. `--really N` searches N nodes without any copying, for comparison.
+of `--queries` every context query is timed.
 
-Second part (`--model-seconds`): 8 islands and one device, each reply and each evaluation takes its time, divided
-by `--scale`; the share of the time in which the device is busy.
+Second part (`--model-seconds`): 8 islands and one device, each reply and each evaluation takes its time,
+divided by `--scale`; the share of the time in which the device is busy.
 
 Raw results go to benchmarks/results/search-overhead-<date>.json.
 """
@@ -33,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def open_run(args: argparse.Namespace, times: dict[str, float], on_event: Any) -
     store = Store.open(args.work / "runs")
     times["open"] = time.perf_counter() - began
     began = time.perf_counter()
-    found = runs.list_runs(store)
+    found = [run for run in runs.list_runs(store) if run.model != "past"]
     if found:
         run = found[0]
         config, task = stored_config(run), stored_task(run)
@@ -103,7 +104,9 @@ def go_on(session: Any, episodes: int) -> None:
     from passagent.store import runs
 
     made = sum(island.episodes for island in runs.islands(session.store, session.run.id))
-    config = override(session.config, {"search.iters": made + episodes})
+    config = session.config
+    if episodes:
+        config = override(config, {"search.iters": made + episodes})
     runs.set_config(session.store, session.run.id, config.model_dump_json(), config.search.iters)
     session.run, session.config = runs.get_run(session.store, session.run.id), config
     session.__post_init__()
@@ -130,14 +133,14 @@ def search_part(args: argparse.Namespace) -> dict[str, Any]:
     begun, memory = time.perf_counter(), rss()
     go_on(session, args.episodes)
     times["first claim"] = first[0] - begun
-    times["from the process's start"] = first[0] - time.perf_counter() + time.time() - BORN
+    times["the whole process"] = first[0] - time.perf_counter() + time.time() - BORN
     session.store.close()
     marks = marks[args.islands :]  # the first of each island warm the caches
     blocks = [
         {"wall_s": marks[i + BLOCK][0] - marks[i][0], "cpu_s": marks[i + BLOCK][1] - marks[i][1]}
         for i in range(0, len(marks) - BLOCK, BLOCK)
     ]
-    share = (session.model.spent_s + session.evaluator.spent_s) / args.episodes
+    share = (session.model.spent_s + session.evaluator.spent_s) / max(len(marks), 1)
     return {
         "blocks": blocks,
         "start_s": times,
@@ -157,13 +160,13 @@ def rss() -> float:
 def query_part(args: argparse.Namespace) -> dict[str, Any]:
     """Times of each context query, ms."""
     from passagent.search.context import attempts
-    from passagent.search.setup import stored_config, stored_task
     from passagent.search.islandview import IslandView
+    from passagent.search.setup import stored_config, stored_task
     from passagent.store import Store, episodes, nodes, runs
-    from passagent.store.similar import similar_nodes
+    from passagent.store.similar import similar_tasks
 
     store = Store.open(args.work / "runs")
-    run = runs.list_runs(store)[0]
+    run = next(run for run in runs.list_runs(store) if run.model != "past")
     config, task = stored_config(run), stored_task(run)
     rng = random.Random(1)
     span = store.row("SELECT min(id) AS low, max(id) AS high FROM nodes WHERE run_id = :r", {"r": run.id})
@@ -180,15 +183,22 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
         "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),
         "best of island": lambda node: nodes.best_of_island(store, run.id, node.island, 3),
         "elites with migrants": lambda node: IslandView(store, run.id, node.island).elites(3),
-        "best before an episode": lambda node: nodes.best_before(store, run.id, node.island, node.id),
+        "best before an episode": lambda node: nodes.best_before(store, run.id, node.island, node.number),
+        "best AS when a node was made": lambda node: nodes.best_as_before(store, node),
+        "newest failures": lambda node: nodes.latest_failures(store, run.id, node.island, 4),
         "attempts shown in a prompt": lambda node: attempts(
-            known, episodes.get_episode(store, node.episode_id), nodes.get_node(store, node.parent_id or node.id)
+            known,
+            episodes.get_episode(store, node.episode_id),
+            nodes.get_node(store, node.parent_id or node.id),
         ),
         "equal candidate before": lambda node: store.row(
-            "SELECT min(id) FROM nodes WHERE run_id = :r AND candidate_key = :k AND island = :i",
-            {"r": run.id, "k": node.candidate_key, "i": node.island},
+            "SELECT min(id) FROM nodes WHERE run_id = :r AND canonical_key = :k AND island = :i",
+            {"r": run.id, "k": node.canonical_key, "i": node.island},
         ),
-        "similar past tasks": lambda node: similar_nodes(store, task.operators, limit=3),
+        "progress of the run": lambda node: runs.progress(store, run.id),
+        "similar past tasks": lambda node: similar_tasks(
+            store, rng.choices(task.operators, k=6), limit=3
+        ),
     }
     found = {}
     for name, ask in asked.items():
@@ -213,7 +223,7 @@ def grow_part(args: argparse.Namespace) -> dict[str, Any]:
     from passagent.store import Store, runs
 
     with Store.open(args.work / "runs") as store:
-        run = runs.list_runs(store)[0]
+        run = next(run for run in runs.list_runs(store) if run.model != "past")
         if args.past:
             past_runs(store, args.past)
     began = time.perf_counter()
@@ -248,34 +258,46 @@ def busy_part(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def disk(work: Path) -> int:
-    """Bytes of the database."""
-    return sum(path.stat().st_size for path in (work / "runs").glob("passagent.db*"))
+def disk(work: Path) -> dict[str, int]:
+    """Bytes of the database (at rest), and of the objects beside it."""
+    objects = [path.stat().st_size for path in (work / "runs/objects").glob("??/*")]
+    database = sum(path.stat().st_size for path in (work / "runs").glob("passagent.db*"))
+    return {"database": database, "objects": sum(objects)}
 
 
-def measure(args: argparse.Namespace, data: dict[str, Any]) -> None:
+def measure(args: argparse.Namespace, data: dict[str, Any], keep: Callable[[], None]) -> None:
     """The first part."""
     work: Path = args.work
-    ask(args, "prepare")
     ask(args, "search", episodes=args.islands)
-    sizes = [size for size in args.nodes]
-    data["sizes"] = {}
-    made, before = args.islands, disk(work)
-    for size in sizes:
+    made, data["sizes"], data["queries"] = args.islands, {}, {}
+    for size in sorted({*args.nodes, *args.queries}):
+        place = work
         if size <= SEEDED:
             ask(args, "search", episodes=size - made)
-        else:
-            if made < SEEDED:
-                ask(args, "search", episodes=-(-(SEEDED - made) // args.islands) * args.islands)
-            copy = work.with_name(f"{work.name}-{size}")
-            shutil.copytree(work, copy)
-            args = argparse.Namespace(**{**vars(args), "work": copy})
-            ask(args, "grow", nodes=size)
-        found = {"bytes_before": disk(args.work)}
-        found |= ask(args, "search", episodes=args.window + args.islands)
-        found["bytes_after"] = disk(args.work)
-        data["sizes"][size] = found
-        print(line(size, found), flush=True)
+            made = size
+        elif made < SEEDED:
+            ask(args, "search", episodes=SEEDED - made)
+            made = SEEDED
+            data["disk"] = {"nodes": made, **disk(work)}
+            one = data["disk"]["database"] / made
+            print(f"{one:,.0f} bytes of database a node (at {made:,} really searched ones)", flush=True)
+        # what is measured is a copy: the run that is grown has whole rounds and a known number of nodes
+        place = work.with_name(f"{work.name}-{size}")
+        shutil.copytree(work, place)
+        if size > SEEDED:
+            ask(args, "grow", work=place, nodes=size, past=size // 100)
+        if size in args.nodes:
+            found = ask(args, "search", work=place, episodes=args.window + args.islands + 1)
+            data["sizes"][size] = found
+            ask(args, "search", work=place, episodes=args.window, kill=args.islands)
+            found["after_kill"] = ask(args, "search", work=place, episodes=0)
+            print(line(size, found), flush=True)
+        if size in args.queries:
+            data["queries"][size] = asked = ask(args, "queries", work=place)
+            for name, times in asked.items():
+                print(f"{size:>9,} {name:30} {times['median_ms']:7.3f} ms (95%: {times['p95_ms']:.3f})")
+        shutil.rmtree(place)
+        keep()
 
 
 def line(size: int, found: dict[str, Any]) -> str:
@@ -285,7 +307,9 @@ def line(size: int, found: dict[str, Any]) -> str:
     return (
         f"{size:>9,} {max(wall):7.1f} {statistics.median(wall):7.1f} it/s  {min(cpu):6.2f} "
         f"{statistics.median(cpu):6.2f} ms CPU (stand-ins {found['stand_ins_ms']:.2f} ms)  "
-        f"RSS {found['rss_before_mb']:.0f} -> {found['rss_mb']:.0f} MB  resume {found['resume_s']:.2f} s"
+        f"RSS {found['rss_before_mb']:.0f} -> {found['rss_mb']:.0f} MB  "
+        f"resume {found['after_kill']['resume_s']:.2f} s (whole process "
+        f"{found['after_kill']['start_s']['the whole process']:.2f} s)"
     )
 
 
@@ -317,6 +341,15 @@ def told(text: str) -> None:
         print(json.dumps(PARTS[args.part](args)))
 
 
+def summary(data: dict[str, Any]) -> dict[str, Any]:
+    """The machine and the versions."""
+    import sqlite3
+
+    from passagent.evaluator.environment import describe
+
+    return {"environment": describe("cpu", 1) | {"sqlite": sqlite3.sqlite_version}, **data}
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -324,22 +357,42 @@ def main() -> None:
     )
     parser.add_argument("--task", default=str(ROOT / "examples/tasks/add_rms_norm"))
     parser.add_argument("--preset", default="default")
-    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--set", nargs="*", default=[], help="settings, as passagent run takes them")
     parser.add_argument("--islands", type=int, default=8)
-    parser.add_argument("--nodes", type=int, nargs="*", default=[100, 1000, 10_000, 100_000])
-    parser.add_argument("--window", type=int, default=500)
-    parser.add_argument("--work", type=Path)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[104, 1000, 10_000, 100_000])
+    parser.add_argument("--queries", type=int, nargs="*", default=[1000, 100_000, 1_000_000])
+    parser.add_argument("--window", type=int, default=500, help="iterations at each size")
+    parser.add_argument("--model-seconds", type=float)
+    parser.add_argument("--evaluation-seconds", type=float, default=3.0)
+    parser.add_argument("--scale", type=float, default=20.0, help="divides both")
+    parser.add_argument("--jitter", type=float, default=0.0, help="sd of the log of a reply's time")
+    parser.add_argument("--episodes", type=int, default=240, help="of the second part")
+    parser.add_argument("--work", type=Path, help="where the runs are made; kept")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--told", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.told:
         told(args.told)
         return
+    from evaluator_repeatability import keep
+
     args.kill = args.past = 0
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {"arguments": {key: str(value) for key, value in vars(args).items()}}
+    name = "search-busy" if args.model_seconds else "search-overhead"
     with tempfile.TemporaryDirectory() as place:
         args.work = args.work or Path(place) / "work"
         args.work.mkdir(parents=True, exist_ok=True)
-        measure(args, data)
+        if not (args.work / "material.json").exists():
+            ask(args, "prepare")
+        if args.model_seconds:
+            data["busy"] = found = ask(args, "busy")
+            print(
+                f"device busy {found['busy']:.1%} ({found['busy_after_first_replies']:.1%} after the first "
+                f"replies), {found['episodes']} episodes in {found['wall_s']:.0f} s"
+            )
+        else:
+            measure(args, data, lambda: keep(name, "cpu", args.out, summary(data)) and None)
+        print(keep(name, "cpu", args.out, summary(data)))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from passagent.store.database import Store
 from passagent.store.pairs import pairs_of
 
-RAREST = 8
+RAREST = 4
 """Pairs of a task by which others are looked for, those that the fewest tasks have."""
 
 
-MOST = 500
+MOST = 100
 """Tasks that are looked at, those with the rarest pairs: so that a question costs the same among many."""
 
 
