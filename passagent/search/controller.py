@@ -7,6 +7,7 @@ one had under way is taken up by the others, or by the next that joins.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ async def search(session: Session) -> Outcome:
     the other islands have in flight is finished first.
     """
     await join(session)
+    gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
     state, reason, is_last = "failed", "the process ended", False
     try:
         await _watched(session)
@@ -69,6 +71,7 @@ async def search(session: Session) -> Outcome:
             )
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)
+        gc.unfreeze()
         clear_workspaces(session)
         if session.distiller is not None:
             await session.distiller.close()

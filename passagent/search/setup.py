@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,7 +100,6 @@ def open_session(
 ) -> Session:
     """A session on `run`; without `diagnose_with` the machine is measured, before anything is timed."""
     device = first_device(config.evaluator.device)
-    gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
     return Session(
         store=store,
         run=run,
