@@ -321,7 +321,7 @@ def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):
     first, second = (nodes.of_number(store, run.id, number) for number in (-1, 0))
     assert first and second and rows[0]["parent_id"] is None
     assert rows[1]["parent_id"] in {node.id for node in first}
-    assert not {node.canonical_key for node in first} & {node.canonical_key for node in second}
+    assert {node.canonical_key for node in second} - {node.canonical_key for node in first}
     # both islands start from the best seed, and the seeds are not counted as episodes
     best = max([*first, *second], key=rank)
     assert [row["parent_id"] for row in rows[2:4]] == [best.id, best.id]
