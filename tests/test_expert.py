@@ -123,6 +123,44 @@ def test_every_plan_gives_the_same_result():
         check(write([graph], plan=plan), graph, inputs)
 
 
+def test_sums_that_cancel_are_more_exact_than_eager():
+    x = r(40, 5000)
+    x[:, -1] -= x.sum(-1)
+
+    def function(x):
+        return x.sum(-1) * 2.0
+
+    graph = captured(function, [x])
+    ours = rewritten(write([graph]), graph).graph_module(x)[0]
+    want = x.double().sum(-1) * 2.0
+    eager = (function(x) - want).abs().max()
+    assert (ours - want).abs().max() < eager / 4
+
+
+def test_an_outside_write_divides_regions():
+    def function(x, y):
+        z = torch.zeros(6, 8)
+        a = z[:3] + x
+        z[1:5].fill_(2.0)
+        z[2:, 3:] = y
+        return a * 2.0 + 1.0, z.reshape(3, 16) * 2.0 - 1.0
+
+    inputs = [r(3, 8), r(4, 5)]
+    graph = captured(function, inputs)
+    check(write([graph]), graph, inputs)
+
+
+def test_an_empty_tensor_stays_with_eager():
+    def function(x, y):
+        return torch.cat([x * 2.0 + 1.0, torch.as_tensor((), dtype=torch.float32)]), x * y + y
+
+    inputs = [r(5), r(5, seed=1)]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    assert authored.refused["cat"] == "reads an empty tensor"
+    check(authored, graph, inputs)
+
+
 def test_nothing_to_fuse_says_why():
     graph = captured(F.linear, [r(4, 8), r(16, 8)])
     authored = write([graph])

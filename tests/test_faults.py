@@ -20,12 +20,12 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import process, timing
-from passagent.evaluator.baseline import Twin
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.guards import static
 from passagent.evaluator.process import Worker
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.sandbox import Limits
+from passagent.evaluator.twin import Twin
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(
@@ -59,9 +59,10 @@ def still_judges(referee, task):
     zygote = referee._zygote
     for spare in referee._spares:
         spare.result()
-    assert len(_children(zygote._process.pid)) == 3  # the baseline's worker, and two for the next candidate
+    workers = 1 + len(referee._spares) + len(referee._twins._twins)  # the baseline's is the first
+    assert len(_children(zygote._process.pid)) == workers
     scratches = [path for path in zygote._scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")]
-    assert len(scratches) == 3
+    assert len(scratches) == workers
     assert not list(Path("/dev/shm").glob("passagent*"))
 
 
@@ -158,7 +159,8 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
 
     `whose`: the candidate's; the baseline's, which computes references; eager's in the timing, the twin's.
     """
-    ask, killed, twins = Worker.ask, [], []
+    ask, killed = Worker.ask, []
+    twins = [twin.worker for twin in referee._twins._twins.values()]
     new_twin = Twin.__init__
 
     def noted(self, worker, config):
@@ -187,6 +189,15 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
     return killed
 
 
+def _lose(referee, whose):
+    """Have eager's workers of a kind be others from now on, which take the subgraph anew."""
+    if whose == "baseline":
+        referee._baseline._worker.kill()
+    if whose == "twin":
+        for twin in referee._twins._twins.values():
+            twin.worker.kill()
+
+
 OPS = [(op, "candidate") for op in ("load", "graph", "audit", "run", "lockstep")]
 OPS += [("graph", "baseline"), ("float64", "baseline"), ("run", "baseline")]
 OPS += [("load", "twin"), ("graph", "twin"), ("run", "twin"), ("lockstep", "twin")]
@@ -202,8 +213,7 @@ def lockstep(monkeypatch):
 def test_a_worker_killed_from_outside_is_nobodys_fault(op, whose, referee, task, monkeypatch, request):
     if op == "lockstep":
         request.getfixturevalue("lockstep")
-    if whose == "baseline":
-        referee._baseline._worker.kill()  # so that another takes the subgraph anew
+    _lose(referee, whose)
     killed = killing(monkeypatch, referee, op, whose)
     with pytest.raises(InfrastructureError, match=r"SIGKILL|lost"):
         referee.evaluate(task, candidate())
@@ -259,8 +269,7 @@ def test_a_spare_worker_that_was_killed_is_replaced(referee, task):
 def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch):
     zygote = referee._zygote
     old, scratch = zygote._process.pid, zygote._scratch
-    if whose == "baseline":
-        referee._baseline._worker.kill()  # so that another takes the subgraph anew
+    _lose(referee, whose)
     killed = killing(monkeypatch, referee, op, whose, lambda worker: zygote._process.pid)
     with pytest.raises(InfrastructureError, match="lost"):
         referee.evaluate(task, candidate())
@@ -271,15 +280,20 @@ def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch)
     assert not scratch.exists()
 
 
-def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
-    request = {"task": str(task.path), "files": cpp("for (volatile int k = 0; k < 2;) {}").files}
-    serve = subprocess.Popen(
-        [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json()],
+def start_evaluator(tmp_path):
+    cores = json.dumps(sorted(os.sched_getaffinity(0)))
+    return subprocess.Popen(
+        [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json(), cores],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | import_path() | {"TMPDIR": str(tmp_path)},
         start_new_session=True,
     )
+
+
+def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
+    request = {"task": str(task.path), "files": cpp("for (volatile int k = 0; k < 2;) {}").files}
+    serve = start_evaluator(tmp_path)
     assert b"ready" in serve.stdout.readline()
     serve.stdin.write(json.dumps(request).encode() + b"\n")
     serve.stdin.flush()
@@ -289,6 +303,16 @@ def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
     serve.kill()
     serve.wait()
     _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [zygote, *workers]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
+    serve = start_evaluator(tmp_path)
+    (zygote,) = _until(lambda: _children(serve.pid))
+    serve.kill()
+    serve.wait()
+    assert list(tmp_path.iterdir()) != []
+    _until(lambda: not Path(f"/proc/{zygote}").exists())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -413,8 +437,7 @@ def test_a_fault_on_the_gpu_costs_one_candidate(name, gpu_referee, task):
 @pytest.mark.parametrize(("op", "whose"), OPS)
 def test_a_killed_worker_of_the_gpu_is_nobodys_fault(op, whose, gpu_referee, task, monkeypatch):
     assert gpu_referee.evaluate(task, triton_pass()).status == "ok"
-    if whose == "baseline":
-        gpu_referee._baseline._worker.kill()
+    _lose(gpu_referee, whose)
     killed = killing(monkeypatch, gpu_referee, op, whose)
     with pytest.raises(InfrastructureError, match=r"SIGKILL|lost"):
         gpu_referee.evaluate(task, triton_pass())

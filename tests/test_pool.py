@@ -17,7 +17,7 @@ import tiny
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError, UsageError
-from passagent.evaluator import health, nvml, pool
+from passagent.evaluator import environment, health, nvml, pool
 from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
 from passagent.evaluator.pool import EvaluatorPool, SubjectLost
 
@@ -389,3 +389,14 @@ def test_a_pool_on_a_gpu_survives_a_killed_evaluator(task):
     evaluation, told = run(work)
     assert evaluation.status == "ok"
     assert told
+
+
+@pytest.mark.parametrize(("cores", "count", "shares"), [
+    (8, 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+    (9, 3, [[0, 1, 2], [3, 4, 5], [6, 7, 8]]),
+    (5, 2, [[0, 1], [2, 3]]),
+    (3, 2, [[0, 1, 2], [0, 1, 2]]),
+])  # fmt: skip
+def test_devices_side_by_side_have_cores_of_their_own(monkeypatch, cores, count, shares):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert environment.core_shares(count) == shares

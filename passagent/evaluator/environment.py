@@ -28,6 +28,17 @@ _ALLOWED = {
 }
 
 
+def core_shares(count: int) -> list[list[int]]:
+    """This process's cores in `count` equal parts, one for each device measured side by side.
+
+    Two devices that time calls on one core at the same moment would disturb each other. With fewer than two
+    cores for each, all get all.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    size = len(cores) // count
+    return [cores[i * size : (i + 1) * size] if size >= 2 else cores for i in range(count)]
+
+
 def worker_threads(wanted: int | None) -> int:
     """OpenMP threads of a worker: as wanted, else all cores but one."""
     return wanted or max(1, len(os.sched_getaffinity(0)) - 1)

@@ -34,10 +34,10 @@ class Lost(Exception):
 
 
 class Owner:
-    """Starts its process when it is first asked, and again after `stop`."""
+    """Starts its process, on `cores`, when it is first asked, and again after `stop`."""
 
-    def __init__(self, device: Device, config: EvaluatorConfig) -> None:
-        self.device = device
+    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int]) -> None:
+        self.device, self._cores = device, cores
         self._config = config.model_copy(update={"device": device.name})
         self._process: asyncio.subprocess.Process | None = None
         self._log: IO[bytes] | None = None
@@ -58,6 +58,7 @@ class Owner:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "passagent.evaluator.serve", self._config.model_dump_json()),
+                json.dumps(self._cores),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=self._log,

@@ -21,6 +21,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import health
 from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
+from passagent.evaluator.environment import core_shares
 from passagent.evaluator.owner import Lost, Owner
 from passagent.evaluator.result import Candidate, Compiler, Evaluation
 
@@ -50,8 +51,8 @@ class Quarantine:
 class Seat:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, config: EvaluatorConfig) -> None:
-        self.device, self.owner, self.lock = device, Owner(device, config), DeviceLock(device)
+    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int]) -> None:
+        self.device, self.owner, self.lock = device, Owner(device, config, cores), DeviceLock(device)
         self.is_busy = False
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -79,7 +80,9 @@ class EvaluatorPool:
         Raises UsageError if `config.device` is not here.
         """
         self.tell = tell
-        self._seats = [Seat(device, config) for device in devices or find_devices(config.device)]
+        found = devices or find_devices(config.device)
+        shares = core_shares(len(found))
+        self._seats = [Seat(device, config, cores) for device, cores in zip(found, shares, strict=True)]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
 

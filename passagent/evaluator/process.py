@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,9 +17,9 @@ from typing import Any
 from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.builds import answer
 from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
-from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.result import Status
 from passagent.evaluator.sandbox import Limits
+from passagent.evaluator.starting import Started, start_zygote, zygote_environment
 
 LIMITS = Limits()
 """Of every worker; its address space is limited beside."""
@@ -101,31 +100,17 @@ class Zygote:
     first imported, so it takes a process of its own.
     """
 
-    def __init__(self, device: str, threads: int, interpreter: bool = False) -> None:
-        self._device, self._threads = device, threads
+    def __init__(
+        self, device: str, threads: int, interpreter: bool = False, started: Started | None = None
+    ) -> None:
+        self._device, self._threads, self._interpreter = device, threads, interpreter
         self._lock = threading.Lock()
-        self._extra = {"TRITON_INTERPRET": "1"} if interpreter else {}
-        self._start()
+        self._take(started or start_zygote(device, threads, interpreter))
 
-    def _start(self) -> None:
-        try:
-            self._scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
-        except OSError as error:
-            raise InfrastructureError(f"the evaluator's worker did not start: {error}") from error
-        ours, theirs = socket.socketpair()
-        os.set_inheritable(theirs.fileno(), True)
-        with open(self._scratch / "zygote.log", "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "passagent.evaluator.zygote", str(theirs.fileno()), self._device],
-                pass_fds=[theirs.fileno()],
-                env=self._environment(self._scratch) | import_path(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-        theirs.close()
-        self._channel = Channel(ours)
+    def _take(self, started: Started) -> None:
+        """Wait until it is ready. Raises InfrastructureError."""
+        self._process, self._scratch = started.process, started.scratch
+        self._channel = Channel(started.socket)
         try:
             self._channel.receive(START_TIMEOUT_S)
         except (ChannelClosed, ChannelTimeout) as error:
@@ -143,7 +128,7 @@ class Zygote:
         with self._lock:
             if self._process.poll() is not None:
                 self.close()
-                self._start()
+                self._take(start_zygote(self._device, self._threads, self._interpreter))
         try:
             return self._fork(memory_gb, sandboxed)
         except OSError as error:
@@ -155,7 +140,7 @@ class Zygote:
         limits = replace(LIMITS, memory=int(memory_gb * 2**30) if memory_gb else 0)
         request = {
             "op": "fork",
-            "env": self._environment(scratch),
+            "env": zygote_environment(scratch, self._threads, self._device, self._interpreter),
             "limits": asdict(limits),
             "sandboxed": sandboxed,
         }
@@ -166,9 +151,6 @@ class Zygote:
             ours.close()
             raise InfrastructureError(str(reply["error"]) + last_line(_tail(scratch / "log")))
         return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
-
-    def _environment(self, scratch: Path) -> dict[str, str]:
-        return worker_environment(scratch, self._threads, self._device) | self._extra
 
     def ending(self, pid: int) -> Ending | None:
         """How a worker ended; None if it does not end within a second, or the zygote is lost."""

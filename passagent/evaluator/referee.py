@@ -24,6 +24,7 @@ from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import PAIRS, Judging, Subject
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.starting import Started
 from passagent.evaluator.twin import Twins
 from passagent.evaluator.verdict import conclude
 from passagent.kernels import build
@@ -36,11 +37,12 @@ _SPARES = PAIRS + 1
 class Referee:
     """Judges candidates on one device. Not for concurrent use; `close()` ends its processes."""
 
-    def __init__(self, config: EvaluatorConfig | None = None) -> None:
+    def __init__(self, config: EvaluatorConfig | None = None, started: Started | None = None) -> None:
+        """`started`: its zygote's process, if that is on its way."""
         self.config = config or EvaluatorConfig()
         find_device(self.config.device)
         self._threads = worker_threads(self.config.threads)
-        self._zygote = Zygote(self.config.device, self._threads)
+        self._zygote = Zygote(self.config.device, self._threads, started=started)
         self._interpreter: Zygote | None = None
         self._baseline = Baseline(self._zygote, self.config)
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
@@ -61,6 +63,7 @@ class Referee:
     def close(self) -> None:
         """End every process of this referee."""
         self._ahead.shutdown(wait=True)
+        self._twins.close()
         self._baseline.close()
         self._zygote.close()
         if self._interpreter is not None:

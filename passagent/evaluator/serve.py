@@ -12,17 +12,24 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.starting import start_zygote
+from passagent.tasks.reader import load_task
+
+if TYPE_CHECKING:
+    from passagent.evaluator.referee import Referee
 
 _KINDS = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastructure"}
 
 
 def main() -> None:
-    """Serve until stdin closes. The first argument is the EvaluatorConfig as JSON."""
+    """Serve until stdin closes. The arguments are the EvaluatorConfig and a list of cores, as JSON."""
+    os.sched_setaffinity(0, json.loads(sys.argv[2]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a stray print cannot reach the parent's parser
     requests: queue.Queue[str] = queue.Queue()
@@ -32,17 +39,18 @@ def main() -> None:
         answers.write(json.dumps(_outcome(work)) + "\n")
         answers.flush()
 
-    import torch
-
-    from passagent.evaluator.referee import Referee
-    from passagent.tasks.reader import load_task
-
-    torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
-
     referees: list[Referee] = []
 
     def start() -> dict[str, Any]:
-        referees.append(Referee(EvaluatorConfig.model_validate_json(sys.argv[1])))
+        config = EvaluatorConfig.model_validate_json(sys.argv[1])
+        zygote = start_zygote(config.device, worker_threads(config.threads))  # it imports torch meanwhile
+
+        import torch
+
+        from passagent.evaluator.referee import Referee
+
+        torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
+        referees.append(Referee(config, zygote))
         return {"ready": True}
 
     def evaluate() -> dict[str, Any]:

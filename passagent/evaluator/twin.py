@@ -87,3 +87,8 @@ class Twins:
             twin.uses = number * USES // 2 % USES  # not all are replaced at once
         twin.serve(task_key)
         return twin
+
+    def close(self) -> None:
+        """End the twins; new ones are made when they are needed."""
+        while self._twins:
+            self._twins.popitem()[1].worker.kill()

@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def main() -> None:
     watched: dict[int, _Denials] = {}
     poll = select.poll()
     poll.register(channel.socket, select.POLLIN)
-    channel.send({"ready": True})
+    with suppress(ChannelClosed):  # a referee that is gone by now: the poll tells
+        channel.send({"ready": True})
     while True:
         events = dict(poll.poll())
         for listener in events.keys() & watched.keys():

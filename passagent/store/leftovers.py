@@ -43,20 +43,20 @@ def unused_objects(store: Store) -> Iterator[Leftover]:
             yield Leftover("object", path, path.stat().st_size)
 
 
-def stale_workspaces(store: Store, run: Run, is_live: bool) -> list[Path]:
-    """Directories of episodes that no process comes back to; a resumed episode builds its own anew."""
+def stale_workspaces(store: Store, run: Run, keep_unfinished: bool) -> list[Path]:
+    """Workspaces of finished episodes; without `keep_unfinished` all, for a resumed one is built anew."""
     root = store.runs_dir / run.id / "workspaces"
     if not root.is_dir():
         return []
     open_ = "SELECT number FROM episodes WHERE run_id = :run AND state = 'running'"
-    in_use = {str(row["number"]) for row in store.rows(open_, {"run": run.id})} if is_live else set()
+    in_use = {str(row["number"]) for row in store.rows(open_, {"run": run.id})} if keep_unfinished else set()
     return sorted(path for path in root.iterdir() if path.name not in in_use)
 
 
 def workspaces(store: Store) -> Iterator[Leftover]:
     """The stale workspaces of all runs."""
     for run in runs.list_runs(store):
-        for path in stale_workspaces(store, run, bool(processes(store, run))):
+        for path in stale_workspaces(store, run, keep_unfinished=bool(processes(store, run))):
             yield Leftover("workspace", path, size_of(path))
 
 

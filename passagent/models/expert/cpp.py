@@ -130,7 +130,7 @@ class CppWriter(ValueWriter):
         best: list[Axis] = []
         for stage in group.stages:
             axes = [*group.rows, *stage.loops]
-            if self.s.volume(axes) > self.s.volume(best):
+            if self.s.volume(axes) >= self.s.volume(best):
                 best = axes
         return best
 

@@ -41,9 +41,12 @@ def drop(value: Value, dims: list[int], keepdim: bool) -> Value:
 @lowers("sum")
 def sum_(c: Call, input: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     dims = chosen(dim, len(input.dims))
-    source = Value(input.dims, c.trace.cast(input.expr, compute_type(c.out)))
-    result = over(c, "sum", source, dims)
-    return drop(Value(result.dims, c.finish(result.expr, c.out)), dims, keepdim)
+    compute = compute_type(c.out)
+    source = Value(input.dims, c.trace.cast(input.expr, compute))
+    # Eager sums in a tree; terms that cancel show the difference unless we add them more exactly.
+    exact = compute == "float32" and c.target == "cpu"
+    result = over(c, "sum", source, dims, (lambda x: c.trace.cast(x, "float64")) if exact else None)
+    return drop(Value(result.dims, c.finish(c.trace.cast(result.expr, compute), c.out)), dims, keepdim)
 
 
 @lowers("mean")

@@ -134,6 +134,8 @@ def _input(trace: Trace, node: fx.Node) -> Any:
         return tuple(trace.input(v.shape, Types().name(v.dtype)) for v in value)
     if not isinstance(value, torch.Tensor):
         raise Unsupported(op_name(node), f"reads {node.name}, which is no tensor")
+    if 0 in value.shape:
+        raise Unsupported(op_name(node), "reads an empty tensor")
     return trace.input(value.shape, Types().name(value.dtype))
 
 
@@ -182,19 +184,30 @@ def _refuse_shared_writes(
 
 
 def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
-    """Outside operators on the longest way to each node: regions of one depth are convex."""
+    """Outside operators on the longest way to each node, also by memory: regions of one depth are convex."""
     depth: dict[fx.Node, int] = {}
+    storage, writers = memory(graph), list[fx.Node]()
     for node in graph.nodes:
         before = [
             depth[a] + (a not in inside and a.op not in {"placeholder", "get_attr"})
             for a in node.all_input_nodes
         ]
+        before += [depth[w] + 1 for w in writers if _shares_with(node, w, storage)]
         depth[node] = max(before, default=0)
+        if node not in inside and mutates(node) is not None:
+            writers.append(node)
     # As late as its readers allow: what only feeds a later region belongs to it.
     for node in reversed(list(graph.nodes)):
-        if node in inside and node.users and all(u in inside for u in node.users) and mutates(node) is None:
+        movable = node in inside and mutates(node) is None
+        movable = movable and not any(_shares_with(node, w, storage) for w in writers)
+        if movable and node.users and all(u in inside for u in node.users):
             depth[node] = max(depth[node], min(depth[u] for u in node.users))
     return depth
+
+
+def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:
+    """Whether a node is of, or reads, the memory that another writes."""
+    return any(storage.shares(a, writer) for a in [node, *node.all_input_nodes])
 
 
 def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]) -> list[list[fx.Node]]:
