@@ -213,11 +213,12 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
     """
     connection = sqlite3.connect(database, isolation_level=None)
     connection.create_function("fresh", 2, _fresh, deterministic=True)
-    connection.create_function("fresh_digest", 2, lambda digest, copy: bytes.fromhex(_fresh(digest, copy))[:16])
+    connection.create_function("fresh_digest", 2, lambda old, copy: bytes.fromhex(_fresh(old, copy))[:16])
     for pragma in ("synchronous = OFF", "foreign_keys = OFF", "cache_size = -1000000", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {pragma}")
     made, islands = connection.execute(
-        "SELECT (SELECT count(*) FROM nodes WHERE run_id = :run AND number > 0), islands FROM runs WHERE id = :run",
+        "SELECT (SELECT count(*) FROM nodes WHERE run_id = :run AND number > 0), islands FROM runs "
+        "WHERE id = :run",
         {"run": run_id},
     ).fetchone()
     last = connection.execute("SELECT max(number) FROM episodes WHERE run_id = ?", (run_id,)).fetchone()[0]
@@ -322,9 +323,10 @@ _COPIED = {
     "hint_uses": {"id": "id + :hint_uses_up", "episode_id": "episode_id + :episodes_up"},
 }
 """Tables that grow with every iteration, and what is another in a copied row."""
-_EPISODE = "> :seeds AND episode_id <= :episodes_top AND episode_id <= (SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)"
+_LAST = "(SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)"
+_EPISODE = f"> :seeds AND episode_id <= :episodes_top AND episode_id <= {_LAST}"
 _WHERE = {
-    "episodes": "run_id = :run AND number > 0 AND id <= (SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)",
+    "episodes": f"run_id = :run AND number > 0 AND id <= {_LAST}",
     "nodes": f"run_id = :run AND number > 0 AND episode_id {_EPISODE}",
     "evaluations": "id IN (SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
     f"AND id <= :nodes_top AND episode_id {_EPISODE})",

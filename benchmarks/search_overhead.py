@@ -196,9 +196,7 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
             {"r": run.id, "k": node.canonical_key, "i": node.island},
         ),
         "progress of the run": lambda node: runs.progress(store, run.id),
-        "similar past tasks": lambda node: similar_tasks(
-            store, rng.choices(task.operators, k=6), limit=3
-        ),
+        "similar past tasks": lambda node: similar_tasks(store, rng.choices(task.operators, k=6), limit=3),
     }
     found = {}
     for name, ask in asked.items():
@@ -284,6 +282,10 @@ def measure(args: argparse.Namespace, data: dict[str, Any], keep: Callable[[], N
         # what is measured is a copy: the run that is grown has whole rounds and a known number of nodes
         place = work.with_name(f"{work.name}-{size}")
         shutil.copytree(work, place)
+        if made == SEEDED and "disk" not in data:
+            data["disk"] = {"nodes": made, **disk(work)}
+            one = data["disk"]["database"] / made
+            print(f"{one:,.0f} bytes of database a node (at {made:,} really searched ones)", flush=True)
         if size > SEEDED:
             ask(args, "grow", work=place, nodes=size, past=size // 100)
         if size in args.nodes:
