@@ -46,7 +46,7 @@ def equal(eager: list[torch.Tensor], ours: list[torch.Tensor]) -> str | None:
             return (
                 f"output {position} is {have.dtype} {list(have.shape)}, not {want.dtype} {list(want.shape)}"
             )
-        atol, rtol = tolerance(want.dtype, -5)
+        atol, rtol = tolerance(str(want.dtype).removeprefix("torch."), -5)
         close = torch.isclose(have, want, atol=atol, rtol=rtol, equal_nan=True)
         if not bool(close.all()):
             return f"output {position} differs in {int((~close).sum())} of {want.numel()} elements"

@@ -5,12 +5,14 @@ A database is brought up to date when it is opened; one that a newer passagent w
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
 from passagent.errors import UsageError
+from passagent.store.pairs import pairs_of
 
 migrations = Migrations("passagent")
 
@@ -387,6 +389,48 @@ def _fork(db: Database) -> None:
     # no reference: the run that was forked may be removed
     db.execute("ALTER TABLE runs ADD COLUMN forked_run TEXT")
     db.execute("ALTER TABLE runs ADD COLUMN forked_node INTEGER")
+
+
+@migrations(name="0007_packed")
+def _packed(db: Database) -> None:
+    """Messages are packed against others, and known by a shorter digest; those stored before stay texts."""
+    db.execute("ALTER TABLE messages ADD COLUMN base INTEGER")
+    for message_id, digest in db.execute("SELECT id, digest FROM messages").fetchall():
+        short = bytes.fromhex(digest)[:16]
+        db.execute("UPDATE messages SET digest = :short WHERE id = :id", {"short": short, "id": message_id})
+
+
+_SIMILAR = """
+CREATE TABLE tasks (
+    key TEXT PRIMARY KEY,
+    pairs INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE operator_pairs (
+    pair TEXT PRIMARY KEY,
+    tasks INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE task_pairs (
+    pair TEXT NOT NULL REFERENCES operator_pairs (pair),
+    task_key TEXT NOT NULL REFERENCES tasks (key),
+    PRIMARY KEY (pair, task_key)
+) WITHOUT ROWID;
+CREATE INDEX runs_by_task ON runs (task_key)
+"""
+
+
+@migrations(name="0008_similar_tasks")
+def _similar(db: Database) -> None:
+    for statement in _SIMILAR.split(";\n"):
+        db.execute(statement)
+    for key, operators in db.execute("SELECT task_key, min(operators) FROM runs GROUP BY 1").fetchall():
+        pairs = pairs_of(json.loads(operators))
+        db.execute("INSERT INTO tasks VALUES (:key, :count)", {"key": key, "count": len(pairs)})
+        for pair in pairs:
+            db.execute(
+                "INSERT INTO operator_pairs VALUES (:pair, 1) ON CONFLICT DO UPDATE SET tasks = tasks + 1",
+                {"pair": pair},
+            )
+            db.execute("INSERT INTO task_pairs VALUES (:pair, :key)", {"pair": pair, "key": key})
 
 
 def migrate(db: Database, path: Path) -> None:
