@@ -261,7 +261,11 @@ class Schedule:
         )
         order: list[Axis] = []
         for _, address in ranked:
-            walk = sorted(address.terms, key=lambda a: -self.hint(address.terms[a]))
+            strides = {a: self.hint(mono) for a, mono in address.terms.items()}
+            for e, mono in address.rest:
+                for axis in self.axes(e.axes if e is not None else ()):
+                    strides.setdefault(axis, self.hint(mono))
+            walk = sorted(strides, key=lambda a: -strides[a])
             for position, axis in enumerate(walk):
                 if axis not in order:
                     after = [a for a in walk[position + 1 :] if a in order]
