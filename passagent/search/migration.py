@@ -29,17 +29,13 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
     """
     before = round_of(run, number) * run.islands + 1
     here = IslandView(store, run.id, island).best()
-    elites = [
-        node
-        for other in range(run.islands)
-        if other != island and (node := nodes.best_before(store, run.id, other, before)) is not None
-    ]
-    best = max(elites, key=rank, default=None)
+    best = max(nodes.best_of_others(store, run.id, island, before), key=rank, default=None)
     if best is None or (here and fitness(best) <= fitness(here)):
         return None
     if migrations.has_migrated(store, best, island):
         return None
-    to, source = (runs.islands(store, run.id)[number] for number in (island, best.island))
+    found = runs.islands(store, run.id)
+    to, source = found[island], found[best.island]
     return Migration(
         best,
         f"island {island} ({to.role}) had {to.stagnant} episodes without a gain of {min_gain:.0%} and has "

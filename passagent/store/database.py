@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
@@ -32,6 +32,8 @@ _PAGE = 8192
 """Bytes: an evaluation is some 3 kB, of which pages of 4 kB would hold one each."""
 _STATEMENTS = 256
 """Compiled statements that are kept."""
+
+T = TypeVar("T")
 
 
 class Store:
@@ -119,29 +121,46 @@ class Store:
 
     def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of a query, column to value. Raises PassagentError."""
-        try:
-            cursor = self.db.conn.execute(sql, parameters or {})
-            found = cursor.fetchall()
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-        names = [column[0] for column in cursor.description]
+        names, found = self._ask(sql, parameters)
         return [dict(zip(names, row, strict=True)) for row in found]
 
     def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The first row of a query, None if there is none. Raises PassagentError."""
+        names, found = self._ask(sql, parameters, rows=1)
+        return dict(zip(names, found[0], strict=True)) if found else None
+
+    def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
+        """The rows of a query as `kind`, a dataclass with a field for each column. Raises PassagentError."""
+        names, found = self._ask(sql, parameters)
+        return [_filled(kind, names, row) for row in found]
+
+    def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:
+        """The first row of a query as `kind`, None if there is none; see `all`."""
+        names, found = self._ask(sql, parameters, rows=1)
+        return _filled(kind, names, found[0]) if found else None
+
+    def _ask(
+        self, sql: str, parameters: dict[str, Any] | None, rows: int | None = None
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The names of a query's columns, and its first `rows`; None: all."""
         try:
             cursor = self.db.conn.execute(sql, parameters or {})
-            found = cursor.fetchone()
+            found = cursor.fetchall() if rows is None else cursor.fetchmany(rows)
         except sqlite3.Error as error:
             raise self._explained(error) from error
-        if found is None:
-            return None
         names = [column[0] for column in cursor.description]
         cursor.close()  # a query that is left in the middle would keep its snapshot
-        return dict(zip(names, found, strict=True))
+        return names, found
 
     def _explained(self, error: sqlite3.Error) -> Exception:
         return sqlite_fault(error, self.runs_dir / DATABASE) or error
+
+
+def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:
+    """What `kind(**row)` makes, which takes ten times as long for a frozen dataclass."""
+    made = object.__new__(kind)
+    vars(made).update(zip(names, row, strict=True))
+    return made
 
 
 def now() -> str:

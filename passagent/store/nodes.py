@@ -84,25 +84,23 @@ def propose(
     marks = marks or Marks(candidate_key)
     with store.transaction():
         name, count = call_id, 1
-        while row := store.row(
+        while row := store.one(
+            Node,
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row["files"] == key:
-                return Node(**row)
+            if row.files == key:
+                return row
             count += 1
             name = f"{call_id}#{count}"
-        first = store.row(
-            "SELECT min(id) AS id FROM nodes WHERE run_id = :run AND canonical_key = :key "
-            "AND island = :island",
-            {"run": episode.run_id, "key": marks.canonical_key, "island": episode.island},
-        )
-        cursor = store.execute(
+        [node] = store.all(
+            Node,
             "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
             "candidate_key, repeat_of, created_at, number, canonical_key, behaviour, sketch, place) "
-            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, :repeat_of, "
-            ":at, :number, :canonical, :behaviour, :sketch, "
-            "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode))",
+            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, "
+            "(SELECT min(id) FROM nodes WHERE run_id = :run AND canonical_key = :canonical "
+            "AND island = :island), :at, :number, :canonical, :behaviour, :sketch, "
+            "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
             {
                 "run": episode.run_id,
                 "parent": parent_id,
@@ -113,34 +111,25 @@ def propose(
                 "note": note,
                 "files": key,
                 "key": candidate_key,
-                "repeat_of": first["id"] if first else None,
                 "at": now(),
                 "canonical": marks.canonical_key,
                 "behaviour": marks.behaviour,
                 "sketch": marks.sketch,
             },
         )
-        assert cursor.lastrowid is not None
-        return get_node(store, cursor.lastrowid)
+        return node
 
 
 def start(store: Store, node_id: int, owner: str) -> bool:
     """The node is evaluated by `owner` from now on; False while an equal one of the run is, by whomever."""
-    with store.transaction():
-        equal = store.row(
-            # + : by the index of the few nodes that are not done, not by the many that may be equal
-            "SELECT 1 FROM nodes, (SELECT run_id AS run, canonical_key AS key FROM nodes WHERE id = :id) "
-            "WHERE run_id = run AND state != 'done' AND +canonical_key = key AND state = 'evaluating' "
-            "AND id != :id",
-            {"id": node_id},
-        )
-        if equal is not None:
-            return False
-        store.execute(
-            "UPDATE nodes SET state = 'evaluating', owner = :owner WHERE id = :id",
-            {"owner": owner, "id": node_id},
-        )
-        return True
+    started = store.execute(
+        # + : by the index of the few nodes that are not done, not by the many that may be equal
+        "UPDATE nodes SET state = 'evaluating', owner = :owner WHERE id = :id AND NOT EXISTS "
+        "(SELECT 1 FROM nodes AS other WHERE other.run_id = nodes.run_id AND other.state != 'done' "
+        "AND +other.canonical_key = nodes.canonical_key AND other.state = 'evaluating' AND other.id != :id)",
+        {"owner": owner, "id": node_id},
+    )
+    return bool(started.rowcount)
 
 
 def give_up(store: Store, node_id: int, owner: str) -> None:
@@ -157,14 +146,20 @@ def finish(
     """The node is done; its island's best and count follow in the same transaction."""
     with store.transaction():
         store.execute(
-            "UPDATE islands SET nodes = nodes + 1 WHERE (run_id, island) = "
-            "(SELECT run_id, island FROM nodes WHERE id = :id AND state != 'done')",
-            {"id": node_id},
+            "UPDATE islands SET nodes = nodes + (state != 'done'), "
+            "best_node = CASE WHEN :is_ok AND (best_node IS NULL OR coalesce(:score, -1) > "
+            "coalesce(best_as, -1)) THEN :id ELSE best_node END, "
+            "best_as = CASE WHEN :is_ok AND (best_node IS NULL OR coalesce(:score, -1) > "
+            "coalesce(best_as, -1)) THEN :score ELSE best_as END "
+            "FROM (SELECT run_id AS run, island AS place, state FROM nodes WHERE id = :id) "
+            "WHERE run_id = run AND island = place",
+            {"id": node_id, "score": as_score, "is_ok": int(status == "ok")},
         )
-        store.execute(
+        [node] = store.all(
+            Node,
             "UPDATE nodes SET state = 'done', status = :status, as_score = :score, "
             "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, evaluated_at = :at "
-            "WHERE id = :id",
+            "WHERE id = :id RETURNING *",
             {
                 "status": status,
                 "score": as_score,
@@ -174,25 +169,17 @@ def finish(
                 "id": node_id,
             },
         )
-        node = get_node(store, node_id)
-        if status == "ok":
-            store.execute(
-                "UPDATE islands SET best_node = :id, best_as = :score "
-                "WHERE run_id = :run AND island = :island "
-                "AND (best_node IS NULL OR coalesce(:score, -1) > coalesce(best_as, -1))",
-                {"id": node_id, "score": as_score, "run": node.run_id, "island": node.island},
-            )
     return node
 
 
 def get_node(store: Store, node_id: int) -> Node:
     """The node of this id. Raises UsageError."""
-    row = store.row("SELECT * FROM nodes WHERE id = :id", {"id": node_id})
-    if row is None:
+    node = store.one(Node, "SELECT * FROM nodes WHERE id = :id", {"id": node_id})
+    if node is None:
         raise UsageError(
             f"{node_id}: no such node in {store.runs_dir}; passagent show RUN lists a run's nodes"
         )
-    return Node(**row)
+    return node
 
 
 def get_files(store: Store, node: Node) -> dict[str, str]:
@@ -216,13 +203,13 @@ def of_number(store: Store, run_id: str, number: int) -> list[Node]:
 
 def twins(store: Store, node: Node, limit: int) -> list[Node]:
     """Evaluated nodes of any run that are the same program as `node` in other files, the newest first."""
-    rows = store.rows(
+    return store.all(
+        Node,
         "SELECT nodes.* FROM nodes JOIN evaluations ON evaluations.id = evaluation_id "
         "AND evaluations.candidate_key = nodes.candidate_key WHERE canonical_key = :key "
         "AND nodes.candidate_key != :files ORDER BY nodes.id DESC LIMIT :limit",
         {"key": node.canonical_key, "files": node.candidate_key, "limit": limit},
     )
-    return [Node(**row) for row in rows]
 
 
 def first_of_program(store: Store, run_id: str, island: int, canonical_key: str) -> Node | None:
@@ -248,7 +235,8 @@ def unfinished(store: Store, run_id: str) -> list[Node]:
 
 def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
     """The chain from the node's parent towards the task, at most `limit`, the nearest first."""
-    rows = store.rows(
+    return store.all(
+        Node,
         "WITH RECURSIVE chain (id, parent_id, depth) AS ("
         "  SELECT id, parent_id, 0 FROM nodes WHERE id = :id"
         "  UNION ALL"
@@ -257,7 +245,6 @@ def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
         ") SELECT nodes.* FROM chain JOIN nodes ON nodes.id = chain.id WHERE depth > 0 ORDER BY depth",
         {"id": node_id, "limit": limit},
     )
-    return [Node(**row) for row in rows]
 
 
 def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Node]:
@@ -279,6 +266,35 @@ def best_of_island(store: Store, run_id: str, island: int, limit: int) -> list[N
         "WHERE run_id = :run AND island = :island AND status = 'ok' AND repeat_of IS NULL "
         "ORDER BY as_score DESC, number, place LIMIT :limit",
         {"run": run_id, "island": island, "limit": limit},
+    )
+
+
+def elites(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
+    """The best correct nodes that the island knows of: its own, migrants and seeds, `limit` of each."""
+    best = (
+        "SELECT * FROM nodes WHERE run_id = :run AND island = {} AND status = 'ok' AND repeat_of IS NULL "
+        "ORDER BY as_score DESC, number, place LIMIT :limit"
+    )
+    return store.all(
+        Node,
+        f"SELECT * FROM ({best.format(':island')}) "
+        f"UNION ALL SELECT * FROM ({best.format(':seeds')}) WHERE :island != :seeds "
+        "UNION ALL SELECT * FROM (SELECT nodes.* FROM elite_migrations JOIN nodes ON nodes.id = node_id "
+        "WHERE elite_migrations.run_id = :run AND to_island = :island "
+        "ORDER BY nodes.as_score DESC, nodes.number, nodes.place LIMIT :limit)",
+        {"run": run_id, "island": island, "seeds": SEEDS, "limit": limit},
+    )
+
+
+def best_of_others(store: Store, run_id: str, island: int, number: int) -> list[Node]:
+    """Of each other island the best correct node of its episodes below `number`."""
+    return store.all(
+        Node,
+        "SELECT nodes.* FROM islands JOIN nodes ON nodes.id = (SELECT id FROM nodes AS own "
+        "WHERE own.run_id = :run AND own.island = islands.island AND status = 'ok' AND repeat_of IS NULL "
+        "AND own.number < :number ORDER BY as_score DESC, number, place LIMIT 1) "
+        "WHERE islands.run_id = :run AND islands.island NOT IN (:island, :seeds)",
+        {"run": run_id, "island": island, "seeds": SEEDS, "number": number},
     )
 
 
@@ -341,4 +357,4 @@ def counts(store: Store, run_id: str) -> dict[int, dict[str, int]]:
 
 
 def _nodes(store: Store, where: str, parameters: dict[str, Any]) -> list[Node]:
-    return [Node(**row) for row in store.rows(f"SELECT * FROM nodes {where}", parameters)]
+    return store.all(Node, f"SELECT * FROM nodes {where}", parameters)
