@@ -27,7 +27,7 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
     All islands must have finished the rounds before that of episode `number`: then the choice does not depend
     on which of them is faster.
     """
-    before = round_of(run, number) * run.islands + 1
+    before = (round_of(run, number) - 1) * run.islands + 1
     here = IslandView(store, run.id, island).best()
     best = max(nodes.best_of_others(store, run.id, island, before), key=rank, default=None)
     if best is None or (here and fitness(best) <= fitness(here)):

@@ -16,9 +16,10 @@ from passagent.store.runs import SEEDS, Run
 def is_ready(store: Store, run: Run, config: SearchConfig, model: Model, episode: Episode) -> bool:
     """Whether all islands have come as far as the choices of `episode` look back.
 
-    A migrant is looked for in all rounds before (when the island stagnates), the model of an ensemble chosen
-    by the rounds up to the last but one, and so is a place in the shared tree; that also needs to know where
-    the episodes of the last round began.
+    A migrant is looked for (when the island stagnates) in the rounds up to the last but one, so that no
+    island waits for those that are still in the last: a device that all share would idle. By these rounds
+    the model of an ensemble is chosen, too, and a place in the shared tree; that also needs to know where the
+    episodes of the last round began.
     """
     if episode.island == SEEDS:
         return True
@@ -33,5 +34,5 @@ def is_ready(store: Store, run: Run, config: SearchConfig, model: Model, episode
                 return False
         island = runs.get_island(store, run.id, episode.island)
         if scope == "islands" and island.stagnant >= config.stagnation:
-            needed = before
+            needed = max(needed, before - 1)
     return all(other.episodes >= needed for other in runs.islands(store, run.id))
