@@ -47,14 +47,24 @@ def tree_of(text: str) -> ast.Module:
     return found.tree
 
 
+@functools.cache
+def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a kind of node that make a program what it is; the others follow from where it stands."""
+    return tuple(name for name in kind._fields if name not in ("ctx", "kind", "type_comment", "type_ignores"))
+
+
+def children_of(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes right below a node, in order, those that only say how a name is used left out."""
+    for name in fields_of(type(node)):
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, ast.AST))
+
+
 def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a tree, in no order that counts: several times as fast as ast.walk."""
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
-        for value in vars(node).values():
-            if isinstance(value, ast.AST):
-                todo.append(value)
-            elif isinstance(value, list):
-                todo += [item for item in value if isinstance(item, ast.AST)]
+    """All nodes of a tree, each before what is below it; see children_of."""
+    yield tree
+    for child in children_of(tree):
+        yield from nodes_of(child)

@@ -25,6 +25,7 @@ from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
+from passagent.redaction import redacted
 from passagent.search.candidates import submitter
 from passagent.search.context import episode_context
 from passagent.search.drafts import is_draft
@@ -133,13 +134,11 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     context = episode_context(session, episode, parent)
     messages = compose(context)
     with store.transaction():
-        episodes.check_held(store, episode.id, session.owner)
-        episodes.set_parent(store, episode)
+        episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
         hints.record_uses(store, episode, [hint.id for hint in context.hints])
-        for message in messages:
-            episodes.add_message(store, episode, message, None)
+        episodes.add_messages(store, episode, [(redacted(message), None) for message in messages])
     if parent and reason is not None:
         session.on_event(Migrated(parent, episode.island, reason))
     session.notify()  # another island may wait to know where this one began
@@ -172,12 +171,10 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
     best = max((score for score in scores if score is not None), default=None)
     gain = log_gain(parent, best)
-    own = nodes.best_before(store, session.run.id, island, episode.number)
-    seed = nodes.best_before(store, session.run.id, SEEDS, episode.number)
-    came = migrations.migrants(store, session.run.id, island, 1)
-    begun = [parent] if parent and parent.status == "ok" else []
-    known = [node.as_score for node in (own, seed, *came, *begun) if node and node.as_score is not None]
-    gained = is_progress(max(known, default=None), best, session.config.search.min_gain)
+    known = [nodes.best_as_known(store, session.run.id, island, episode.number)]
+    known += [parent.as_score] if parent and parent.status == "ok" else []
+    before = max((score for score in known if score is not None), default=None)
+    gained = is_progress(before, best, session.config.search.min_gain)
     with store.transaction():
         episodes.check_held(store, episode.id, session.owner)
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
@@ -192,10 +189,12 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
 def _count_gain(session: Session, best: float | None) -> None:
     """Count what an episode that left `best` gained for the run."""
     store, run_id = session.store, session.run.id
-    seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
-    start = seed.as_score if seed else None
-    before, min_gain = gains.of_run(store, run_id), session.config.search.min_gain
-    gains.save(store, gains_after(before, run_id, start, best, session.elapsed_s, min_gain))
+    before, start = gains.of_run(store, run_id), None
+    if before is None:
+        seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
+        start = seed.as_score if seed else None
+    after = gains_after(before, run_id, start, best, session.elapsed_s, session.config.search.min_gain)
+    gains.save(store, after)
 
 
 def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:

@@ -24,15 +24,15 @@ def is_ready(store: Store, run: Run, config: SearchConfig, model: Model, episode
     if episode.island == SEEDS:
         return True
     before = Position(episode.number, run.islands).round
-    needed = before - 1 if isinstance(model, Ensemble) else 0
-    if not is_draft(config, episode.number):
-        scope = policy_of(config).scope
-        if scope == "tree":
-            needed = max(needed, before - 1)
-            last = before * run.islands
-            if before and episodes.begun(store, run.id, last - run.islands + 1, last) < run.islands:
-                return False
-        island = runs.get_island(store, run.id, episode.island)
-        if scope == "islands" and island.stagnant >= config.stagnation:
-            needed = max(needed, before - 1)
-    return all(other.episodes >= needed for other in runs.islands(store, run.id))
+    scope = None if is_draft(config, episode.number) else policy_of(config).scope
+    if scope == "tree" and before:
+        last = before * run.islands
+        if episodes.begun(store, run.id, last - run.islands + 1, last) < run.islands:
+            return False
+    islands = runs.islands(store, run.id)
+    looks_back = (
+        isinstance(model, Ensemble)
+        or scope == "tree"
+        or (scope == "islands" and islands[episode.island].stagnant >= config.stagnation)
+    )
+    return not looks_back or all(other.episodes >= before - 1 for other in islands)

@@ -119,6 +119,13 @@ class Store:
         except sqlite3.Error as error:
             raise self._explained(error) from error
 
+    def execute_many(self, sql: str, parameters: list[dict[str, Any]]) -> None:
+        """Run a writing statement once for each of `parameters`, in the open transaction."""
+        try:
+            self.db.conn.executemany(sql, parameters)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
     def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of a query, column to value. Raises PassagentError."""
         names, found = self._ask(sql, parameters)

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from passagent.errors import PassagentError
 from passagent.store.packing import pack_text, unpack_text
@@ -19,8 +19,12 @@ from passagent.store.packing import pack_text, unpack_text
 if TYPE_CHECKING:
     from passagent.store.database import Store
 
+K, V = TypeVar("K"), TypeVar("V")
+
 _KEPT = 64
 """Texts of bases that are kept in memory."""
+_REMEMBERED = 1024
+"""Digests that are kept in memory."""
 _ENOUGH = 0.6
 """A task message that takes more than this share of what its base takes becomes a base itself."""
 
@@ -31,6 +35,8 @@ class Messages:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._texts: OrderedDict[int, bytes] = OrderedDict()
+        self._stored: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of what this process stored last."""
         self._task_of_run: dict[str, tuple[int, int]] = {}
         """The run's newest task message without a base, and its packed size."""
 
@@ -42,24 +48,32 @@ class Messages:
         """
         text = json.dumps(message).encode()  # ASCII: a lone surrogate of a model can be stored, too
         digest = hashlib.sha256(text).digest()[:16]
-        row = self._store.row("SELECT id FROM messages WHERE digest = :digest", {"digest": digest})
-        if row is not None:
-            return int(row["id"])
+        if digest in self._stored and (found := self._id_of(digest)) is not None:
+            return found
         known = self._task_of_run.get(run_id) if is_task else None
         base = known[0] if known else task_id
         packed = pack_text(text, self._text(base) if base is not None else b"")
         if known and len(packed) > _ENOUGH * known[1]:
             base, packed = None, pack_text(text)
-        cursor = self._store.execute(
-            "INSERT INTO messages (digest, base, body) VALUES (:digest, :base, :body)",
+        added = self._store.row(
+            "INSERT INTO messages (digest, base, body) VALUES (:digest, :base, :body) "
+            "ON CONFLICT DO NOTHING RETURNING id",
             {"digest": digest, "base": base, "body": packed},
         )
-        assert cursor.lastrowid is not None
+        _remember(self._stored, digest, None, _REMEMBERED)
+        if added is None:
+            message_id = self._id_of(digest)
+            assert message_id is not None
+            return message_id
         if is_task:
-            self._keep(cursor.lastrowid, text)
+            _remember(self._texts, added["id"], text, _KEPT)
             if base is None:
-                self._task_of_run[run_id] = cursor.lastrowid, len(packed)
-        return cursor.lastrowid
+                self._task_of_run[run_id] = added["id"], len(packed)
+        return int(added["id"])
+
+    def _id_of(self, digest: bytes) -> int | None:
+        row = self._store.row("SELECT id FROM messages WHERE digest = :digest", {"digest": digest})
+        return int(row["id"]) if row else None
 
     def read(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages of `rows` of the table (`base` and `body`)."""
@@ -73,7 +87,7 @@ class Messages:
             if row is None:
                 raise PassagentError(f"{self._store.runs_dir}: message {message_id} is gone; others need it")
             text = self._unpacked(row)
-            self._keep(message_id, text)
+            _remember(self._texts, message_id, text, _KEPT)
         return text
 
     def _unpacked(self, row: dict[str, Any]) -> bytes:
@@ -81,7 +95,9 @@ class Messages:
             return row["body"].encode()
         return unpack_text(row["body"], b"" if row["base"] is None else self._text(row["base"]))
 
-    def _keep(self, message_id: int, text: bytes) -> None:
-        self._texts[message_id] = text
-        if len(self._texts) > _KEPT:
-            self._texts.popitem(last=False)
+
+def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
+    """Keep the newest `limit` entries."""
+    memory[key] = value
+    if len(memory) > limit:
+        memory.popitem(last=False)

@@ -201,6 +201,23 @@ def of_number(store: Store, run_id: str, number: int) -> list[Node]:
     )
 
 
+def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> list[Node]:
+    """What the island's last few `episodes` before this one made, the newest episode's first."""
+    return _nodes(
+        store,
+        "WHERE episode_id IN (SELECT id FROM episodes WHERE run_id = :run AND island = :island "
+        "AND number < :number AND number > 0 ORDER BY number DESC LIMIT :episodes) "
+        "ORDER BY number DESC, id LIMIT :limit",
+        {
+            "run": episode.run_id,
+            "island": episode.island,
+            "number": episode.number,
+            "episodes": episodes,
+            "limit": limit,
+        },
+    )
+
+
 def twins(store: Store, node: Node, limit: int) -> list[Node]:
     """Evaluated nodes of any run that are the same program as `node` in other files, the newest first."""
     return store.all(
@@ -307,6 +324,21 @@ def best_before(store: Store, run_id: str, island: int, number: int) -> Node | N
         {"run": run_id, "island": island, "number": number},
     )
     return next(iter(found), None)
+
+
+def best_as_known(store: Store, run_id: str, island: int, number: int) -> float | None:
+    """The best AS that the island knew of before its episode `number`: its own, migrants' and seeds'."""
+    own = (
+        "SELECT * FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = {} "
+        "AND status = 'ok' AND repeat_of IS NULL AND number < :number ORDER BY as_score DESC LIMIT 1)"
+    )
+    row = store.row(
+        f"SELECT max(as_score) AS best FROM ({own.format(':island')} UNION ALL {own.format(':seeds')} "
+        "UNION ALL SELECT as_score FROM elite_migrations JOIN nodes ON nodes.id = node_id "
+        "WHERE elite_migrations.run_id = :run AND to_island = :island)",
+        {"run": run_id, "island": island, "number": number, "seeds": SEEDS},
+    )
+    return row["best"] if row else None
 
 
 def best_as_before(store: Store, node: Node) -> float | None:
