@@ -5,6 +5,7 @@ Pure functions: what a hint gained so far comes in as statistics, logging a use 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import random
@@ -155,6 +156,7 @@ def expected_gain(confidence: float, uses: int, mean_log_gain: float) -> float:
     return (PRIOR_USES * PRIOR_GAIN * confidence + uses * mean_log_gain) / (PRIOR_USES + uses)
 
 
+@functools.cache
 def home(hint_id: str, islands: int) -> int:
     """The island that a hint belongs to: fixed by its id."""
     return int.from_bytes(hashlib.sha256(hint_id.encode()).digest()[:4], "little") % islands

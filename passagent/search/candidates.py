@@ -35,29 +35,26 @@ def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], s
 
     async def submit(files: dict[str, str], call_id: str) -> str:
         candidate = Candidate(files)
-        earlier = nodes.of_episode(session.store, episode.id)
-        node = nodes.propose(
-            session.store,
-            episode,
-            call_id,
-            files,
-            candidate.key,
-            note_of(files),
-            parent_id=_parent(earlier, call_id, episode),
-            marks=marks_of(files, candidate.key),
-        )
+        note, marks = note_of(files), marks_of(files, candidate.key)
+        with session.store.transaction():
+            earlier = nodes.of_episode(session.store, episode.id)
+            parent_id = _parent(earlier, call_id, episode)
+            node = nodes.propose(
+                session.store, episode, call_id, files, candidate.key, note, parent_id, marks
+            )
+            is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
         if node.state == "done":
             assert node.evaluation_id is not None
             evaluation = Evaluation.model_validate(
                 evaluations.get_evaluation(session.store, node.evaluation_id)
             )
         else:
-            node, evaluation = await judge(session, node, candidate)
-        parent = nodes.get_node(session.store, node.parent_id) if node.parent_id is not None else None
+            node, evaluation = await judge(session, node, candidate, is_begun)
+        parent_as, best_as = nodes.as_before(session.store, node)
         told = observation(
             evaluation,
-            parent.as_score if parent else None,
-            nodes.best_as_before(session.store, node),
+            parent_as,
+            best_as,
             files,
             json.loads(node.diagnosis)["text"] if node.diagnosis else "",
         )
@@ -73,14 +70,18 @@ def _parent(earlier: list[Node], call_id: str, episode: Episode) -> int | None:
     return before[-1].id if before else episode.parent_id
 
 
-async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation]:
+async def judge(
+    session: Session, node: Node, candidate: Candidate, is_begun: bool
+) -> tuple[Node, Evaluation]:
     """Evaluate the node, or answer from the store; store and diagnose. Raises what the evaluator raises.
 
-    While an equal candidate is being evaluated, by this process or another, it is waited for.
+    While an equal candidate is being evaluated, by this process or another, it is waited for; `is_begun` says
+    that none is.
     """
-    while not nodes.start(session.store, node.id, session.owner):
+    while not is_begun:
         session.check()
         await session.changed.wait()
+        is_begun = nodes.start(session.store, node.id, session.owner)
     session.on_event(NodeStarted(node))
     try:
         node, evaluation, is_known = await _judge(session, node, candidate)

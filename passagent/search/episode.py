@@ -27,7 +27,7 @@ from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redacted
 from passagent.search.candidates import submitter
-from passagent.search.context import episode_context
+from passagent.search.context import episode_context, parent_view
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
@@ -82,8 +82,10 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 
     place = workspace_path(session, episode)
     try:
-        workspace = Workspace(place, session.task.path)
-        workspace.reset(nodes.get_files(session.store, parent) if parent else {})
+        if episode.island not in session.workspaces:
+            session.workspaces[episode.island] = Workspace(place, session.task.path)
+        workspace = session.workspaces[episode.island]
+        workspace.reset(parent_view(session, parent).files if parent else {})
         agent_tools = tools(session, episode, workspace, parent)
         model = _Flushing(metered(writer_of(session, episode), meter), flush)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
@@ -171,7 +173,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
     best = max((score for score in scores if score is not None), default=None)
     gain = log_gain(parent, best)
-    known = [nodes.best_as_known(store, session.run.id, island, episode.number)]
+    known = [nodes.best_known(store, session.run.id, island, episode.number)]
     known += [parent.as_score] if parent and parent.status == "ok" else []
     before = max((score for score in known if score is not None), default=None)
     gained = is_progress(before, best, session.config.search.min_gain)
@@ -215,6 +217,7 @@ def workspace_path(session: Session, episode: Episode) -> Path:
 
 def clear_workspaces(session: Session) -> None:
     """Remove the workspaces of this process, and of those that are dead."""
+    session.workspaces.clear()
     for place in _workspaces(session).glob("*-*"):
         owner = place.name.partition("-")[0]
         if owner == str(os.getpid()) or not Path(f"/proc/{owner}").exists():

@@ -18,7 +18,7 @@ _RECENT = 4
 
 def fitness(node: Node) -> float:
     """The AS of a correct node; a correct node that was not timed comes after every timed one."""
-    return archive.UNTIMED if node.as_score is None else node.as_score
+    return nodes.UNTIMED if node.as_score is None else node.as_score
 
 
 def rank(node: Node) -> tuple[float, int, int]:

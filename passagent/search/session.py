@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from passagent.agent.context import ParentView
+from passagent.agent.workspace import Workspace
 from passagent.config import Config
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience.diagnosis import Diagnosis
@@ -20,6 +22,7 @@ from passagent.search.events import OnEvent
 from passagent.search.gain import expected_per_hour
 from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
 from passagent.store import Store, gains, reservations, runs
+from passagent.store.nodes import Node
 from passagent.store.runs import Run, Standing
 from passagent.store.workers import Watch
 from passagent.tasks import Task
@@ -69,6 +72,10 @@ class Session:
     """Over the other processes."""
     others: int = 0
     """Processes that search beside this one."""
+    views: dict[Node, ParentView] = field(default_factory=dict)
+    """Parents as prompts showed them; see search.context."""
+    workspaces: dict[int, Workspace] = field(default_factory=dict)
+    """Of each island."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""

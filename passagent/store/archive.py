@@ -7,10 +7,7 @@ as nodes are judged, so that nothing looks at all nodes of a run.
 from __future__ import annotations
 
 from passagent.store.database import Store
-from passagent.store.nodes import Node
-
-UNTIMED = -1.0
-"""Stands for the AS of a correct node that was not timed: every timed one is better."""
+from passagent.store.nodes import UNTIMED, Node
 
 
 def add(store: Store, node: Node, island: int) -> None:

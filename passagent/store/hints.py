@@ -67,6 +67,14 @@ def statistics(store: Store) -> dict[str, HintRecord]:
     return {record.id: record for record in store.all(HintRecord, "SELECT * FROM hints")}
 
 
+def mean_gains(store: Store) -> dict[str, tuple[int, float]]:
+    """Of every hint that was ever shown how often it was credited, and the mean log gain that followed."""
+    return {
+        row["id"]: (row["credited"], row["mean"])
+        for row in store.rows("SELECT id, credited, total_gain / max(credited, 1) AS mean FROM hints")
+    }
+
+
 def uses_of_episode(store: Store, episode_id: int) -> list[str]:
     """Ids of the hints that the episode's prompt shows."""
     rows = store.rows("SELECT hint_id FROM hint_uses WHERE episode_id = :id ORDER BY id", {"id": episode_id})

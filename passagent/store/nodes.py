@@ -57,6 +57,10 @@ class Node:
     """Of its tokens, to find what is nearly the same."""
 
 
+UNTIMED = -1.0
+"""Stands for the AS of a correct node that was not timed: every timed one is better."""
+
+
 class Marks(NamedTuple):
     """What a candidate's source tells without running it."""
 
@@ -326,23 +330,26 @@ def best_before(store: Store, run_id: str, island: int, number: int) -> Node | N
     return next(iter(found), None)
 
 
-def best_as_known(store: Store, run_id: str, island: int, number: int) -> float | None:
-    """The best AS that the island knew of before its episode `number`: its own, migrants' and seeds'."""
+def best_known(store: Store, run_id: str, island: int, number: int) -> float | None:
+    """The best AS that the island knows of when its episode `number` begins: its own, migrants' and seeds'.
+
+    UNTIMED where nothing correct was timed, None where nothing is correct.
+    """
     own = (
         "SELECT * FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = {} "
         "AND status = 'ok' AND repeat_of IS NULL AND number < :number ORDER BY as_score DESC LIMIT 1)"
     )
     row = store.row(
-        f"SELECT max(as_score) AS best FROM ({own.format(':island')} UNION ALL {own.format(':seeds')} "
-        "UNION ALL SELECT as_score FROM elite_migrations JOIN nodes ON nodes.id = node_id "
-        "WHERE elite_migrations.run_id = :run AND to_island = :island)",
+        f"SELECT max(coalesce(as_score, {UNTIMED})) AS best FROM ({own.format(':island')} "
+        f"UNION ALL {own.format(':seeds')} UNION ALL SELECT as_score FROM elite_migrations "
+        "JOIN nodes ON nodes.id = node_id WHERE elite_migrations.run_id = :run AND to_island = :island)",
         {"run": run_id, "island": island, "number": number, "seeds": SEEDS},
     )
     return row["best"] if row else None
 
 
-def best_as_before(store: Store, node: Node) -> float | None:
-    """The best AS that the node's island knew of when the node was made: its own, migrants and seeds."""
+def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
+    """The AS of the node's parent; and the best that its island knew of when it was made, see best_known."""
     own = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
         "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
@@ -353,17 +360,20 @@ def best_as_before(store: Store, node: Node) -> float | None:
         "AND elite_migrations.episode_id <= :episode"
     )
     row = store.row(
-        f"SELECT max(as_score) AS best FROM ({own} UNION ALL {migrated} UNION ALL "
+        f"SELECT (SELECT as_score FROM nodes WHERE id = :parent) AS parent, max(as_score) AS best "
+        f"FROM ({own} UNION ALL {migrated} UNION ALL "
         "SELECT best_as FROM islands WHERE run_id = :run AND island = :seeds AND island != :island)",
         {
             "run": node.run_id,
             "island": node.island,
             "id": node.id,
+            "parent": node.parent_id,
             "episode": node.episode_id,
             "seeds": SEEDS,
         },
     )
-    return row["best"] if row else None
+    assert row is not None
+    return row["parent"], row["best"]
 
 
 def latest_failures(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
