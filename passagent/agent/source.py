@@ -29,7 +29,7 @@ class Parsed(NamedTuple):
         return (ast.get_docstring(self.tree) or "") if self.tree else ""
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=8)
 def parsed(text: str) -> Parsed:
     """The file of this text."""
     try:

@@ -122,7 +122,7 @@ def retrieve(
     used, kinds = set(operators), set(dtypes)
     ranked = []
     for hint in hints:
-        fit = fitness(hint, label, used, target, kinds)
+        fit = fitness(hint, label, used, target, kinds) if label in hint.trigger else 0.0
         if fit == 0:
             continue
         uses, mean = stats.get(hint.id, (0, 0.0))

@@ -12,7 +12,7 @@ from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
 from passagent.errors import InfrastructureError
 from passagent.evaluator.environment import evaluator_version
-from passagent.evaluator.known import Known, environment_key, keep, recall
+from passagent.evaluator.known import Known, keep, recall
 from passagent.evaluator.pool import SubjectLost
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import opinions
@@ -30,13 +30,19 @@ RETRY_AFTER_S = (1.0, 10.0)
 """Waits before an evaluation that the machine failed is tried again, s."""
 
 
-def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], str], Awaitable[str]]:
-    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again."""
+def submitter(
+    session: Session, episode: Episode, flush: Callable[[], None]
+) -> Callable[[dict[str, str], str], Awaitable[str]]:
+    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again.
+
+    `flush` stores the conversation so far, the call with it.
+    """
 
     async def submit(files: dict[str, str], call_id: str) -> str:
         candidate = Candidate(files)
         note, marks = note_of(files), marks_of(files, candidate.key)
         with session.store.transaction():
+            flush()
             earlier = nodes.of_episode(session.store, episode.id)
             parent_id = _parent(earlier, call_id, episode)
             node = nodes.propose(
@@ -97,7 +103,7 @@ async def judge(
 async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation, bool]:
     """The node done, its evaluation, and whether the store knew it."""
     store, task = session.store, session.task
-    environment = environment_key(session.config.evaluator)
+    environment = session.environment
     found = _recall(session, node, candidate, environment) if session.config.search.reuse else None
     await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
     if found:

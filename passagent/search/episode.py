@@ -37,7 +37,7 @@ from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
-from passagent.search.session import Session, Stopping
+from passagent.search.session import Session
 from passagent.store import episodes, gains, hints, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
@@ -58,27 +58,25 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
 
     meter = meter_of(session, episode)
-
     unsaved: list[tuple[Message, dict[str, int] | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
+        # stored before anything is waited for: with the node that is evaluated, or before the next call
         unsaved.append((message, asdict(usage) if usage else None))
-        if message["role"] == "tool":
-            return  # what a stored call led to can be found again: it is stored before the next call
-        with session.store.transaction():
-            flush()
-            if usage:
-                meter.settle(usage, message.get("stop_reason"))
         if usage:
-            session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
-        session.check()
+            session.check()
 
     def flush() -> None:
-        if unsaved:
-            with session.store.transaction():
-                episodes.check_held(session.store, episode.id, session.owner)
-                episodes.add_messages(session.store, episode, unsaved)
-            unsaved.clear()
+        if not unsaved:
+            return
+        replied = [(Usage(**usage), message) for message, usage in unsaved if usage]
+        with session.store.transaction():
+            episodes.add_messages(session.store, episode, unsaved, session.owner)
+            for usage, message in replied:
+                meter.settle(usage, message.get("stop_reason"))
+        unsaved.clear()
+        for usage, _ in replied:
+            session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
 
     place = workspace_path(session, episode)
     try:
@@ -86,15 +84,17 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
             session.workspaces[episode.island] = Workspace(place, session.task.path)
         workspace = session.workspaces[episode.island]
         workspace.reset(parent_view(session, parent).files if parent else {})
-        agent_tools = tools(session, episode, workspace, parent)
+        agent_tools = tools(session, episode, workspace, parent, flush)
         model = _Flushing(metered(writer_of(session, episode), meter), flush)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
     except OSError as error:
+        flush()
         raise os_fault(error, place) from error
-    except Stopping:
+    except BaseException:
         flush()
         raise
     with session.store.transaction():
+        episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
     session.on_event(EpisodeDone(episode))
@@ -178,7 +178,6 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     before = max((score for score in known if score is not None), default=None)
     gained = is_progress(before, best, session.config.search.min_gain)
     with store.transaction():
-        episodes.check_held(store, episode.id, session.owner)
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
         if island != SEEDS:
@@ -199,12 +198,18 @@ def _count_gain(session: Session, best: float | None) -> None:
     gains.save(store, after)
 
 
-def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:
-    """The agent's tools that `agent.tools` asks for, bound to this episode."""
+def tools(
+    session: Session,
+    episode: Episode,
+    workspace: Workspace,
+    parent: Node | None,
+    flush: Callable[[], None],
+) -> list[Tool]:
+    """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     found = {
         EDITOR: partial(file_editor, workspace),
-        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode), start_as),
+        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
         KNOWLEDGE: partial(search_knowledge, partial(knowledge.search, operators=session.task.operators)),
     }
     return [found[name]() for name in session.config.agent.tools]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Protocol
 from passagent.agent.context import ParentView
 from passagent.agent.workspace import Workspace
 from passagent.config import Config
+from passagent.evaluator.known import environment_key
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
@@ -85,6 +87,11 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
+
+    @functools.cached_property
+    def environment(self) -> str:
+        """Machine and protocol of the evaluations."""
+        return environment_key(self.config.evaluator)
 
     @property
     def elapsed_s(self) -> float:

@@ -205,16 +205,24 @@ def add_message(
 
 
 def add_messages(
-    store: Store, episode: Episode, messages: list[tuple[dict[str, Any], dict[str, int] | None]]
+    store: Store,
+    episode: Episode,
+    messages: list[tuple[dict[str, Any], dict[str, int] | None]],
+    owner: str | None = None,
 ) -> None:
-    """Append messages that hold no secret (redaction.redacted), all or none; see add_message."""
+    """Append messages that hold no secret (redaction.redacted), all or none; see add_message.
+
+    With `owner` raises PassagentError if that one was taken for dead.
+    """
     with store.transaction():
         row = store.row(
-            "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task FROM steps "
-            "WHERE episode_id = :episode",
+            "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task, "
+            "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps WHERE episode_id = :episode",
             {"episode": episode.id, "task": TASK_SEQ},
         )
         assert row is not None
+        if owner is not None and row["owner"] != owner:
+            raise taken_over(episode.run_id)
         task, at, steps = row["task"], now(), []
         for seq, (message, usage) in enumerate(messages, (row["last"] or 0) + 1):
             is_task = seq == TASK_SEQ

@@ -25,6 +25,8 @@ _KEPT = 64
 """Texts of bases that are kept in memory."""
 _REMEMBERED = 1024
 """Digests that are kept in memory."""
+_SMALL = 512
+"""Bytes of a message for which a dictionary is not worth its time."""
 _ENOUGH = 0.6
 """A task message that takes more than this share of what its base takes becomes a base itself."""
 
@@ -51,7 +53,7 @@ class Messages:
         if digest in self._stored and (found := self._id_of(digest)) is not None:
             return found
         known = self._task_of_run.get(run_id) if is_task else None
-        base = known[0] if known else task_id
+        base = known[0] if known else task_id if len(text) > _SMALL else None
         packed = pack_text(text, self._text(base) if base is not None else b"")
         if known and len(packed) > _ENOUGH * known[1]:
             base, packed = None, pack_text(text)

@@ -58,7 +58,7 @@ _WORDS_1 = (
 
 def pack_text(text: bytes, dictionary: bytes = b"") -> bytes:
     """`text` compressed; of `dictionary`, which unpacking needs too, the last 32 kB are of use."""
-    packer = _packer(dictionary)
+    packer = _packer(len(dictionary) + len(text), dictionary)
     return packer.compress(text) + packer.flush()
 
 
@@ -87,7 +87,7 @@ def pack_result(result: dict[str, Any]) -> bytes:
     samples = np.concatenate(planes) if planes else np.zeros(0, "<u4")
     weights = samples.view(np.uint8).reshape(-1, 4).T.tobytes()  # all lowest bytes, then all second ones, ...
     # lowest bytes do not repeat, highest ones are all the same: there is nothing longer to look for than runs
-    packer = zlib.compressobj(LEVEL, strategy=zlib.Z_RLE)
+    packer = _packer(0, strategy=zlib.Z_RLE)
     return _HEAD.pack(_FORMAT, len(head)) + head + packer.compress(weights) + packer.flush()
 
 
@@ -114,7 +114,8 @@ def unpack_result(packed: bytes | str) -> dict[str, Any]:
     return result
 
 
-def _packer(dictionary: bytes) -> Any:
-    if dictionary:
-        return zlib.compressobj(LEVEL, zdict=dictionary)
-    return zlib.compressobj(LEVEL)
+def _packer(size: int, dictionary: bytes = b"", strategy: int = zlib.Z_DEFAULT_STRATEGY) -> Any:
+    """A compressor that looks back over `size` bytes: with more room than that, clearing it takes longest."""
+    bits = min(max((size + 262).bit_length(), 9), zlib.MAX_WBITS)
+    options = {"zdict": dictionary} if dictionary else {}
+    return zlib.compressobj(LEVEL, zlib.DEFLATED, bits, max(bits - 7, 3), strategy, **options)
