@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 from pathlib import Path
@@ -92,7 +91,7 @@ def test_a_run_makes_what_was_asked(store, task):
     found = nodes.of_run(store, run.id)
     assert len(found) == 14
     assert {node.state for node in found} == {"done"}
-    assert all(json.loads(node.diagnosis)["text"] for node in found)
+    assert all(node.diagnosed["text"] for node in found)
     assert all(node.note.startswith("Attempt ") for node in found)
     for row in store.rows("SELECT * FROM episodes"):
         assert (row["parent_id"] is None) or row["number"] > 3

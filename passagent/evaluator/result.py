@@ -152,6 +152,7 @@ class GraphResult(BaseModel):
     eager_ms: float | None = None
     compiled_ms: float | None = None
     eager_samples_ms: list[float] = Field(default_factory=list)
+    """To four digits, as are those of the other side."""
     compiled_samples_ms: list[float] = Field(default_factory=list)
     not_timed: str | None = None
     """Why a subgraph whose values agree was not timed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -62,7 +61,7 @@ def submitter(
             parent_as,
             best_as,
             files,
-            json.loads(node.diagnosis)["text"] if node.diagnosis else "",
+            found["text"] if (found := node.diagnosed) else "",
         )
         said = remark(session, episode, node)
         return f"{said}\n{told}" if said else told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from itertools import islice
 from typing import Protocol
@@ -103,9 +102,9 @@ def _view(known: Known, parent: Node) -> ParentView:
 
 def diagnosis_of(node: Node | None) -> Diagnosis:
     """The diagnosis stored with a node; of no node: the start."""
-    if node is None or node.diagnosis is None:
+    stored = node.diagnosed if node else None
+    if stored is None:
         return START
-    stored = json.loads(node.diagnosis)
     return Diagnosis(stored["label"], stored["text"])
 
 

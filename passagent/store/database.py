@@ -25,11 +25,11 @@ DATABASE = "passagent.db"
 _PRAGMAS = (
     "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
     "foreign_keys = ON",
-    "wal_autocheckpoint = 2000",  # pages (16 MB): a page that is written often is forced to disk once
+    "wal_autocheckpoint = 4000",  # pages (16 MB): a page that is written often is forced to disk once
     "cache_size = -16000",  # kB
 )
-_PAGE = 8192
-"""Bytes: an evaluation is some 3 kB, of which pages of 4 kB would hold one each."""
+_PAGE = 4096
+"""Bytes: of larger ones more is left empty, and every commit writes whole pages."""
 _STATEMENTS = 256
 """Compiled statements that are kept."""
 

@@ -43,8 +43,8 @@ def record_uses(store: Store, episode: Episode, hint_ids: list[str]) -> None:
             names,
         )
         store.execute(
-            "INSERT OR IGNORE INTO hint_uses (hint_id, run_id, episode_id, created_at) "
-            "SELECT value, :run, :episode, :at FROM json_each(:ids)",
+            "INSERT OR IGNORE INTO hint_uses (episode_id, place, hint_id, run_id) "
+            "SELECT :episode, key + 1, value, :run FROM json_each(:ids)",
             names,
         )
 
@@ -77,7 +77,9 @@ def mean_gains(store: Store) -> dict[str, tuple[int, float]]:
 
 def uses_of_episode(store: Store, episode_id: int) -> list[str]:
     """Ids of the hints that the episode's prompt shows."""
-    rows = store.rows("SELECT hint_id FROM hint_uses WHERE episode_id = :id ORDER BY id", {"id": episode_id})
+    rows = store.rows(
+        "SELECT hint_id FROM hint_uses WHERE episode_id = :id ORDER BY place", {"id": episode_id}
+    )
     return [row["hint_id"] for row in rows]
 
 

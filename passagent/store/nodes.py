@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from passagent.errors import UsageError
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
+from passagent.store.packing import pack_diagnosis, unpack_diagnosis
 from passagent.store.runs import SEEDS
 
 
@@ -37,8 +38,8 @@ class Node:
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
-    diagnosis: str | None
-    """JSON of the diagnosis."""
+    diagnosis: bytes | str | None
+    """As stored; `diagnosed` is what it says."""
     owner: str | None
     """The process that evaluates it."""
     heartbeat: float | None
@@ -54,7 +55,12 @@ class Node:
     behaviour: str | None
     """What it fuses, in how many kernels, in which language; None: it cannot be read."""
     sketch: bytes | None
-    """Of its tokens, to find what is nearly the same."""
+    """Of its lines, to find what is nearly the same."""
+
+    @property
+    def diagnosed(self) -> dict[str, Any] | None:
+        """The diagnosis as plain data; None: there is none."""
+        return None if self.diagnosis is None else unpack_diagnosis(self.diagnosis)
 
 
 UNTIMED = -1.0
@@ -147,7 +153,7 @@ def give_up(store: Store, node_id: int, owner: str) -> None:
 def finish(
     store: Store, node_id: int, evaluation_id: int, status: str, as_score: float | None, diagnosis: str | None
 ) -> Node:
-    """The node is done; its island's best and count follow in the same transaction."""
+    """The node is done, with a `diagnosis` as JSON; its island's best and count follow in the same transaction."""
     with store.transaction():
         store.execute(
             "UPDATE islands SET nodes = nodes + (state != 'done'), "
@@ -168,7 +174,7 @@ def finish(
                 "status": status,
                 "score": as_score,
                 "evaluation": evaluation_id,
-                "diagnosis": diagnosis,
+                "diagnosis": None if diagnosis is None else pack_diagnosis(diagnosis),
                 "at": now(),
                 "id": node_id,
             },
