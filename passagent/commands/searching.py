@@ -98,17 +98,28 @@ def resume(
     parts = parts or Parts()
     with Store.open(runs_dir, create=False) as store:
         found = runs.find_run(store, name)
-        if lift_pause(store, found, bool(settings), as_json):
+        before = stored_config(found)
+        config = _with(before, settings)
+        if lift_pause(store, found, config != before, as_json):
             return
-        config = stored_config(found)
-        if settings:
-            config = override(config, settings)
         task = stored_task(found)
         if parts.evaluator is None:
             check_device(config)
         model = parts.model or open_model(config.model)
         check_money(config, model)
         search_run(store, found, task, config, model, as_json, parts)
+
+
+FIXED = ("search.islands", "search.roles", "search.seed")
+"""Settings that a run keeps for its life: its tree is made of them."""
+
+
+def _with(config: Config, settings: dict[str, Any]) -> Config:
+    """A run's settings with others, for its next session. Raises UsageError for one that cannot change."""
+    for key in FIXED:
+        if key in settings:
+            raise UsageError(f"{key}: is fixed for a run's life; passagent fork starts a new one from a node")
+    return override(config, settings)
 
 
 def check_device(config: Config) -> None:

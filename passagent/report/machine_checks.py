@@ -66,8 +66,7 @@ def processes(store: Store, run: Run, config: Config) -> Finding:
         said += f"; what pid {', '.join(map(str, found.not_taken_over))} held is not taken over yet"
         return Finding("processes", "warn", said, "passagent resume RUN takes it over", shown)
     if left["nodes"] and not is_live and run.state == "finished":
-        said += f"; the run is finished with {left['nodes']} nodes that are not judged"
-        return Finding("processes", "warn", said, "passagent resume RUN", shown)
+        said += f"; the run ended within episodes: {left['nodes']} nodes are not judged"
     return Finding("processes", "ok", said, "", shown)
 
 

@@ -130,21 +130,23 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
     """
     store, island = session.store, episode.island
-    scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
-    best = max((score for score in scores if score is not None), default=None)
+    right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
+    best = max((node.as_score for node in right if node.as_score is not None), default=None)
+    # a program that was there before is no progress, whatever a second measurement of it says
+    new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
     own = nodes.best_before(store, session.run.id, island, episode.number)
     seed = nodes.best_before(store, session.run.id, SEEDS, episode.number)
     came = migrations.migrants(store, session.run.id, island, 1)
     begun = [parent] if parent and parent.status == "ok" else []
     known = [node.as_score for node in (own, seed, *came, *begun) if node and node.as_score is not None]
-    gained = is_progress(max(known, default=None), best, session.config.search.min_gain)
+    gained = is_progress(max(known, default=None), new, session.config.search.min_gain)
     with store.transaction():
         episodes.check_held(store, episode.id, session.owner)
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
         if island != SEEDS:
-            _count_gain(session, best)
+            _count_gain(session, new)
         if gained and session.distiller is not None and island != SEEDS:
             hints.want_distilled(store, done)
     return done

@@ -389,6 +389,12 @@ def _fork(db: Database) -> None:
     db.execute("ALTER TABLE runs ADD COLUMN forked_node INTEGER")
 
 
+@migrations(name="0008_no_heartbeats")
+def _no_heartbeats(db: Database) -> None:
+    db.execute("ALTER TABLE runs DROP COLUMN heartbeat")
+    db.execute("ALTER TABLE nodes DROP COLUMN heartbeat")
+
+
 def migrate(db: Database, path: Path) -> None:
     """Apply what is missing. Raises UsageError for a database of a newer passagent."""
     known = {migration.name for migration in migrations.pending(db)}
