@@ -280,6 +280,11 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     more = {"search.iters": made(runs_dir)["episodes"] + 1}
     searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
     assert json.loads(capsys.readouterr().out)["state"] == "finished"
+    more |= {"search.iters": more["search.iters"] + 2, "search.policy": "greedy"}
+    searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
+    assert 'search.policy "evolutionary", now "greedy"' in capsys.readouterr().err
+    code, _, err = call("resume", "last", "--set", "search.islands=7", "--runs-dir", runs_dir)
+    assert code == 2 and "search.islands: is fixed for a run's life" in one_line(err)
 
 
 def test_tail_follows_another_process(call, start, tmp_path):

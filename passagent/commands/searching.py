@@ -20,6 +20,7 @@ from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
 from passagent.report.summary import run_data, run_text, runs_dir_flag
+from passagent.report.text import counted
 from passagent.search.controller import Outcome, search
 from passagent.search.events import Trouble
 from passagent.search.runlog import run_log
@@ -139,8 +140,9 @@ def search_run(
     with run_log(store.runs_dir / run.id) as log_path:
         stream = sys.stderr if as_json else sys.stdout
         print(
-            f"run {run.id}: {task.name} ({len(task.subgraphs)} graphs), {config.model.label}, "
-            f"{config.evaluator.device}, {run.islands} islands, {config.search.iters} episodes, "
+            f"run {run.id}: {task.name} ({counted(len(task.subgraphs), 'graph')}), {config.model.label}, "
+            f"{config.evaluator.device}, {counted(run.islands, 'island')}, "
+            f"{counted(config.search.iters, 'episode')}, "
             f"seed {run.seed}; log: {log_path}",
             file=stream,
             flush=True,

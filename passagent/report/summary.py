@@ -92,7 +92,11 @@ def score_data(
     """
     found = again.get(node.id)
     if found is not None:
-        shown = {"as_score": found["value"], "as_low": found["low"], "as_high": found["high"]}
+        shown: dict[str, float | None] = {
+            "as_score": found["value"],
+            "as_low": found["low"],
+            "as_high": found["high"],
+        }
     else:
         one = evaluation if node.as_score is not None else None
         shown = {
