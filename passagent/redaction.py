@@ -26,11 +26,13 @@ _SHAPES = (
             re.I,
         ),
         rf"\1\2{REDACTED}",
+        ("authorization", "api-key", "api_key"),
     ),
-    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{12,}", re.I), rf"\1{REDACTED}"),
-    (re.compile(r"\bsk-[\w-]{16,}"), REDACTED),
-    (re.compile(r"(\w://[^\s/:@\"']*:)[^\s/@\"']+@"), rf"\1{REDACTED}@"),
+    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{12,}", re.I), rf"\1{REDACTED}", ("bearer",)),
+    (re.compile(r"\bsk-[\w-]{16,}"), REDACTED, ("sk-",)),
+    (re.compile(r"(\w://[^\s/:@\"']*:)[^\s/@\"']+@"), rf"\1{REDACTED}@", ("://",)),
 )
+"""A shape, what takes its place, and words (in lower case) one of which is in every text that has it."""
 
 
 def secrets() -> dict[str, str]:
@@ -46,22 +48,56 @@ def secrets() -> dict[str, str]:
     }
 
 
+class _Written:
+    """The environment's secrets as they may be written, with what takes their place; kept up to date."""
+
+    def __init__(self) -> None:
+        self._environment: dict[bytes, bytes] | None = None
+        self._written: list[tuple[str, str]] = []
+
+    def get(self) -> list[tuple[str, str]]:
+        """What to replace by what. Found anew when any environment variable has changed."""
+        # os.environ decodes each variable at every look; what it holds can be compared as a whole
+        environment: dict[bytes, bytes] = vars(os.environ)["_data"]
+        if environment != self._environment:
+            self._environment = dict(environment)
+            self._written = [
+                (written, f"<{name}>")
+                for value, name in secrets().items()
+                for written in {value, json.dumps(value)[1:-1]}
+            ]
+        return self._written
+
+
+_written = _Written()
+
+
 def redact(text: str) -> str:
     """`text` with the name in angle brackets in the place of every secret, also as it stands inside JSON."""
-    for value, name in secrets().items():
-        for written in {value, json.dumps(value)[1:-1]}:
-            text = text.replace(written, f"<{name}>")
-    for shape, replacement in _SHAPES:
-        text = shape.sub(replacement, text)
-    return text
+    return _redact(text, _written.get())
 
 
 def redacted(value: Any) -> Any:
     """`value` (plain data) with every text in it redacted."""
+    return _redacted(value, _written.get())
+
+
+def _redact(text: str, written: list[tuple[str, str]]) -> str:
+    for value, name in written:
+        if value in text:
+            text = text.replace(value, name)
+    lower = text.lower()
+    for shape, replacement, marks in _SHAPES:
+        if any(mark in lower for mark in marks):  # looking for a word is much cheaper than for a shape
+            text = shape.sub(replacement, text)
+    return text
+
+
+def _redacted(value: Any, written: list[tuple[str, str]]) -> Any:
     if isinstance(value, str):
-        return redact(value)
+        return _redact(value, written)
     if isinstance(value, dict):
-        return {key: redacted(item) for key, item in value.items()}
+        return {key: _redacted(item, written) for key, item in value.items()}
     if isinstance(value, list):
-        return [redacted(item) for item in value]
+        return [_redacted(item, written) for item in value]
     return value

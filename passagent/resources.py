@@ -24,6 +24,11 @@ def roots() -> list[Path]:
     return found
 
 
+def exists(relative: str) -> bool:
+    """Whether there is a file `relative`."""
+    return any((root / relative).is_file() for root in roots())
+
+
 def find(relative: str) -> Path:
     """The file `relative` (such as `prompts/system.j2`). Raises UsageError if there is none."""
     for root in roots():

@@ -148,3 +148,27 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "normalize": (lambda x: x / x.norm(p=2, dim=-1, keepdim=True) * 4.0, [r(5, 33)]),
     "amax": (lambda x: (x * 2).amax(-1) + x.sum(-1), [r(6, 40)]),
 }
+
+BLOCKS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "layer_norm_transposed": (
+        lambda x, w, b: F.layer_norm(F.gelu(x).flatten(2).transpose(1, 2), (40,), w, b, 1e-5),
+        [r(2, 40, 7, 9), r(40), r(40, seed=1)],
+    ),
+    "tall": (lambda x: F.layer_norm(x.transpose(1, 2), (1100,)) * 2.0, [r(2, 1100, 17)]),
+    "mean_outer": (lambda x: x.mean(1) * 2.0, [r(3, 37, 50)]),
+    "softmax_outer": (lambda x: F.softmax(x * 2.0, 1), [r(3, 37, 50)]),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 4, w, b) + 1.0, [r(2, 8, 7, 9), r(8), r(8, seed=1)]),
+    "group_norm_long": (lambda x, w: F.group_norm(x, 1, w) + 1.0, [r(1, 20, 30, 31), r(20)]),
+    "cat_layer_norm": (
+        lambda a, b, w, v: F.layer_norm(torch.cat([a, b], -1).view(1, -1, 24), (24,), w, v, 1e-5),
+        [r(1, 4, 4, 12), r(1, 4, 4, 12, seed=1), r(24), r(24, seed=1)],
+    ),
+    "long": (lambda x: F.softmax(x * 2.0, -1), [r(3, 17000)]),
+    "transpose": (
+        lambda x, y: (x.transpose(1, 2) + y).contiguous(),
+        [r(3, 40, 70), r(3, 70, 40)],
+    ),
+    "sum_pool": (lambda x: F.adaptive_avg_pool2d(x.sum(1), 1), [r(2, 3, 8, 5, 5)]),
+    "mean_of_rows": (lambda x: F.softmax(x, -1).mean(1), [r(4, 30, 50)]),
+}
+"""For the forms of blocks that CUDA kernels have."""

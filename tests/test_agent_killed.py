@@ -95,8 +95,10 @@ def test_killed_after_every_step(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     start(tmp_path / "whole.txt", "run", task, whole, die=False)
     expected = episode_of(whole)
-    # five replies, four results and two evaluations of their own; the first two messages come together
-    steps = len(expected.messages) - 1 + len(expected.nodes)
+    replies = [turn.message for turn in expected.messages if turn.message["role"] == "assistant"]
+    # the first two messages, each reply, the results of each reply's calls, each evaluation
+    steps = 1 + len(replies) + sum(bool(reply["tool_calls"]) for reply in replies) + len(expected.nodes)
+    assert steps == 12
 
     notes, deaths = tmp_path / "killed.txt", 0
     code = start(notes, "run", task, killed, die=True)

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 import torch
 import torch.nn.functional as F
-from expert_cases import CASES, captured, check, r, rewritten, write
+from expert_cases import BLOCKS, CASES, captured, check, r, rewritten, write
 
 from passagent.evaluator.guards.static import inspect
 from passagent.evaluator.result import Candidate
@@ -178,11 +178,14 @@ def test_triton_kernels_in_the_interpreter():
         "masked_mean",
         "window",
         "cat_norm",
+        *BLOCKS,
     ]
     program = textwrap.dedent(f"""
-        from expert_cases import CASES, captured, check, write
+        from passagent.evaluator.rounding import round_as_hardware_does
+        round_as_hardware_does()
+        from expert_cases import BLOCKS, CASES, captured, check, write
         for name in {names!r}:
-            function, inputs = CASES[name]
+            function, inputs = (CASES | BLOCKS)[name]
             graph = captured(function, inputs)
             authored = write([graph], target="cuda")
             assert "@triton.jit" in "".join(authored.files.values()), name

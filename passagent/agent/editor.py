@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import json
 from typing import Any
 
+from passagent.agent.source import parsed
 from passagent.agent.workspace import ToolError, Workspace
 
 MAX_VIEW = 30_000
@@ -139,15 +139,13 @@ def _written(path: str, text: str, line: int | None = None) -> str:
 
 
 def _problem(path: str, text: str) -> str:
+    if path.endswith(".py"):
+        problem = parsed(text).problem
+        return f" But {problem}." if problem else ""
     try:
-        if path.endswith(".py"):
-            ast.parse(text)
-        else:
-            names = json.loads(text)
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                return ' But it must be a JSON list of pass names, such as ["FusedAddRelu"].'
-    except SyntaxError as error:
-        return f" But it does not parse: line {error.lineno}: {error.msg}."
-    except (ValueError, RecursionError, MemoryError) as error:
+        names = json.loads(text)
+    except (ValueError, RecursionError) as error:
         return f" But it cannot be read: {error}."
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ' But it must be a JSON list of pass names, such as ["FusedAddRelu"].'
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import takewhile
 
 from passagent.agent.editor import RESTORED, WRITTEN
@@ -75,7 +75,7 @@ async def run_episode(
     calls are run. Raises what the model and `submit` raise, such as InfrastructureError or a used-up budget.
     """
     by_name, specs = {tool.spec.name: tool for tool in tools}, [tool.spec for tool in tools]
-    overhead = tokens(json.dumps([asdict(spec) for spec in specs]))
+    overhead = tokens(json.dumps([vars(spec) for spec in specs]))
     budget = limits.context_tokens
 
     def add(message: Message, usage: Usage | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -32,9 +33,13 @@ _VECTORS = {
 }
 
 
-def figures(target: str, device_name: str, machine: Machine | None = None) -> list[str]:
-    """The device's name, then a line for each figure: measured (of `machine`), nominal, or unknown."""
-    return [device_name, *(_gpu(device_name) if target == "cuda" else _cpu()), *_measured(machine)]
+@functools.lru_cache(maxsize=16)
+def figures(target: str, device_name: str, machine: Machine | None = None) -> tuple[str, ...]:
+    """The device's name, then a line for each figure: measured (of `machine`), nominal, or unknown.
+
+    Read once a process.
+    """
+    return (device_name, *(_gpu(device_name) if target == "cuda" else _cpu()), *_measured(machine))
 
 
 def _gpu(device_name: str) -> list[str]:

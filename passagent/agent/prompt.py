@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import ast
+import functools
 import hashlib
 import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from passagent import resources
 from passagent.agent.context import EpisodeContext
 from passagent.agent.hardware import figures
+from passagent.agent.source import parsed
 from passagent.agent.taskview import view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.tools import SPECS
@@ -29,14 +30,9 @@ def compose(context: EpisodeContext) -> list[Message]:
     `Episode seed: `. Each part keeps to its budget (`agent.context_budget`) and says what it leaves out.
     Raises UsageError for a role without a prompt.
     """
-    if context.role not in roles():
+    environment = _environment(tuple(resources.roots()))
+    if not resources.exists(f"prompts/roles/{context.role}.j2"):
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
-    environment = Environment(
-        loader=FunctionLoader(_template),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     budget, parent = context.limits.context_budget, context.parent
     newest = fit(context.attempts[::-1], lambda attempt: short_note(attempt.note) + " " * 40, budget.attempts)
     hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, budget.hints)]
@@ -60,9 +56,8 @@ def compose(context: EpisodeContext) -> list[Message]:
         "short_note": short_note,
     }
     system = environment.get_template("system.j2").render(values).strip()
-    tools = [asdict(SPECS[name]) for name in context.limits.tools]
     return [
-        {"role": "system", "content": system, "tools": tools},
+        {"role": "system", "content": system, "tools": [_TOOLS[name] for name in context.limits.tools]},
         {"role": "user", "content": environment.get_template("task.j2").render(values).strip()},
     ]
 
@@ -82,10 +77,10 @@ def note_of(files: dict[str, str]) -> str:
     """A candidate's note: the first line of its first listed pass's docstring; empty where there is none."""
     try:
         names = json.loads(files.get(MANIFEST, "[]"))
-        tree = ast.parse(files.get(f"{names[0]}.py", ""))
-    except (ValueError, SyntaxError, IndexError, KeyError, TypeError, RecursionError, MemoryError):
+        text = files.get(f"{names[0]}.py", "")
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError):
         return ""
-    return (ast.get_docstring(tree) or "").strip().partition("\n")[0]
+    return parsed(text).docstring.strip().partition("\n")[0]
 
 
 def short_note(note: str, limit: int = 140) -> str:
@@ -103,5 +98,15 @@ def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
     return dict(sorted(shown.items()))
 
 
-def _template(name: str) -> str:
-    return resources.find(f"prompts/{name}").read_text(encoding="utf-8")
+_TOOLS = {name: asdict(spec) for name, spec in SPECS.items()}
+
+
+@functools.lru_cache(maxsize=4)
+def _environment(roots: tuple[Path, ...]) -> Environment:
+    """The templates under `roots`, each compiled once and again when its file has changed."""
+    return Environment(
+        loader=FileSystemLoader([root / "prompts" for root in roots]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

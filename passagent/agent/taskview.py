@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import textwrap
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from passagent.agent.tokens import cut_end, fit, tokens
 from passagent.tasks import Subgraph, Task
@@ -52,8 +54,26 @@ class TaskView:
     more_rows: int
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A task that is equal to another one by its files' contents."""
+
+    path: Path
+    key: str
+    task: Task = field(compare=False)
+
+
 def view_task(task: Task, budget: int) -> TaskView:
-    """The graphs of a task, grouped; at most `budget` tokens of them, two thirds of these for the sources."""
+    """The graphs of a task, grouped; at most `budget` tokens of them, two thirds of these for the sources.
+
+    Made once a process for each task and budget.
+    """
+    return _view(_Known(task.path, task.key, task), budget)
+
+
+@functools.lru_cache(maxsize=16)
+def _view(known: _Known, budget: int) -> TaskView:
+    task = known.task
     by_source: dict[str, list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         by_source[forward_source(graph.source)].append(graph)
@@ -74,6 +94,7 @@ def view_task(task: Task, budget: int) -> TaskView:
     return TaskView(variants[:shown], len(variants) - shown, rows[:shown_rows], len(rows) - shown_rows)
 
 
+@functools.lru_cache(maxsize=64)
 def forward_source(source: str) -> str:
     """`forward` of a model.py, dedented, without the lines that only release temporaries."""
     lines = source.splitlines()

@@ -131,11 +131,11 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
                 "nothing to evaluate yet: there is no .py file; create your pass with file_editor"
             )
         text = await submit(files, call_id)
-        keep(text)
+        keep(text, files)
         return f"{_standing(scores)}\n{text}"
 
-    def keep(text: str) -> None:
-        workspace.keep()
+    def keep(text: str, files: dict[str, str] | None = None) -> None:
+        workspace.keep(files)
         scores.append(read_as(text) if read_status(text) == "ok" else None)
 
     def replay(arguments: dict[str, Any], result: str) -> None:

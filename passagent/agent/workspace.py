@@ -15,6 +15,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path, PurePosixPath
 
 from passagent.errors import PassagentError
@@ -29,6 +30,7 @@ _ANSWERS = "pass_dir"
 """Directories in a task that hold answers; also a prefix that a model may put before its own paths."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MODULE, _PACKAGE = re.compile(r"[A-Za-z_]\w*\.py", re.A), re.compile(r"[A-Za-z_]\w*", re.A)
 
 
@@ -54,25 +56,39 @@ class Workspace:
 
     def reset(self, files: dict[str, str]) -> None:
         """Make `files` (name to text) the whole content and version 0; the undo history starts anew."""
-        shutil.rmtree(self.path)
-        self.path.mkdir()
+        with os.scandir(self.path) as entries:
+            found = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+        if all(found.values()):
+            for name in found.keys() - files.keys():
+                os.unlink(self.path / name)
+        else:
+            shutil.rmtree(self.path)
+            self.path.mkdir()
         for name, text in files.items():
             self._replace(_parts(name), text.encode())
         self._history, self.versions = {}, [dict(files)]
 
     def files(self) -> dict[str, str]:
         """The candidate: every `.py` and `.json` file, relative name to text. Raises ToolError."""
-        names, folders = [], [""]
+        found = {}
+        for folder, at, names in self._walk():
+            for name in names:
+                found[folder + name] = _read_at(at, name, folder + name, may_be_linked=False)
+        return dict(sorted(found.items()))
+
+    def _walk(self) -> Iterator[tuple[str, int, list[str]]]:
+        """Each directory's name, a descriptor of it, and the files of a candidate in it."""
+        folders = [""]
         while folders:
-            folder = folders.pop()
-            with self._directory(_parts(folder)) as at, os.scandir(at) as entries:
-                for entry in entries:
-                    name = f"{folder}{entry.name}"
-                    if entry.is_dir(follow_symlinks=False):
-                        folders += [f"{name}/"] if entry.name != "__pycache__" else []
-                    elif entry.name.endswith((".py", ".json")):
-                        names.append(name)
-        return {name: self.read(name) for name in sorted(names)}
+            folder, names = folders.pop(), []
+            with self._directory(_parts(folder)) as at:
+                with os.scandir(at) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            folders += [f"{folder}{entry.name}/"] if entry.name != "__pycache__" else []
+                        elif entry.name.endswith((".py", ".json")):
+                            names.append(entry.name)
+                yield folder, at, names
 
     def read(self, name: str) -> str:
         """Text of a file of the candidate or, under `task/`, of the task. Raises ToolError."""
@@ -83,11 +99,7 @@ class Workspace:
         if is_task and PurePosixPath(parts[-1]).suffix not in _TASK_SUFFIXES:
             raise ToolError(f"{name}: no such file in the task; view '{TASK}' to list it")
         with self._directory(parts[:-1]) as at:
-            try:
-                descriptor = os.open(parts[-1], _READ, dir_fd=at)
-            except OSError as error:
-                raise _explained(name, error) from error
-            return _text(descriptor, name, may_be_linked=is_task)
+            return _read_at(at, parts[-1], name, may_be_linked=is_task)
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the candidate, remembering what it was for `undo`. Raises ToolError."""
@@ -95,10 +107,13 @@ class Workspace:
         data = text.encode("utf-8", "replace")
         if len(data) > MAX_BYTES:
             raise ToolError(f"{name}: {len(data)} bytes; a file may hold {MAX_BYTES}")
-        before = self.read(name) if self.exists(name) else None
-        if before is None:
+        try:
+            before = self.read(name)
+        except _Missing:
+            before = None
             self._check_new("/".join(parts))
-        self._replace(parts, data)
+        if before is None or data != before.encode():
+            self._replace(parts, data)
         self._history.setdefault("/".join(parts), []).append(before)
 
     def undo(self, name: str) -> str | None:
@@ -114,9 +129,9 @@ class Workspace:
             self._replace(parts, before.encode())
         return before
 
-    def keep(self) -> int:
-        """Remember the files as they are now; the number that `restore` takes."""
-        self.versions.append(self.files())
+    def keep(self, files: dict[str, str] | None = None) -> int:
+        """Remember the files as they are now (`files`, where they were just read); what `restore` takes."""
+        self.versions.append(self.files() if files is None else files)
         return len(self.versions) - 1
 
     def restore(self, number: int) -> list[str]:
@@ -201,7 +216,7 @@ class Workspace:
 
     def _check_new(self, name: str) -> None:
         """Raise ToolError if a further file `name` cannot be had."""
-        known = self.files()
+        known = [folder + file for folder, _, names in self._walk() for file in names]
         if len(known) >= MAX_FILES:
             raise ToolError(f"{name}: the directory holds {len(known)} files; more are not allowed")
         twin = next((other for other in known if other.casefold() == name.casefold()), None)
@@ -209,17 +224,30 @@ class Workspace:
             raise ToolError(f"{name}: differs from {twin} only by upper and lower case; take another name")
 
     def _replace(self, parts: tuple[str, ...], data: bytes) -> None:
-        """Write a file whole: beside it and renamed, so that nothing that a name points to is written to."""
-        name, temporary = "/".join(parts), ".new"
+        """Write a file whole: over itself if it is a file of ours alone, else as a new one in its place.
+
+        So nothing that a name points to is written to. A new file costs a hundred times as much.
+        """
+        name = "/".join(parts)
         with self._directory(parts[:-1], create=True) as at:
+            try:
+                made = os.open(parts[-1], _WRITE, dir_fd=at)
+            except OSError:
+                made = None
+            if made is not None:
+                with open(made, "wb", buffering=0) as file:
+                    status = os.fstat(made)
+                    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                        _write(file, data)
+                        file.truncate(len(data))
+                        return
+            temporary = ".new"
             try:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=at)
-                made = os.open(
-                    temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=at
-                )
-                with os.fdopen(made, "wb") as file:
-                    file.write(data)
+                made = os.open(temporary, _WRITE | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=at)
+                with open(made, "wb", buffering=0) as file:
+                    _write(file, data)
                 os.replace(temporary, parts[-1], src_dir_fd=at, dst_dir_fd=at)
             except IsADirectoryError as error:
                 raise _explained(name, error) from error
@@ -273,6 +301,21 @@ def _explained(name: str, error: OSError) -> ToolError:
     return ToolError(f"{name}: {'is a link' if error.errno == errno.ELOOP else error.strerror}")
 
 
+def _read_at(at: int, file: str, name: str, may_be_linked: bool) -> str:
+    """The text of `file` in the directory `at`. Raises ToolError."""
+    try:
+        descriptor = os.open(file, _READ, dir_fd=at)
+    except OSError as error:
+        raise _explained(name, error) from error
+    return _text(descriptor, name, may_be_linked)
+
+
+def _write(file: RawIOBase, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
 def _text(descriptor: int, name: str, may_be_linked: bool) -> str:
     """The text behind a descriptor, which is closed. Raises ToolError."""
     try:
@@ -283,8 +326,9 @@ def _text(descriptor: int, name: str, may_be_linked: bool) -> str:
             raise ToolError(f"{name}: is a hard link")
         if status.st_size > MAX_BYTES:
             raise ToolError(f"{name}: {status.st_size} bytes, over the limit of {MAX_BYTES}")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_BYTES)
+        data = bytearray()
+        while part := os.read(descriptor, MAX_BYTES - len(data)):
+            data += part
         if b"\0" in data:
             raise ToolError(f"{name}: not UTF-8 text")
         return data.decode("utf-8")

@@ -1,7 +1,7 @@
-"""Triton's interpreter, made to round as the hardware does.
+"""Triton's interpreter, made to compute as the hardware does.
 
-The interpreter cuts float32 off to bfloat16 where a GPU rounds to nearest even; a correct pass would be
-judged wrong on the CPU for it. Seen in triton 3.6 and 3.9.
+The interpreter cuts float32 off to bfloat16 where a GPU rounds to nearest even, and knows no libdevice; a
+correct pass would be judged wrong on the CPU for it. Seen in triton 3.6 and 3.9.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def round_as_hardware_does() -> None:
@@ -24,6 +25,31 @@ def round_as_hardware_does() -> None:
         return original(data, source, target, rounding_mode)
 
     interpreter._convert_float = convert
+    _give_libdevice()
+
+
+_LIBDEVICE = ("exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan", "sin", "cos", "erf")
+_LIBDEVICE += ("pow", "rsqrt", "sqrt")
+
+
+def _give_libdevice() -> None:
+    """Functions of libdevice of one or two float32 or float64 blocks, by torch's of that name."""
+    from triton.language.extra import libdevice
+
+    for name in _LIBDEVICE:
+        setattr(libdevice, name, _by_torch(name))
+
+
+def _by_torch(name: str) -> Any:
+    def function(*args: Any) -> Any:
+        import triton.language as tl
+        from triton.runtime.interpreter import TensorHandle
+
+        given = [torch.from_numpy(np.array(a.handle.data)) for a in args]
+        data = getattr(torch, name)(*given).numpy()
+        return tl.tensor(TensorHandle(data, args[0].handle.dtype), args[0].type)
+
+    return function
 
 
 def to_bfloat16_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

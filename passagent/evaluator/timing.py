@@ -42,10 +42,16 @@ COLDER = 3
 """The same of the first turn on a core."""
 _LONG_CALL_S = 0.001
 """From here on caches do not matter, and a turn is one call."""
-SERIES = 8
-"""Groups that are asked for at once, at most."""
+SERIES = 16
+"""Groups that are asked for at once, at most: what is done between two series is time without samples."""
+FEWEST = 3
+"""The same, at least."""
+KEPT = 2
+"""Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
 _BLOCK_S = 0.05
 """What a side's calls of a block or group may take, s."""
+_REFRESH_S = 0.0001
+"""What giving the inputs new values takes beside a call, about, s."""
 _PROBE_CALLS = 3
 _VERIFIED = 0.3
 """Share of the candidate's blocks of which one call's outputs are compared."""
@@ -64,8 +70,8 @@ _RESAMPLES = 400
 _DEVICE_CALLS = 20
 CONFIDENCE = 0.95
 BETWEEN_WORKERS = 0.006
-"""Standard deviation of the log ratio of eager to itself in two workers: the larger part of the 0.76% that
-benchmarks/evaluator_repeatability.py saw on an H200."""
+"""Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs and the calls' own noise
+gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
 
 
 class Side(Protocol):
@@ -205,16 +211,20 @@ def _groups(
     per_call_s: float,
     config: EvaluatorConfig,
 ) -> Timing:
-    timing, deadline = None, 0.0
+    # Young processes are slower at first: where calls are short, the first series is for warming up.
+    timing = Timing() if per_call_s >= _LONG_CALL_S else None
+    deadline = time.monotonic() + config.budget_s
+    most = _groups_in(config.budget_s / 2, per_call_s)
     cores: list[int] = []
     while True:
         groups: list[dict[str, Any]] = []
-        for _ in range(SERIES - secrets.randbelow(SERIES // 2)):
+        count = most - secrets.randbelow(most // 2)
+        verified = secrets.SystemRandom().sample(range(count), KEPT)
+        for number in range(count):
             if not cores:
                 cores = sorted(os.sched_getaffinity(0))
                 secrets.SystemRandom().shuffle(cores)
-            # Of as many groups as the outputs' arena has room for, one call is verified.
-            group = _group(draw, reference, per_call_s, is_verified=len(groups) % 3 == 0)
+            group = _group(draw, reference, per_call_s, is_verified=number in verified)
             groups.append(group | {"core": cores.pop()})
         answer = _in_turn(candidate, baseline, reference, groups, timing or Timing(), config)
         checked = [group for group in groups if group["keep"] is not None]
@@ -223,20 +233,31 @@ def _groups(
             verify(group["set"], group["turns"][place][position], kept)
         if secrets.randbelow(2):
             surprise()
-        if timing is None:  # young processes are slower at first: that series was for warming up
+        if timing is None:
             timing, deadline = Timing(), time.monotonic() + config.budget_s
         elif _enough(timing, deadline, config):
             return timing
 
 
-def _group(draw: Draw, reference: Reference, per_call_s: float, is_verified: bool) -> dict[str, Any]:
-    """The calls of either side on one core: the windows of its turns, and how many go unmeasured."""
+def _groups_in(seconds: float, per_call_s: float) -> int:
+    """How many groups of both sides' calls fit into a time, FEWEST to SERIES."""
+    lengths, _ = _turns(per_call_s)
+    group_s = 2 * sum(lengths) * (per_call_s + _REFRESH_S)
+    return max(FEWEST, min(SERIES, int(seconds / group_s)))
+
+
+def _turns(per_call_s: float) -> tuple[list[int], list[int]]:
+    """Of a side's turns on one core the calls, and how many of them go unmeasured."""
     if per_call_s < _LONG_CALL_S:
         skips = [COLDER] + [COLD] * (TURNS - 1)
-        lengths = [skip + MEASURED for skip in skips]
-    else:
-        lengths = [1] * max(2, min(TURNS, 2 * round(_BLOCK_S / per_call_s / 2)))
-        skips = [0] * len(lengths)
+        return [skip + MEASURED for skip in skips], skips
+    count = max(2, min(TURNS, 2 * round(_BLOCK_S / per_call_s / 2)))
+    return [1] * count, [0] * count
+
+
+def _group(draw: Draw, reference: Reference, per_call_s: float, is_verified: bool) -> dict[str, Any]:
+    """The calls of either side on one core: the windows of its turns, and how many go unmeasured."""
+    lengths, skips = _turns(per_call_s)
     keep = None
     if is_verified:
         place = secrets.randbelow(len(lengths))

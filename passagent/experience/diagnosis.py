@@ -7,6 +7,7 @@ limiter is a reading of shares, not a proof; the text gives the numbers behind i
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ class Diagnosis:
     text: str
     """A paragraph for the author."""
     graphs: tuple[GraphDiagnosis, ...] = ()
+
+    def as_json(self) -> str:
+        """As it is stored with a node."""
+        return json.dumps(vars(self) | {"graphs": [vars(graph) for graph in self.graphs]})
 
 
 START = Diagnosis("start", "No candidate has been evaluated yet.")

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from passagent import resources
 from passagent.errors import UsageError, nearest
@@ -36,13 +38,34 @@ class Passage:
     score: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Library:
+    """The documents and what search needs of their sections."""
+
+    documents: dict[str, str]
+    passages: list[Passage]
+    bags: list[Counter[str]]
+    """The words of each passage."""
+    sizes: list[int]
+    holders: Counter[str]
+    """In how many passages a word occurs."""
+
+
 def documents() -> dict[str, str]:
-    """Relative path to text of every document."""
+    """Relative path to text of every document, read once a process."""
+    return _library(tuple(resources.roots())).documents
+
+
+@functools.lru_cache(maxsize=4)
+def _library(roots: tuple[Path, ...]) -> _Library:
     found = {}
     for name, path in resources.glob(ROOT + "**/*"):
         if path.suffix in SUFFIXES:
             found[name.removeprefix(ROOT)] = path.read_text(encoding="utf-8")
-    return found
+    passages = [section for path, text in found.items() if path != INDEX for section in _sections(path, text)]
+    bags = [Counter(_words(p.text) + TITLE_WEIGHT * _words(f"{p.heading} {p.path}")) for p in passages]
+    holders = Counter(word for bag in bags for word in bag)
+    return _Library(found, passages, bags, [bag.total() for bag in bags], holders)
 
 
 def read(path: str = INDEX) -> str:
@@ -56,27 +79,30 @@ def read(path: str = INDEX) -> str:
 
 def search(query: str, operators: Iterable[str] = (), limit: int = 5) -> list[Passage]:
     """The sections that answer `query` best (BM25), those that name the task's `operators` ahead."""
-    passages = [
-        section for path, text in documents().items() if path != INDEX for section in _sections(path, text)
-    ]
-    bags = [Counter(_words(p.text) + TITLE_WEIGHT * _words(f"{p.heading} {p.path}")) for p in passages]
+    return list(_ranked(tuple(resources.roots()), query, tuple(operators))[:limit])
+
+
+@functools.lru_cache(maxsize=256)
+def _ranked(roots: tuple[Path, ...], query: str, operators: tuple[str, ...]) -> list[Passage]:
+    library = _library(roots)
     weights = dict.fromkeys(_words(" ".join(operators)), OPERATOR_WEIGHT)
     weights.update(dict.fromkeys(_words(query), 1.0))
     asked = set(_words(query))
-    mean = sum(bag.total() for bag in bags) / max(len(bags), 1)
+    count = len(library.passages)
+    mean = sum(library.sizes) / max(count, 1)
     scored = []
-    for passage, bag in zip(passages, bags, strict=True):
+    for passage, bag, size in zip(library.passages, library.bags, library.sizes, strict=True):
         if asked and not asked & bag.keys():
             continue
         score = 0.0
         for word, weight in weights.items():
-            holders = sum(word in other for other in bags)
-            rarity = math.log(1 + (len(bags) - holders + 0.5) / (holders + 0.5))
-            norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * bag.total() / mean)
+            holders = library.holders[word]
+            rarity = math.log(1 + (count - holders + 0.5) / (holders + 0.5))
+            norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * size / mean)
             score += weight * rarity * bag[word] * (SATURATION + 1) / (bag[word] + norm)
         if score > 0:
             scored.append(Passage(passage.path, passage.heading, passage.text, score))
-    return sorted(scored, key=lambda p: (-p.score, p.path, p.heading))[:limit]
+    return sorted(scored, key=lambda p: (-p.score, p.path, p.heading))
 
 
 def _sections(path: str, text: str) -> list[Passage]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 
+from passagent.agent.source import nodes_of, tree_of
 from passagent.evaluator.result import MANIFEST
 
 _LANGUAGES = {"jit": "triton", "cuda_kernel": "cuda", "cpp_kernel": "c++"}
@@ -19,7 +20,7 @@ _LANGUAGES = {"jit": "triton", "cuda_kernel": "cuda", "cpp_kernel": "c++"}
 def behaviour_of(files: Mapping[str, str]) -> str | None:
     """Such as `3f9a0c52b1d4 1 triton`; None for a candidate that cannot be parsed."""
     try:
-        trees = {name: ast.parse(text) for name, text in files.items() if name.endswith(".py")}
+        trees = {name: tree_of(text) for name, text in files.items() if name.endswith(".py")}
         passes = [f"{name}.py" for name in json.loads(files.get(MANIFEST, "[]"))]
         regions = sorted(" ".join(region(trees[name])) for name in passes if name in trees)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
@@ -58,7 +59,7 @@ def _is_number(node: ast.AST) -> bool:
 
 def _kernels(tree: ast.Module) -> Iterator[str]:
     """The language of each kernel that the module defines."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
                 # @triton.jit, also with arguments

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from functools import partial
 
 from passagent.agent import validator
@@ -99,6 +98,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     store, task = session.store, session.task
     environment = environment_key(session.config.evaluator)
     found = _recall(session, node, candidate, environment) if session.config.search.reuse else None
+    await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
     if found:
         evaluation = found.evaluation
         node = _finish_unless_asked(session, node, found.id, evaluation)
@@ -141,7 +141,7 @@ def _finish_unless_asked(session: Session, node: Node, evaluation_id: int, evalu
 
 
 def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evaluation) -> Node:
-    store, diagnosis = session.store, json.dumps(asdict(session.diagnose(evaluation)))
+    store, diagnosis = session.store, session.diagnose(evaluation).as_json()
     with store.transaction():
         episodes.check_held(store, node.episode_id, session.owner)
         done = nodes.finish(store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis)

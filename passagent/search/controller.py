@@ -7,13 +7,14 @@ one had under way is taken up by the others, or by the next that joins.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
 from passagent.search.distilling import distil
-from passagent.search.episode import run_claimed
+from passagent.search.episode import clear_workspaces, run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.joining import join
@@ -51,6 +52,7 @@ async def search(session: Session) -> Outcome:
     the other islands have in flight is finished first.
     """
     await join(session)
+    gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
     state, reason, is_last = "failed", "the process ended", False
     try:
         await _watched(session)
@@ -69,6 +71,8 @@ async def search(session: Session) -> Outcome:
             )
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)
+        gc.unfreeze()
+        clear_workspaces(session)
         if session.distiller is not None:
             await session.distiller.close()
     return Outcome(state, reason, is_last)

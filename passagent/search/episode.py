@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from passagent.agent.tools import (
 from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
 from passagent.models.meter import metered
-from passagent.models.types import Message, Usage
+from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.search.candidates import submitter
 from passagent.search.context import episode_context
 from passagent.search.drafts import is_draft
@@ -34,7 +36,7 @@ from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
-from passagent.search.session import Session
+from passagent.search.session import Session, Stopping
 from passagent.store import episodes, gains, hints, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
@@ -56,29 +58,66 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
 
     meter = meter_of(session, episode)
 
+    unsaved: list[tuple[Message, dict[str, int] | None]] = []
+
     def save(message: Message, usage: Usage | None) -> None:
+        unsaved.append((message, asdict(usage) if usage else None))
+        if message["role"] == "tool":
+            return  # what a stored call led to can be found again: it is stored before the next call
         with session.store.transaction():
-            episodes.check_held(session.store, episode.id, session.owner)
-            episodes.add_message(session.store, episode, message, asdict(usage) if usage else None)
+            flush()
             if usage:
                 meter.settle(usage, message.get("stop_reason"))
         if usage:
             session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
         session.check()
 
+    def flush() -> None:
+        if unsaved:
+            with session.store.transaction():
+                episodes.check_held(session.store, episode.id, session.owner)
+                episodes.add_messages(session.store, episode, unsaved)
+            unsaved.clear()
+
     place = workspace_path(session, episode)
     try:
         workspace = Workspace(place, session.task.path)
         workspace.reset(nodes.get_files(session.store, parent) if parent else {})
         agent_tools = tools(session, episode, workspace, parent)
-        model = metered(writer_of(session, episode), meter)
+        model = _Flushing(metered(writer_of(session, episode), meter), flush)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
     except OSError as error:
         raise os_fault(error, place) from error
-    episode = conclude(session, episode, parent, end.reason)
-    shutil.rmtree(place, ignore_errors=True)
+    except Stopping:
+        flush()
+        raise
+    with session.store.transaction():
+        flush()
+        episode = conclude(session, episode, parent, end.reason)
     session.on_event(EpisodeDone(episode))
     return episode
+
+
+@dataclass
+class _Flushing:
+    """A model that is asked once everything before is stored."""
+
+    inner: Model
+    flush: Callable[[], None]
+
+    @property
+    def name(self) -> str:
+        """See Model.name."""
+        return self.inner.name
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """See Model.complete."""
+        self.flush()
+        return await self.inner.complete(messages, tools)
+
+    async def close(self) -> None:
+        """See Model.close."""
+        await self.inner.close()
 
 
 def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
@@ -173,5 +212,17 @@ def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node
 
 
 def workspace_path(session: Session, episode: Episode) -> Path:
-    """The episode's own directory while it runs."""
-    return session.store.runs_dir / session.run.id / "workspaces" / str(episode.number)
+    """The directory of this process for the island's episodes: making one for each would take longer."""
+    return _workspaces(session) / f"{os.getpid()}-{episode.island}"
+
+
+def clear_workspaces(session: Session) -> None:
+    """Remove the workspaces of this process, and of those that are dead."""
+    for place in _workspaces(session).glob("*-*"):
+        owner = place.name.partition("-")[0]
+        if owner == str(os.getpid()) or not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _workspaces(session: Session) -> Path:
+    return session.store.runs_dir / session.run.id / "workspaces"

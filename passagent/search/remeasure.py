@@ -7,9 +7,6 @@ evaluation but no longer has a score, so it comes after all that have one.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 from passagent.evaluator.known import environment_key, keep, recall
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search.candidates import evaluate
@@ -55,7 +52,7 @@ async def _measure(session: Session, environment: str) -> None:
     with store.transaction():
         rescoring.forget_scores(store, run_id, environment)
         for node, evaluation_id, evaluation in found:
-            diagnosis = json.dumps(asdict(session.diagnose(evaluation)))
+            diagnosis = session.diagnose(evaluation).as_json()
             done = nodes.finish(
                 store, node.id, evaluation_id, evaluation.status, evaluation.as_score, diagnosis
             )

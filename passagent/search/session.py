@@ -76,6 +76,9 @@ class Session:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
 
+    def __post_init__(self) -> None:
+        self.rules = rules_of(self.config.search)
+
     @property
     def elapsed_s(self) -> float:
         """Time searched, this session's and all before, s."""
@@ -113,7 +116,7 @@ class Session:
                 self.stop("stopped by a person", interrupted=True)
             elif run.stop_reason is not None:
                 self.stop(run.stop_reason)
-            elif reason := rules_of(self.config.search)(self.progress(run)):
+            elif reason := self.rules(self.progress(run)):
                 self.end(reason)
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
@@ -155,14 +158,14 @@ class Session:
     def progress(self, run: Run | None = None) -> Progress:
         """The run so far, from the store."""
         run = run or runs.get_run(self.store, self.run.id)
-        islands = runs.islands(self.store, run.id)
+        episodes, best_as = runs.progress(self.store, run.id)
         gained = gains.of_run(self.store, run.id)
         return Progress(
-            episodes=sum(island.episodes for island in islands),
+            episodes=episodes,
             evaluations=run.evaluations,
             tokens=run.tokens,
             elapsed_s=self.elapsed_s,
-            best_as=runs.best_as(self.store, run.id),
+            best_as=best_as,
             cost=run.cost,
             stagnant=gained.stagnant if gained else 0,
             gain_per_hour=expected_per_hour(gained),

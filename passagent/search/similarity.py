@@ -24,8 +24,8 @@ def sketch_of(files: Mapping[str, str]) -> bytes:
     """The sketch of a candidate's .py files."""
     text = "\n".join(_COMMENT.sub("", files[name]) for name in sorted(files) if name.endswith(".py"))
     tokens = _TOKEN.findall(text)
-    rows = range(max(1, len(tokens) - SHINGLE + 1))
-    hashes = {crc32(" ".join(tokens[row : row + SHINGLE]).encode()) for row in rows}
+    shingles = zip(*(tokens[start:] for start in range(SHINGLE)), strict=False)
+    hashes = {crc32(text.encode()) for text in {" ".join(words) for words in shingles} or {" ".join(tokens)}}
     return array("I", sorted(hashes)[:SIZE]).tobytes()
 
 

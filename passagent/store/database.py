@@ -17,10 +17,21 @@ from sqlite_utils import Database
 
 from passagent.errors import UsageError
 from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
+from passagent.store.messages import Messages
 from passagent.store.objects import Objects
 from passagent.store.schema import migrate
 
 DATABASE = "passagent.db"
+_PRAGMAS = (
+    "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
+    "foreign_keys = ON",
+    "wal_autocheckpoint = 2000",  # pages (16 MB): a page that is written often is forced to disk once
+    "cache_size = -16000",  # kB
+)
+_PAGE = 8192
+"""Bytes: an evaluation is some 3 kB, of which pages of 4 kB would hold one each."""
+_STATEMENTS = 256
+"""Compiled statements that are kept."""
 
 
 class Store:
@@ -30,6 +41,7 @@ class Store:
         self.runs_dir = runs_dir
         self.db = db
         self.objects = Objects(runs_dir / "objects")
+        self.messages = Messages(self)
 
     @classmethod
     def open(cls, runs_dir: str | Path, create: bool = True) -> Store:
@@ -47,12 +59,16 @@ class Store:
         except OSError as error:
             raise os_fault(error, root) from error
         try:
-            connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)
+            # transactions are begun and ended by `transaction` alone; any other statement is one of its own
+            connection = sqlite3.connect(
+                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=_STATEMENTS
+            )
             try:
                 db = Database(connection, execute_plugins=False)
+                db.execute(f"PRAGMA page_size = {_PAGE}")  # of a new database
                 db.enable_wal()
-                db.execute("PRAGMA synchronous = NORMAL")
-                db.execute("PRAGMA foreign_keys = ON")
+                for pragma in _PRAGMAS:
+                    db.execute(f"PRAGMA {pragma}")
                 migrate(db, path)
             except BaseException:
                 connection.close()
@@ -65,7 +81,8 @@ class Store:
         return cls(root, db)
 
     def close(self) -> None:
-        """Release the database."""
+        """Release the database, and wait for files that are being forced to disk."""
+        self.objects.close()
         self.db.close()
 
     def __enter__(self) -> Store:
@@ -80,45 +97,51 @@ class Store:
 
         The write lock is taken at the start, so that what is read inside stays true. Raises PassagentError.
         """
-        if self.db.conn.in_transaction:
+        connection = self.db.conn
+        if connection.in_transaction:
             yield
             return
-        with self._explained():
-            self.db.execute("BEGIN IMMEDIATE")
+        self.execute("BEGIN IMMEDIATE", {})
         try:
             yield
-            with self._explained():
-                self.db.commit()
+            self.execute("COMMIT", {})
         except BaseException:
-            self.db.rollback()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
 
     def execute(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         """Run one writing statement, in the open transaction or in one of its own. Raises PassagentError."""
-        with self._explained():
-            return self.db.execute(sql, parameters)
+        try:
+            return self.db.conn.execute(sql, parameters)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
 
     def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of a query, column to value. Raises PassagentError."""
-        with self._explained():
+        try:
             cursor = self.db.conn.execute(sql, parameters or {})
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            found = cursor.fetchall()
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in found]
 
     def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The first row of a query, None if there is none. Raises PassagentError."""
-        found = self.rows(sql, parameters)
-        return found[0] if found else None
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
         try:
-            yield
+            cursor = self.db.conn.execute(sql, parameters or {})
+            found = cursor.fetchone()
         except sqlite3.Error as error:
-            fault = sqlite_fault(error, self.runs_dir / DATABASE)
-            if fault is None:
-                raise
-            raise fault from error
+            raise self._explained(error) from error
+        if found is None:
+            return None
+        names = [column[0] for column in cursor.description]
+        cursor.close()  # a query that is left in the middle would keep its snapshot
+        return dict(zip(names, found, strict=True))
+
+    def _explained(self, error: sqlite3.Error) -> Exception:
+        return sqlite_fault(error, self.runs_dir / DATABASE) or error
 
 
 def now() -> str:

@@ -7,7 +7,6 @@ do, and the tree does not depend on which model answered first.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +47,10 @@ class Episode:
     finished_at: str | None
     model: str | None = None
     """The model that writes it; None before it has begun."""
+
+
+TASK_SEQ = 2
+"""The place of the message that gives the task in a conversation; the first is the system message."""
 
 
 class Held(Exception):
@@ -183,48 +186,65 @@ def add_message(
     store: Store, episode: Episode, message: dict[str, Any], usage: dict[str, int] | None
 ) -> None:
     """Append a message, without secrets, to the conversation; `usage` (of models) marks a model's reply."""
-    body = json.dumps(redacted(message))  # ASCII: a lone surrogate of a model can be stored, too
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    tokens = usage or {}
+    add_messages(store, episode, [(message, usage)])
+
+
+def add_messages(
+    store: Store, episode: Episode, messages: list[tuple[dict[str, Any], dict[str, int] | None]]
+) -> None:
+    """Append messages to the conversation, all or none; see add_message."""
     with store.transaction():
-        store.execute(
-            "INSERT OR IGNORE INTO messages (digest, body) VALUES (:digest, :body)",
-            {"digest": digest, "body": body},
+        row = store.row(
+            "SELECT coalesce(max(seq), 0) AS last, (SELECT message_id FROM steps "
+            "WHERE episode_id = :episode AND seq = :task) AS task FROM steps WHERE episode_id = :episode",
+            {"episode": episode.id, "task": TASK_SEQ},
         )
+        assert row is not None
+        task, at = row["task"], now()
+        for seq, (message, usage) in enumerate(messages, row["last"] + 1):
+            is_task = seq == TASK_SEQ
+            message_id = store.messages.add(redacted(message), episode.run_id, task, is_task)
+            task = message_id if is_task else task
+            tokens = usage or {}
+            store.execute(
+                "INSERT INTO steps (episode_id, seq, message_id, input_tokens, output_tokens, cached_tokens, "
+                "reasoning_tokens, cache_write_tokens, created_at) VALUES (:episode, :seq, :message, "
+                ":input, :output, :cached, :reasoning, :written, :at)",
+                {
+                    "episode": episode.id,
+                    "seq": seq,
+                    "message": message_id,
+                    "input": tokens.get("input_tokens"),
+                    "output": tokens.get("output_tokens"),
+                    "cached": tokens.get("cached_tokens"),
+                    "reasoning": tokens.get("reasoning_tokens"),
+                    "written": tokens.get("cache_write_tokens"),
+                    "at": at,
+                },
+            )
+            if usage is not None:
+                _count(store, episode, usage)
+
+
+def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
+    """Add a reply to the sums of episode and run."""
+    for table, key in (("episodes", episode.id), ("runs", episode.run_id)):
+        steps = "steps = steps + 1, " if table == "episodes" else ""
         store.execute(
-            "INSERT INTO steps (episode_id, seq, message_id, input_tokens, output_tokens, cached_tokens, "
-            "reasoning_tokens, cache_write_tokens, created_at) SELECT :episode, "
-            "(SELECT coalesce(max(seq), 0) + 1 FROM steps WHERE episode_id = :episode), id, "
-            ":input, :output, :cached, :reasoning, :written, :at FROM messages WHERE digest = :digest",
-            {
-                "episode": episode.id,
-                "digest": digest,
-                "input": tokens.get("input_tokens"),
-                "output": tokens.get("output_tokens"),
-                "cached": tokens.get("cached_tokens"),
-                "reasoning": tokens.get("reasoning_tokens"),
-                "written": tokens.get("cache_write_tokens"),
-                "at": now(),
-            },
+            f"UPDATE {table} SET {steps}input_tokens = input_tokens + :input, "
+            "output_tokens = output_tokens + :output WHERE id = :key",
+            {"input": usage["input_tokens"], "output": usage["output_tokens"], "key": key},
         )
-        if usage is not None:
-            for table, key in (("episodes", episode.id), ("runs", episode.run_id)):
-                steps = "steps = steps + 1, " if table == "episodes" else ""
-                store.execute(
-                    f"UPDATE {table} SET {steps}input_tokens = input_tokens + :input, "
-                    "output_tokens = output_tokens + :output WHERE id = :key",
-                    {"input": tokens["input_tokens"], "output": tokens["output_tokens"], "key": key},
-                )
 
 
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     """The episode's messages in order."""
     rows = store.rows(
-        "SELECT body FROM steps JOIN messages ON messages.id = message_id WHERE episode_id = :id "
+        "SELECT base, body FROM steps JOIN messages ON messages.id = message_id WHERE episode_id = :id "
         "ORDER BY seq",
         {"id": episode_id},
     )
-    return [json.loads(row["body"]) for row in rows]
+    return store.messages.read(rows)
 
 
 def finish(

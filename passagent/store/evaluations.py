@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
+from passagent.store.packing import pack_result, unpack_result
 
 
 class Stored(NamedTuple):
@@ -46,7 +46,7 @@ def add_evaluation(
                 "status": result["status"],
                 "score": result["as_score"],
                 "seconds": result["seconds"],
-                "result": json.dumps(result),
+                "result": pack_result(result),
                 "at": now(),
             },
         )
@@ -80,7 +80,7 @@ def find_evaluation(
             "environment": environment,
         },
     )
-    found = (Stored(row["id"], json.loads(row["result"]), row["created_at"]) for row in rows)
+    found = (Stored(row["id"], unpack_result(row["result"]), row["created_at"]) for row in rows)
     return next((s for s in found if stands(s.result)), None)
 
 
@@ -94,5 +94,4 @@ def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:
     row = store.row("SELECT result FROM evaluations WHERE id = :id", {"id": evaluation_id})
     if row is None:
         raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
-    result: dict[str, Any] = json.loads(row["result"])
-    return result
+    return unpack_result(row["result"])

@@ -32,33 +32,36 @@ class HintRecord:
 
 def record_uses(store: Store, episode: Episode, hint_ids: list[str]) -> None:
     """The episode's prompt shows these hints; a repeated call changes nothing."""
+    if not hint_ids:
+        return
+    names = {"run": episode.run_id, "episode": episode.id, "at": now(), "ids": json.dumps(hint_ids)}
     with store.transaction():
-        for hint_id in hint_ids:
-            store.execute("INSERT OR IGNORE INTO hints (id) VALUES (:id)", {"id": hint_id})
-            added = store.execute(
-                "INSERT OR IGNORE INTO hint_uses (hint_id, run_id, episode_id, created_at) "
-                "VALUES (:hint, :run, :episode, :at)",
-                {"hint": hint_id, "run": episode.run_id, "episode": episode.id, "at": now()},
-            )
-            if added.rowcount:
-                store.execute(
-                    "UPDATE hints SET uses = uses + 1, last_used_at = :at WHERE id = :id",
-                    {"at": now(), "id": hint_id},
-                )
+        store.execute("INSERT OR IGNORE INTO hints (id) SELECT value FROM json_each(:ids)", names)
+        added = store.rows(
+            "INSERT OR IGNORE INTO hint_uses (hint_id, run_id, episode_id, created_at) "
+            "SELECT value, :run, :episode, :at FROM json_each(:ids) RETURNING hint_id",
+            names,
+        )
+        store.execute(
+            "UPDATE hints SET uses = uses + 1, last_used_at = :at "
+            "WHERE id IN (SELECT value FROM json_each(:added))",
+            {"at": names["at"], "added": json.dumps([row["hint_id"] for row in added])},
+        )
 
 
 def credit(store: Store, episode: Episode, gain: float) -> None:
     """The log gain in AS that followed the episode's hints (0: none); each use is credited once."""
     with store.transaction():
-        for row in store.rows(
-            "SELECT id, hint_id FROM hint_uses WHERE episode_id = :episode AND gain IS NULL",
-            {"episode": episode.id},
-        ):
-            store.execute("UPDATE hint_uses SET gain = :gain WHERE id = :id", {"gain": gain, "id": row["id"]})
+        credited = store.rows(
+            "UPDATE hint_uses SET gain = :gain WHERE episode_id = :episode AND gain IS NULL "
+            "RETURNING hint_id",
+            {"gain": gain, "episode": episode.id},
+        )
+        if credited:
             store.execute(
                 "UPDATE hints SET credited = credited + 1, helped = helped + (:gain > 0), "
-                "total_gain = total_gain + :gain WHERE id = :id",
-                {"gain": gain, "id": row["hint_id"]},
+                "total_gain = total_gain + :gain WHERE id IN (SELECT value FROM json_each(:ids))",
+                {"gain": gain, "ids": json.dumps([row["hint_id"] for row in credited])},
             )
 
 

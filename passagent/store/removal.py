@@ -41,12 +41,10 @@ def remove_run(store: Store, run_id: str) -> Removed:
     ).rowcount
     episodes = "(SELECT id FROM episodes WHERE run_id = :run)"
     store.execute("CREATE TEMP TABLE said (id INTEGER PRIMARY KEY)", {})
-    store.execute(
-        f"INSERT INTO said SELECT DISTINCT message_id FROM steps WHERE episode_id IN {episodes}", names
-    )
+    store.execute(f"INSERT INTO said {_with_bases(f'WHERE episode_id IN {episodes}')}", names)
     store.execute(f"DELETE FROM steps WHERE episode_id IN {episodes}", names)
     messages = store.execute(
-        "DELETE FROM messages WHERE id IN (SELECT id FROM said EXCEPT SELECT message_id FROM steps)", {}
+        f"DELETE FROM messages WHERE id IN (SELECT id FROM said) AND id NOT IN ({_with_bases()})", {}
     ).rowcount
     store.execute("DROP TABLE said", {})
     counts = {
@@ -60,6 +58,14 @@ def remove_run(store: Store, run_id: str) -> Removed:
             "nothing was removed"
         )
     return Removed(counts["nodes"], evaluations, messages, written)
+
+
+def _with_bases(where: str = "") -> str:
+    """A query for the messages of `steps`, and for those that they are packed against."""
+    return (
+        f"WITH RECURSIVE found (id) AS (SELECT message_id FROM steps {where} UNION "
+        "SELECT base FROM found JOIN messages USING (id) WHERE base IS NOT NULL) SELECT id FROM found"
+    )
 
 
 def for_removal(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from passagent.errors import PassagentError, UsageError
 from passagent.redaction import redact
+from passagent.store import similar
 from passagent.store.database import Store, now
 
 SEEDS = -1
@@ -92,6 +93,7 @@ def create_run(store: Store, *, roles: list[str], operators: list[str], **column
         "created_at": now(),
     }
     with store.transaction():
+        similar.add_task(store, columns["task_key"], operators)
         store.execute(
             f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})",
             values,
@@ -148,6 +150,17 @@ def all_islands(store: Store, run_id: str) -> list[Island]:
     return [Island(**row) for row in rows]
 
 
+def progress(store: Store, run_id: str) -> tuple[int, float | None]:
+    """Episodes finished, seeds not counted, and the best AS, seeds included."""
+    row = store.row(
+        "SELECT total(CASE WHEN island != :seeds THEN episodes END) AS episodes, max(best_as) AS best "
+        "FROM islands WHERE run_id = :run",
+        {"run": run_id, "seeds": SEEDS},
+    )
+    assert row is not None
+    return int(row["episodes"]), row["best"]
+
+
 def get_island(store: Store, run_id: str, island: int) -> Island:
     """One island of a run, or that of its seeds."""
     row = store.row(
@@ -156,12 +169,6 @@ def get_island(store: Store, run_id: str, island: int) -> Island:
     if row is None:
         raise PassagentError(f"{run_id}: has no island {island}")
     return Island(**row)
-
-
-def best_as(store: Store, run_id: str) -> float | None:
-    """The best AS of the run, its seeds included."""
-    row = store.row("SELECT max(best_as) AS best FROM islands WHERE run_id = :run", {"run": run_id})
-    return row["best"] if row else None
 
 
 def end(store: Store, run_id: str, reason: str) -> None:

@@ -124,7 +124,8 @@ def find_episode(store: Store, run: Run, number: int) -> Episode:
 def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
     """The episode as it is now, finished or not."""
     rows = store.rows(
-        "SELECT body, steps.*, model, cost, latency_s FROM steps JOIN messages ON messages.id = message_id "
+        "SELECT base, body, steps.*, model, cost, latency_s "
+        "FROM steps JOIN messages ON messages.id = message_id "
         "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
         "AND calls.state = 'done' AND calls.role = 'agent' "
         "WHERE steps.episode_id = :id ORDER BY seq",
@@ -155,13 +156,13 @@ def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
         gain=episode.gain,
         created_at=episode.created_at,
         finished_at=episode.finished_at,
-        messages=[_turn(row) for row in rows],
+        messages=[_turn(*pair) for pair in zip(rows, store.messages.read(rows), strict=True)],
         nodes=[_candidate(node) for node in nodes.of_episode(store, episode.id)],
     )
 
 
-def _turn(row: dict[str, Any]) -> Turn:
-    message = redacted(json.loads(row["body"]))  # once more: an older version may have stored it
+def _turn(row: dict[str, Any], message: dict[str, Any]) -> Turn:
+    message = redacted(message)  # once more: an older version may have stored it
     usage = Call(**{key: row[key] for key in Call.model_fields}) if message["role"] == "assistant" else None
     return Turn(message=message, usage=usage, at=row["created_at"])
 

@@ -18,7 +18,7 @@ from passagent.models.expert.lower import Parameter, Region, Types, lower_region
 from passagent.models.expert.lowering import HALF
 from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
-from passagent.models.expert.region import find_regions, is_free, is_view
+from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.writer import Kernel, Knobs
 
@@ -128,7 +128,7 @@ def _view_route(family: Family) -> wrapper.ViewRoute:
     where = {(p.node, p.path): p.name for p in family.parameters}
     lines = []
     for position, node in enumerate(region.nodes):
-        if op_name(node) in {"dropout", "dropout1d", "dropout2d", "dropout3d", "detach"}:
+        if does_nothing(node):
             names[node] = names[node.all_input_nodes[0]]
             continue
 
@@ -253,6 +253,8 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     if target == "cuda" and sources:
         imports[3:4] = ["import triton", "import triton.language as tl", ""]
         imports[-1] = "from passagent.kernels import triton_kernel"
+        if any("libdevice." in v.kernel.source for _, route in routes for v in route.variants):
+            imports.insert(5, "from triton.language.extra import libdevice")
     elif not sources:
         imports = imports[:-2]
     if not any("lru_cache" in line for line in host):

@@ -1,21 +1,20 @@
 """Triton kernels for the CUDA target: a group of a schedule is one kernel.
 
-A program handles ROWS rows with BLOCK lanes over the innermost axis, so short rows share a program. Values
-that vary along the innermost axis are (ROWS, BLOCK) tensors, values of a row (ROWS, 1).
+A program handles a block of (ROWS, BLOCK) elements; `blocks.py` says which axes these are. Values that vary
+along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
+from passagent.models.expert.blocks import block_form
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
 from passagent.models.expert.schedule import Address, Group, Mono, Schedule, Stage, Store
 from passagent.models.expert.writer import INFIX, Knobs, Part, TritonKernel, Writer, closed
-
-LONGEST = 65536
-"""Lanes of a program, at most."""
 
 TYPES = {
     "float32": "tl.float32",
@@ -31,21 +30,22 @@ _FORMS = {
     "not": "({0} == 0)",
     "relu": "tl.where(({0}) < 0, 0.0, {0})",
     "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
-    "fma": "{0} * {1} + {2}",
-    "exp": "tl.exp({0})",
-    "log": "tl.log({0})",
-    "sqrt": "tl.sqrt({0})",
+    "fma": "tl.fma({0}, {1}, {2})",
+    "rsqrt": "tl.rsqrt({0})",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
     "erf": "tl.erf({0})",
     "abs": "tl.abs({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
-    "tanh": "2.0 / (1.0 + tl.exp(-2.0 * {0})) - 1.0",
-    "log1p": "tl.log(1.0 + {0})",
-    "expm1": "tl.exp({0}) - 1.0",
 }
 """Operations that are neither infix nor a choice."""
+
+_FORMS |= {
+    name: f"libdevice.{name}({{0}})" for name in ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
+}
+_FORMS["pow"] = "libdevice.pow({0}, {1})"
+"""As exact as eager's: CUDA's own functions, where Triton's are approximations."""
 
 
 def generate(
@@ -63,24 +63,27 @@ def generate(
     """
     parts, sizes, params = [], dict[str, str](), dict[str, None]()
     inputs: dict[int, str] = {}
+    divisors: set[str] = set()
     for number, group in enumerate(schedule.groups):
         own = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
         writer = TritonWriter(schedule, own, names, outputs, Knobs())
-        writer.sizes, writer.params, writer.inputs = sizes, params, inputs
+        writer.sizes, writer.params, writer.inputs, writer.divisors = sizes, params, inputs, divisors
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
     said = " ".join(
         [
             *(t for s in shapes for t in s),
             *schedule.trace.guards,
             *sizes,
-            *(t for p in parts for t in [*p.rows, p.lanes]),
+            *(t for p in parts for t in [*p.rows, p.lanes, p.height]),
         ]
     )
     used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
     params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
-    arguments = [*[names[k] for k in used], *params, *outputs, *sizes.values()]
+    arguments = [*[names[k] for k in used], *params, *outputs]
+    arguments += [n for n in sizes.values() if n not in divisors]
+    constants = [f"{n}: tl.constexpr" for n in sizes.values() if n in divisors]
     return TritonKernel(
-        _source(name, parts, arguments),
+        _source(name, parts, arguments, constants),
         name,
         used,
         list(range(len(outputs))),
@@ -90,25 +93,36 @@ def generate(
     )
 
 
-def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
+def _source(name: str, parts: list[Part], arguments: list[str], constants: list[str]) -> str:
     if len(parts) == 1:
-        return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
-    texts, numbers = [], list[str]()
+        return parts[0].text("triton.jit", [*arguments, *_last([*constants, *parts[0].numbers("")])])
+    texts, numbers = [], list(constants)
     lines, left = ["    program = tl.program_id(0)"], "program"
+    passed = [n.partition(":")[0] for n in constants]
     for k, part in enumerate(parts):
         own = part.numbers(str(k + 1))
         numbers += [f"programs{k + 1}", *own] if k < len(parts) - 1 else own
-        texts.append(part.text("triton.jit", ["program", *arguments, *part.numbers("")]))
-        given = ", ".join([left, *arguments, *(n.partition(":")[0] for n in own)])
+        texts.append(
+            part.text("triton.jit", ["program", *arguments, *_last([*constants, *part.numbers("")])])
+        )
+        given = [f"{n.partition(':')[0]}={m.partition(':')[0]}" for n, m in zip(part.numbers(""), own, strict=True)]
+        given = [left, *arguments, *(f"{n}={n}" for n in passed), *given]
         test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
-        lines += [f"    {test}", f"        {part.name}({given})"]
+        lines += [f"    {test}", f"        {part.name}({', '.join(given)})"]
         left = f"{left} - programs{k + 1}"
-    constants = sorted(numbers, key=lambda n: ":" in n)
-    head = ["@triton.jit", f"def {name}({', '.join([*arguments, *constants])}):"]
+    head = ["@triton.jit", f"def {name}({', '.join([*arguments, *_last(numbers)])}):"]
     return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
 
 
+def _last(numbers: list[str]) -> list[str]:
+    """Constants after the others."""
+    return sorted(numbers, key=lambda n: ":" in n)
+
+
 class TritonWriter(Writer):
+    divisors: set[str]
+    """Names of sizes that many elements are divided by."""
+
     def part(self, group: Group, alone: bool) -> Part:
         """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
         self.g = group
@@ -117,31 +131,23 @@ class TritonWriter(Writer):
         self.cached: dict[Expr, str] = {}
         self.scopes: list[dict[Expr, str]] = [self.cached]
         self.results: dict[Expr, str] = {}
-        self.vectors: list[Axis] = [s.loops[-1] for s in group.stages if s.loops]
-        self.vector = group.tile or (self.vectors[0] if self.vectors else None)
-        if any(v is not self.vector for v in self.vectors):
-            raise Unsupported("schedule", "stages of one row run along different axes")
-        if self.vector is not None and group.tile is None and self.vector.size.hint > LONGEST:
-            raise Unsupported("schedule", f"rows of {self.vector.size.hint} elements do not fit in a program")
-        stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
-        self.flat = (
-            group.tile is not None
-            and not group.rows
-            and len(stores) == sum(len(stage.items) for stage in group.stages)
-            and all(group.tile in self.s.store_axes(store) for store in stores)
-        )
-        self.one = "(1,)" if self.flat else "(1, 1)"
+        self.form = form = block_form(self.s, group)
+        self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
+        self.one = "(1,)" if form.kind == "flat" else "(1, 1)"
         self.types = {store.out: store.expr.dtype for store in self.s.stores}
         self.generic = next(
             (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
         )
-        self.prologue(group, "tl.program_id(0)" if alone else "program")
+        self.prologue("tl.program_id(0)" if alone else "program")
         for number, stage in enumerate(group.stages):
             self.number = number
             self.stage_lines(stage)
-        rows = [self._host(a) for a in group.rows]
-        lanes = self._host(self.vector) if self.vector is not None else "1"
-        return Part(self.name, self.lines, rows, lanes, group.tile is not None, self.flat)
+        rows = [self._host(a) for a in form.rows]
+        lanes = " * ".join(self._host(a) for a in self.joined) or (
+            self._host(self.vector) if self.vector is not None else "1"
+        )
+        height = self._host(self.cross) if self.cross is not None else ""
+        return Part(self.name, self.lines, rows, lanes, group.tile is not None, form.kind, height)
 
     def _host(self, axis: Axis) -> str:
         return self.s.trace.text(axis.size)
@@ -169,27 +175,59 @@ class TritonWriter(Writer):
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
 
-    def prologue(self, group: Group, program: str) -> None:
-        if self.flat and group.tile is not None:
+    def prologue(self, program: str) -> None:
+        """Which rows and lanes are the program's."""
+        form, tile = self.form, self.g.tile
+        if form.kind == "flat" and tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
-            self.line(f"inside = lane < {self.axis_size(group.tile)}")
+            self.line(f"inside = lane < {self.axis_size(tile)}")
             return
-        self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
-        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows]
-        if group.tile is not None:
-            self.line(f"tiles = tl.cdiv({self.axis_size(group.tile)}, BLOCK)")
+        if self.cross is None:
+            self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
+        parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
+        if form.kind == "square" and self.cross is not None:
+            self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
+            parts.append(("level", "levels"))
+        if tile is not None:
+            self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
             parts.append(("tile", "tiles"))
-        left = "row"
+        left = "row" if self.cross is None else program
         for position, (name, size) in enumerate(reversed(parts)):
             last = position == len(parts) - 1
             self.line(f"{name} = {left}" if last else f"{name} = {left} % {size}")
             left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
-        if group.tile is not None:
+        if tile is not None:
             self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
-        elif self.vector is not None:
+        elif self.vector is not None and form.kind != "long":
             self.line("lane = tl.arange(0, BLOCK)[None, :]")
-        if self.vector is not None:
-            self.line(f"inside = (row < rows) & (lane < {self.axis_size(self.vector)})")
+        if form.kind == "square":
+            self.line("level = level * ROWS + tl.arange(0, ROWS)[:, None]")
+        elif form.kind == "column":
+            self.line("level = tl.arange(0, ROWS)[:, None]")
+        if form.kind in {"rows", "square", "column"} and self.vector is not None:
+            self.line(f"inside = {self._inside()}")
+        self._split_lane()
+
+    def _inside(self) -> str:
+        """Where a program's block holds elements."""
+        assert self.vector is not None
+        lanes = " * ".join(self.axis_size(a) for a in self.joined) or self.axis_size(self.vector)
+        other = "row < rows" if self.cross is None else f"level < {self.axis_size(self.cross)}"
+        return f"({other}) & (lane < {lanes})"
+
+    def _split_lane(self) -> None:
+        """The indices of axes that the lanes run over together."""
+        left = "lane"
+        for position, axis in enumerate(reversed(self.joined)):
+            size = self.divisor(self.axis_size(axis))
+            name = self.axis_name(axis)
+            self.line(f"{name} = {left}" if position == len(self.joined) - 1 else f"{name} = {left} % {size}")
+            left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
+
+    def divisor(self, text: str) -> str:
+        """A size that many elements are divided by: a constant of the kernel."""
+        self.divisors.update(re.findall(r"\bn\d+\b", text))
+        return text if text.isidentifier() or text.isdigit() else f"({text})"
 
     def mono(self, mono: Mono) -> str:
         """A product of sizes is one number, computed on the host: Triton sees what divides it."""
@@ -202,19 +240,22 @@ class TritonWriter(Writer):
 
     def stage_lines(self, stage: Stage) -> None:
         self.count_uses(stage)
-        self.loops = stage.loops
-        outer = stage.loops[:-1]
-        plain = not outer
+        block = {self.vector, self.cross, *self.joined}
+        outer = [a for a in stage.loops if a not in block]
+        swept = self.form.swept if self.form.swept in stage.loops else None
+        plain = not outer and swept is None
         starts: list[tuple[Expr, str, str]] = []
         for item in stage.items:
             if not isinstance(item, Store):
-                starts.append((item, *self.start(item, stage)))
+                starts.append((item, *self.start(item, stage, [*outer, *([swept] if swept else [])])))
         for _, target, initial in starts:
             if not plain:
                 self.line(f"{target} = {initial}")
         for axis in outer:
             self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
             self.indent += 1
+        if swept is not None:
+            self.sweep(swept)
         if not plain:
             self.scopes.append({})
         for item in stage.items:
@@ -225,17 +266,27 @@ class TritonWriter(Writer):
                 self.reduce_lines(item, target, plain)
         if not plain:
             self.scopes.pop()
-        self.indent -= len(outer)
+        self.indent = 1
 
-    def start(self, r: Expr, stage: Stage) -> tuple[str, str]:
+    def sweep(self, axis: Axis) -> None:
+        """A loop over the blocks of an axis that is too long for one."""
+        step, name, other = ("BLOCK", "lane", "None, :") if axis is self.vector else ("ROWS", "level", ":, None")
+        self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
+        self.indent += 1
+        self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
+        self.line(f"inside = {self._inside()}")
+
+    def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> tuple[str, str]:
+        """The name of a reduction and its value before a loop."""
         name, bound = r.data
         bound_axes = self.s.axes(bound)
         free = [a for a in stage.loops if a not in bound_axes]
-        if any(a is not self.vector for a in free):
+        if any(a in loops for a in free) or (self.joined and free):
             raise Unsupported("schedule", "a reduction that keeps an inner axis")
         stem = {"softmax_max": "top"}.get(name, name)
         target = self.fresh(f"{stem}_v")
-        lanes = "BLOCK" if free else "1"
+        height = "ROWS" if self.cross is None or self.cross in free else "1"
+        lanes = "BLOCK" if self.vector in free else "1"
         kind = self.vtype(r.dtype)
         dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
         value = {"sum": "0", "max": 'float("-inf")', "softmax_max": 'float("-inf")', "min": 'float("inf")'}[
@@ -244,39 +295,57 @@ class TritonWriter(Writer):
         if kind == "int64_t" and name != "sum":
             raise Unsupported(name, "of integers")
         self.results[r] = target
-        return target, f"tl.full((ROWS, {lanes}), {value}, {dtype})"
+        return target, f"tl.full(({height}, {lanes}), {value}, {dtype})"
 
     def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
         name, bound = r.data
         bound_axes = self.s.axes(bound)
         body = self.emit(r.args[0], 0)
-        along = self.vector in bound_axes
         combine = {
             "sum": "{} + {}",
             "max": "tl.maximum({}, {})",
             "softmax_max": "tl.maximum({}, {})",
             "min": "tl.minimum({}, {})",
         }[name]
+        along = [
+            number
+            for number, axis in enumerate((self.cross, self.vector))
+            if axis is not None and axis in bound_axes
+        ]
         if along:
             neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
             call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
-            body = f"{call}(tl.where(inside, {_bare(body)}, {neutral}), axis=1, keep_dims=True)"
+            mask = self.mask([a for a in (self.cross, self.vector) if a in bound_axes])
+            body = f"tl.where({mask}, {_bare(body)}, {neutral})"
+            for number in along:
+                body = f"{call}({body}, axis={number}, keep_dims=True)"
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
+
+    def mask(self, axes: Iterable[Axis]) -> str:
+        """Where a block over these axes holds elements; nothing where it always does."""
+        axes = set(axes)
+        wide = self.vector in axes or any(a in axes for a in self.joined)
+        if self.cross is None:
+            return "inside" if wide else "row < rows"
+        if self.cross in axes:
+            return "inside" if wide else f"level < {self.axis_size(self.cross)}"
+        return f"lane < {self.axis_size(self.vector)}" if wide and self.vector is not None else ""
 
     def store_lines(self, store: Store) -> None:
         value = self.emit(self.unrounded(store), 0)
         address = self.s.addresses[id(store)]
         axes = self.s.axes(store.axes)
-        mask = "inside" if self.vector in axes else "row < rows"
+        mask = self.mask(axes)
         where = self.where(address)
         if store.expr.dtype == "bool" and store.expr.kind == "const":
             value = f"tl.full({self.one}, {value}, tl.int1)"
         name = self.outputs[store.out]
         if not self.is_block(axes):
-            where += " + row * 0"
+            where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"
         if store.expr.dtype in HALVES:
             value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
-        self.line(f"tl.store({name} + {where}, {_bare(value)}, mask={mask})")
+        masked = f", mask={mask}" if mask else ""
+        self.line(f"tl.store({name} + {where}, {_bare(value)}{masked})")
 
     # expressions
 
@@ -285,9 +354,7 @@ class TritonWriter(Writer):
 
     def scope_of(self, e: Expr) -> dict[Expr, str]:
         """Names live in the innermost loop that the expression depends on."""
-        axes = self.s.axes(e.axes)
-        inner = any(a in axes for a in self.loops[:-1])
-        return self.scopes[-1] if inner or len(self.scopes) > 1 else self.scopes[0]
+        return self.scopes[-1]
 
     def emit(self, e: Expr, depth: int) -> str:
         for scope in self.scopes:
@@ -327,7 +394,9 @@ class TritonWriter(Writer):
         super().count_uses(stage)
 
     def index_text(self, axis: Axis, relative: bool = False) -> str:
-        return "lane" if axis is self.vector else self.axis_name(axis)
+        if axis in self.joined:
+            return self.axis_name(axis)
+        return "lane" if axis is self.vector else "level" if axis is self.cross else self.axis_name(axis)
 
     def operation(self, e: Expr, depth: int) -> str:
         if e.data == "where":
@@ -339,13 +408,20 @@ class TritonWriter(Writer):
             return self.convert_to(args[0], e.args[0].dtype, e.dtype)
         if e.data == "as_half":
             return args[0]
+        if e.dtype == "float32" and e.data in {"div", "sqrt"}:
+            # Rounded to nearest as in eager; Triton's own are off by an ulp or two.
+            return f"tl.{'div_rn' if e.data == 'div' else 'sqrt_rn'}({', '.join(map(_bare, args))})"
+        if e.data == "sqrt":
+            return f"tl.sqrt({args[0]})"
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
+            if e.data in {"index_div", "index_mod"} and self.is_block(self.s.axes(e.axes)):
+                args[1] = self.divisor(args[1])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
         if e.data in {"maximum", "minimum"}:
             return self.extreme(e, args)
         if e.data in _FORMS:
-            return _FORMS[e.data].format(*args)
+            return _FORMS[e.data].format(*(map(_bare, args) if _FORMS[e.data].startswith(("tl.", "libdevice.")) else args))
         raise Unsupported(e.data, "has no Triton form")
 
     def extreme(self, e: Expr, args: list[str]) -> str:
@@ -363,7 +439,7 @@ class TritonWriter(Writer):
 
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"
-        if text.replace(".", "").replace("-", "").isdigit() or not any(c.isalpha() for c in text):
+        if _is_number(text):
             text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
         if target == "half":
             if self.generic is None:
@@ -394,7 +470,7 @@ class TritonWriter(Writer):
         name, address = self.names[e.data], self.s.addresses[e]
         self.inputs[e.data] = e.dtype
         axes = self.s.axes(e.axes)
-        mask = "inside" if self.vector in axes else "row < rows"
+        mask = self.mask(axes)
         if not self.is_block(axes):
             text = f"tl.load({name} + {self.where(address)})"
         else:
@@ -409,15 +485,30 @@ class TritonWriter(Writer):
 
     def is_block(self, axes: frozenset[Axis]) -> bool:
         """Whether an address differs among the elements of a program."""
-        return self.vector in axes or any(a in axes for a in self.g.rows)
+        if self.vector in axes or any(a in axes for a in self.joined):
+            return True
+        return self.cross in axes if self.cross is not None else any(a in axes for a in self.form.rows)
 
     def where(self, address: Address) -> str:
         parts = []
-        for axis, mono in sorted(address.terms.items(), key=lambda kv: self.s.order.index(kv[0])):
+        terms = dict(address.terms)
+        if self.joined and self.form.runs(self.s, terms):
+            parts.append(self.scaled("lane", terms[self.joined[-1]]))
+            terms = {axis: mono for axis, mono in terms.items() if axis not in self.joined}
+        for axis, mono in sorted(terms.items(), key=lambda kv: self.s.order.index(kv[0])):
             parts.append(self.scaled(self.index_text(axis), mono))
         for e, mono in address.rest:
             parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, 0), mono))
         return " + ".join(parts) or "0"
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a literal, which Triton does not convert by itself."""
+    try:
+        float(_bare(text))
+    except ValueError:
+        return False
+    return True
 
 
 def _bare(text: str) -> str:

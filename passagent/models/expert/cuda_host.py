@@ -58,6 +58,51 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "        together //= 2",
             f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
         ]
+    if "_sweep(" in texts:
+        lines += [
+            "",
+            "",
+            "def _sweep(rows, lanes):",
+            '    """(rows, lanes and rows of a program, warps) where a program sweeps one long row."""',
+            "    if rows * lanes >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            f"    block = min(triton.next_power_of_2(lanes), {4 * block})",
+            f"    return rows, block, 1, {count.format(most=8, lanes='block')}",
+        ]
+    if "_square(" in texts:
+        lines += [
+            "",
+            "",
+            "def _square(rows, lanes, height):",
+            '    """(programs, lanes and height of a tile, warps): both sides of a tile are runs of memory."""',
+            "    if rows * lanes * height >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            "    block, together = (min(triton.next_power_of_2(n), 64) for n in (lanes, height))",
+            f"    while block * together > {block} or (",
+            f"        block * together > 256 and rows * lanes * height < {SMS} * block * together",
+            "    ):",
+            "        block, together = (block // 2, together) if block > together else (block, together // 2)",
+            "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)",
+            f"    return programs, block, together, {count.format(most=8, lanes='block * together')}",
+        ]
+    if "_column(" in texts:
+        lines += [
+            "",
+            "",
+            "def _column(rows, lanes, height, tiled=False, swept=False):",
+            '    """(programs, lanes and height of a block, warps): a program reduces along the height."""',
+            "    if rows * lanes * height >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            "    block, together = triton.next_power_of_2(lanes), triton.next_power_of_2(height)",
+            "    if swept:",
+            f"        together = min(together, max(1, {8 * block} // min(block, 32)))",
+            "    if tiled:",
+            f"        block = min(block, 64, max(16, {8 * block} // together))",
+            f"        while block > 16 and rows * lanes < {SMS} * block:",
+            "            block //= 2",
+            "        rows *= triton.cdiv(lanes, block)",
+            f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
+        ]
     return lines
 
 
@@ -180,11 +225,7 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
         suffix = "" if len(kernel.parts) == 1 else str(k + 1)
         lines += _part_lines(part, suffix)
         numbers |= _part_numbers(part, suffix)
-        grids.append(
-            f"triton.cdiv({part.lanes}, block{suffix})"
-            if part.flat
-            else f"triton.cdiv(rows{suffix}, together{suffix})"
-        )
+        grids.append(_grid(part, suffix))
         warps.append(f"warps{suffix}")
     if len(grids) > 1:
         numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}
@@ -197,22 +238,29 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     return lines
 
 
+def _grid(part: Part, suffix: str) -> str:
+    """How many programs a part has."""
+    if part.kind == "flat":
+        return f"triton.cdiv({part.lanes}, block{suffix})"
+    if part.kind == "rows":
+        return f"triton.cdiv(rows{suffix}, together{suffix})"
+    return f"rows{suffix}"
+
+
 def _part_lines(part: Part, suffix: str) -> list[str]:
-    if part.flat:
+    if part.kind == "flat":
         return [f"    block{suffix}, warps{suffix} = _run({part.lanes})"]
-    rows = " * ".join(part.rows) or "1"
-    given = f"{rows}, {part.lanes}" + (", tiled=True" if part.tiled else "")
-    return [f"    rows{suffix}, block{suffix}, together{suffix}, warps{suffix} = _rows({given})"]
+    function = {"rows": "_rows", "long": "_sweep", "square": "_square"}.get(part.kind, "_column")
+    given = [" * ".join(part.rows) or "1", part.lanes, *([part.height] if part.height else [])]
+    given += ["tiled=True"] if part.tiled and part.kind != "square" else []
+    given += ["swept=True"] if part.kind == "tall" else []
+    return [f"    rows{suffix}, block{suffix}, together{suffix}, warps{suffix} = {function}({', '.join(given)})"]
 
 
 def _part_numbers(part: Part, suffix: str) -> dict[str, str]:
-    if part.flat:
-        return {f"BLOCK{suffix}": f"block{suffix}"}
-    return {
-        f"rows{suffix}": f"rows{suffix}",
-        f"BLOCK{suffix}": f"block{suffix}",
-        f"ROWS{suffix}": f"together{suffix}",
-    }
+    values = {"rows": "rows", "BLOCK": "block", "ROWS": "together"}
+    names = (n.partition(":")[0] for n in part.numbers(""))
+    return {f"{name}{suffix}": f"{values[name]}{suffix}" for name in names}
 
 
 def output_names(v: Variant) -> list[str]:

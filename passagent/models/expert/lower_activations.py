@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from passagent.models.expert.ir import Expr, Value
-from passagent.models.expert.lower_math import along, clamp, clip
+from passagent.models.expert.lower_math import along, clamp, clip, reciprocal_of
 from passagent.models.expert.lowering import Call, Number, lowers
 
 
@@ -37,7 +37,11 @@ def gelu(c: Call, input: Value, approximate: str = "none") -> Value:
 
     def by_tanh(x: Expr) -> Expr:
         cube = c.e("mul", c.e("mul", x, x), x)
-        inner = c.e("mul", c.e("add", x, c.e("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
+        if c.target == "cuda":
+            bent = c.e("fma", cube, 0.044715, x)
+        else:
+            bent = c.e("add", x, c.e("mul", cube, 0.044715))
+        inner = c.e("mul", bent, math.sqrt(2 / math.pi))
         return c.e("mul", c.e("mul", x, 0.5), c.e("add", c.e("tanh", inner), 1.0))
 
     return c.pointwise(by_tanh if approximate == "tanh" else exact, input)
@@ -64,12 +68,16 @@ def hardtanh(
 
 @lowers("hardsigmoid")
 def hardsigmoid(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise(lambda x: c.e("div", clip(c, c.e("add", x, 3.0), 0.0, 6.0), 6.0), input)
+    return c.pointwise(lambda x: sixth(c, clip(c, c.e("add", x, 3.0), 0.0, 6.0)), input)
 
 
 @lowers("hardswish")
 def hardswish(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise(lambda x: c.e("div", c.e("mul", x, clip(c, c.e("add", x, 3.0), 0.0, 6.0)), 6.0), input)
+    return c.pointwise(lambda x: sixth(c, c.e("mul", x, clip(c, c.e("add", x, 3.0), 0.0, 6.0))), input)
+
+
+def sixth(c: Call, x: Expr) -> Expr:
+    return c.e("mul", x, reciprocal_of(x.dtype, 6.0)) if c.target == "cuda" else c.e("div", x, 6.0)
 
 
 @lowers("leaky_relu")
@@ -105,7 +113,8 @@ def prelu(c: Call, input: Value, weight: Value) -> Value:
 def selu(c: Call, input: Value, alpha: Number = 1.0, inplace: bool = False) -> Value:
     def body(x: Expr, a: Expr) -> Expr:
         if c.op == "celu":
-            negative = c.e("mul", a, c.e("expm1", c.e("div", x, a)))
+            scaled = c.e("mul", x, c.e("div", 1.0, a)) if c.target == "cuda" else c.e("div", x, a)
+            negative = c.e("mul", a, c.e("expm1", scaled))
             return c.e("where", c.e("gt", x, 0.0), x, negative)
         scale = 1.0507009873554804934193349852946
         negative = c.e("mul", c.e("expm1", x), scale * 1.6732632423543772848170429916717)

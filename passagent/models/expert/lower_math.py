@@ -29,11 +29,33 @@ def _binary(name: str, *aliases: str, exact: bool = False) -> None:
         if rounding_mode is not None:
             raise c.fail("a rounding mode is not lowered")
         if alpha != 1:
-            return c.pointwise(lambda x, y, by: c.e(name, x, c.e("mul", by, y)), a, b, alpha)
+            return c.pointwise(lambda x, y, by: _scaled_sum(c, name, x, y, by), a, b, alpha)
+        if name == "div" and c.target == "cuda" and not isinstance(b, Value):
+            return c.pointwise(lambda x, y: _by_reciprocal(c, x, y), a, b)
         return c.pointwise(name, a, b, exact=exact)
 
     for alias in (name, *aliases):
         OPS[alias] = lower
+
+
+def _scaled_sum(c: Call, name: str, x: Expr, y: Expr, by: Expr) -> Expr:
+    """x + by * y or x - by * y: one multiply-add in eager's CUDA kernel."""
+    if c.target == "cuda" and x.dtype in FLOATING:
+        return c.e("fma", c.e("neg", by) if name == "sub" else by, y, x)
+    return c.e(name, x, c.e("mul", by, y))
+
+
+def _by_reciprocal(c: Call, x: Expr, y: Expr) -> Expr:
+    """Eager's CUDA kernel multiplies by the reciprocal of a number that is known before the launch."""
+    if y.kind == "const" and y.data:
+        return c.e("mul", x, reciprocal_of(x.dtype, y.data))
+    return c.e("mul", x, c.e("div", 1.0, y))
+
+
+def reciprocal_of(dtype: str, number: float) -> float:
+    """1 / number as arithmetic of that dtype has it."""
+    kind = torch.float64 if dtype == "float64" else torch.float32
+    return float(torch.tensor(number, dtype=kind).reciprocal())
 
 
 _binary("add", "iadd", "__add__", "__radd__")
@@ -111,7 +133,12 @@ _unary("abs", "__abs__", "absolute", exact=True)
 
 @lowers("rsqrt")
 def rsqrt(c: Call, input: Value) -> Value:
-    return c.pointwise(lambda x: c.e("div", 1.0, c.e("sqrt", x)), input)
+    return c.pointwise(lambda x: inverse_root(c, x), input)
+
+
+def inverse_root(c: Call, x: Expr) -> Expr:
+    """1 / sqrt(x): on CUDA eager takes the machine's own approximation."""
+    return c.e("rsqrt", x) if c.target == "cuda" else c.e("div", 1.0, c.e("sqrt", x))
 
 
 @lowers("reciprocal")
@@ -126,14 +153,21 @@ def square(c: Call, input: Value) -> Value:
 
 @lowers("pow", "__pow__")
 def pow_(c: Call, input: Operand, exponent: Operand) -> Value:
+
+    def cube(x: Expr) -> Expr:
+        square = c.e("mul", x, x)
+        if c.target == "cuda":  # where each product is rounded to the tensor's type
+            square = c.wide(c.finish(square, c.out))
+        return c.e("mul", square, x)
+
     simple = {
         2: lambda x: c.e("mul", x, x),
-        3: lambda x: c.e("mul", c.e("mul", x, x), x),
+        3: cube,
         0.5: lambda x: c.e("sqrt", x),
     }
     simple |= {
         1: lambda x: x,
-        -0.5: lambda x: c.e("div", 1.0, c.e("sqrt", x)),
+        -0.5: lambda x: inverse_root(c, x),
         -1: lambda x: c.e("div", 1.0, x),
     }
     if (
@@ -147,6 +181,8 @@ def pow_(c: Call, input: Operand, exponent: Operand) -> Value:
         return c.pointwise(simple[exponent], input)
     if c.out not in FLOATING:
         raise c.fail("on integers is not lowered")
+    if not isinstance(exponent, Value):
+        exponent = c.const_value(exponent, c.out)
     return c.pointwise("pow", input, exponent)
 
 
@@ -231,12 +267,16 @@ def _floats_only(c: Call) -> None:
 
 @lowers("log2", "log10")
 def log_of(c: Call, input: Value) -> Value:
+    if c.target == "cuda":
+        return c.pointwise(c.op, input)
     base = 2.0 if c.op == "log2" else 10.0
     return c.pointwise(lambda x: c.e("mul", c.e("log", x), 1.0 / math.log(base)), input)
 
 
 @lowers("tan")
 def tan(c: Call, input: Value) -> Value:
+    if c.target == "cuda":
+        return c.pointwise("tan", input)
     return c.pointwise(lambda x: c.e("div", c.e("sin", x), c.e("cos", x)), input)
 
 
@@ -259,6 +299,9 @@ def is_special(c: Call, input: Value) -> Value:
 def lerp(c: Call, input: Value, end: Value, weight: Operand) -> Value:
     def body(a: Expr, b: Expr, w: Expr) -> Expr:
         by = c.e("sub", b, a)
+        if c.target == "cuda":
+            near, far = c.e("fma", w, by, a), c.e("fma", c.e("neg", by), c.e("sub", 1.0, w), b)
+            return c.e("where", c.e("lt", c.e("abs", w), 0.5), near, far)
         near = c.e("add", a, c.e("mul", w, by))
         far = c.e("sub", b, c.e("mul", by, c.e("sub", 1.0, w)))
         return c.e("where", c.e("lt", c.e("abs", w), 0.5), near, far)
@@ -269,10 +312,16 @@ def lerp(c: Call, input: Value, end: Value, weight: Operand) -> Value:
 @lowers("addcmul", "addcdiv")
 def addcmul(c: Call, input: Value, tensor1: Value, tensor2: Value, *, value: Number = 1) -> Value:
     _floats_only(c)
-    op = "mul" if c.op == "addcmul" else "div"
-    return c.pointwise(
-        lambda x, a, b, v: c.e("add", x, c.e(op, c.e("mul", v, a), b)), input, tensor1, tensor2, value
-    )
+
+
+    def body(x: Expr, a: Expr, b: Expr, by: Expr) -> Expr:
+        if c.target == "cuda" and c.op == "addcmul":
+            return c.e("fma", c.e("mul", by, a), b, x)
+        if c.target == "cuda":
+            return c.e("fma", by, c.e("div", a, b), x)
+        return c.e("add", x, c.e("mul" if c.op == "addcmul" else "div", c.e("mul", by, a), b))
+
+    return c.pointwise(body, input, tensor1, tensor2, value)
 
 
 @lowers("where")

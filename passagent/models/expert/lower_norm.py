@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.models.expert.ir import Value
-from passagent.models.expert.lower_math import along
+from passagent.models.expert.ir import Expr, Value
+from passagent.models.expert.lower_math import along, inverse_root
 from passagent.models.expert.lower_reduce import count, moments, over
 from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
 from passagent.models.expert.shapes import broadcast, regroup
@@ -49,7 +49,7 @@ def rms_norm(
     dims = list(range(len(input.dims) - len(normalized_shape), len(input.dims)))
     total = over(c, "sum", input, dims, lambda x: c.e("mul", x, x))
     average = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
-    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", average, c.number(eps, average.dtype))))
+    scale = inverse_root(c, c.e("add", average, c.number(eps, average.dtype)))
     inputs = [input, Value(total.dims, scale), *([weight] if weight is not None else [])]
     shape, parts = broadcast(c.trace, inputs)
     expr = c.e("mul", c.wide(parts[0]), parts[1])
@@ -100,22 +100,55 @@ def _normalised(
 ) -> Value:
     average, square = moments(c, input, dims)
     variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
-    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", variance, c.number(eps, variance.dtype))))
+    by = c.number(eps, variance.dtype)
+    if c.target == "cuda" and c.op == "group_norm":  # where eps has the input's type
+        by = c.wide(c.finish(by, c.out))
+    scale = inverse_root(c, c.e("add", variance, by))
     extra = [spread(v) for v in (weight, bias) if v is not None]
     shape, parts = broadcast(c.trace, [input, average, Value(square.dims, scale), *extra])
-    x, m, r = c.wide(parts[0]), parts[1], parts[2]
-    if c.target == "cpu":  # as eager there: one multiply-add with the row's own scale and shift
-        expr = c.e("fma", x, r, c.e("neg", c.e("mul", m, r)))
-    else:
-        expr = c.e("mul", c.e("sub", x, m), r)
-    scaled, shifted = weight is not None, bias is not None
-    if scaled and shifted:
-        expr = c.e("fma", expr, c.trace.cast(parts[3], expr.dtype), c.trace.cast(parts[4], expr.dtype))
-    elif scaled:
-        expr = c.e("mul", expr, c.trace.cast(parts[3], expr.dtype))
-    elif shifted:
-        expr = c.e("add", expr, c.trace.cast(parts[3], expr.dtype))
-    return Value(shape, c.finish(expr, c.out))
+    x, m, r, *rest = [c.trace.cast(p, scale.dtype) for p in parts]
+    gamma = rest[0] if weight is not None else None
+    beta = rest[-1] if bias is not None else None
+    form = _of_row if c.target == "cpu" else _FORMS_ON_CUDA[c.op]
+    return Value(shape, c.finish(form(c, x, m, r, gamma, beta), c.out))
+
+
+def _of_row(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
+    """As eager on the CPU: one multiply-add with the row's own scale and shift, then gamma and beta."""
+    return _scaled(c, c.e("fma", x, r, c.e("neg", c.e("mul", m, r))), gamma, beta)
+
+
+def _scaled(c: Call, x: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
+    if gamma is not None and beta is not None:
+        return c.e("fma", x, gamma, beta)
+    if gamma is not None:
+        return c.e("mul", x, gamma)
+    return x if beta is None else c.e("add", x, beta)
+
+
+def _centred(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
+    """As eager's layer_norm on CUDA: gamma * (r * (x - m)) + beta."""
+    return _scaled(c, c.e("mul", c.e("sub", x, m), r), gamma, beta)
+
+
+def _of_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
+    """As eager's batch_norm on CUDA: gamma * (x - m) * r + beta."""
+    centred = c.e("sub", x, m)
+    if gamma is not None:
+        centred = c.e("mul", gamma, centred)
+    return c.e("mul", centred, r) if beta is None else c.e("fma", centred, r, beta)
+
+
+def _of_group(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
+    """As eager's group_norm on CUDA: one multiply-add with a scale and a shift for each channel."""
+    if gamma is None and beta is None:
+        return _centred(c, x, m, r, gamma, beta)
+    scale = r if gamma is None else c.e("mul", r, gamma)
+    shift = c.e("mul", c.e("neg", scale), m) if beta is None else c.e("fma", c.e("neg", scale), m, beta)
+    return c.e("fma", scale, x, shift)
+
+
+_FORMS_ON_CUDA = {"layer_norm": _centred, "group_norm": _of_group, "instance_norm": _of_channel}
 
 
 @lowers("batch_norm")
@@ -138,7 +171,10 @@ def batch_norm(
     shape, parts = broadcast(c.trace, [input, mean_, variance, *extra])
     compute = compute_type(c.out)
     x, m, v, *rest = [c.trace.cast(p, compute) for p in parts]
-    scale = c.e("div", 1.0, c.e("sqrt", c.e("add", v, c.number(eps, compute))))
+    scale = inverse_root(c, c.e("add", v, c.number(eps, compute)))
+    if c.target == "cuda":
+        gamma, beta = rest[0] if weight is not None else None, rest[-1] if bias is not None else None
+        return Value(shape, c.finish(_of_channel(c, x, m, scale, gamma, beta), c.out))
     # alpha and beta depend on the channel only: eager on the CPU computes them once, too.
     alpha = c.e("mul", scale, rest[0]) if weight is not None else scale
     shift = c.e("mul", m, alpha)

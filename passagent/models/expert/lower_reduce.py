@@ -53,8 +53,13 @@ def sum_(c: Call, input: Value, dim: Any = None, keepdim: bool = False, dtype: A
 def mean(c: Call, input: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     dims = chosen(dim, len(input.dims))
     total = over(c, "sum", Value(input.dims, c.trace.cast(input.expr, compute_type(c.out))), dims)
-    expr = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
-    return drop(Value(total.dims, c.finish(expr, c.out)), dims, keepdim)
+    return drop(Value(total.dims, c.finish(_mean(c, total.expr, input, dims), c.out)), dims, keepdim)
+
+
+def _mean(c: Call, total: Expr, input: Value, dims: list[int]) -> Expr:
+    """A sum over the number of its terms; on CUDA eager multiplies by the reciprocal."""
+    terms = count(c, input, dims, total.dtype)
+    return c.e("mul", total, c.e("div", 1.0, terms)) if c.target == "cuda" else c.e("div", total, terms)
 
 
 @lowers("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
@@ -65,8 +70,7 @@ def global_average(c: Call, input: Value, output_size: Any) -> Value:
     rank = int(c.op[-2])
     dims = list(range(len(input.dims) - rank, len(input.dims)))
     total = over(c, "sum", input, dims)
-    expr = c.e("div", total.expr, count(c, input, dims, total.expr.dtype))
-    return Value(total.dims, c.finish(expr, c.out))
+    return Value(total.dims, c.finish(_mean(c, total.expr, input, dims), c.out))
 
 
 @lowers("amax", "max")

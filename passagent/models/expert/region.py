@@ -23,8 +23,24 @@ from passagent.models.expert.ir import Trace, Unsupported
 from passagent.models.expert.lower import Region, Types, lower_node
 from passagent.models.expert.pattern import qualified
 
-LAUNCH = 1.5
-"""What a kernel of ours costs to start, microseconds, where an operator of eager's costs 2."""
+
+@dataclass(frozen=True)
+class Costs:
+    """What running operators costs on a target: microseconds, and bytes a microsecond."""
+
+    operator: float
+    """One of eager's that computes."""
+    view: float
+    launch: float
+    """One kernel of ours, with its outputs."""
+    bandwidth: float
+
+
+COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
+"""Measured on one CPU core and on an H200."""
+
+LARGE_COPY = 1 << 20
+"""Bytes from which a copy alone is left to eager."""
 
 SAME_ORDER = IDENTITIES | {
     "view",
@@ -57,19 +73,22 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
     for nodes in _components(graph, inside, depth):
         for trimmed in _trimmed(graph, nodes, storage):
             region = make_region(graph, trimmed)
-            if region is not None and worth(region):
+            if region is not None and worth(region, target):
                 found.regions.append(region)
-    found.regions.sort(key=lambda r: -gain(r))
-    found.regions = [r for r in found.regions if gain(r) > 0] or found.regions[:1]
+    found.regions.sort(key=lambda r: -gain(r, target))
+    found.regions = [r for r in found.regions if gain(r, target) > 0] or found.regions[:1]
     if not found.regions:
-        found.regions = _second_best(graph, inside, storage, depth)
+        found.regions = _second_best(graph, target, inside, storage, depth)
     return found
 
 
 def _second_best(
-    graph: fx.Graph, inside: set[fx.Node], storage: Memory, depth: dict[fx.Node, int]
+    graph: fx.Graph, target: str, inside: set[fx.Node], storage: Memory, depth: dict[fx.Node, int]
 ) -> list[Region]:
-    """Where no kernel is sure to pay: the longest chain of views, else the operator that costs most."""
+    """Where no kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
+
+    A call in place of views costs about as much as they do, so it is to be short.
+    """
     lone = [
         region
         for nodes in _components(graph, inside, depth)
@@ -82,8 +101,13 @@ def _second_best(
         if (region := make_region(graph, nodes)) is not None
     ]
     if chains:
-        return [max(chains, key=lambda r: len(r.nodes))]
-    return [max(lone, key=gain)] if lone else []
+        return [max(chains, key=lambda r: (sum(does_nothing(n) for n in r.nodes), len(r.nodes)))]
+    return [max(lone, key=lambda r: gain(r, target))] if lone else []
+
+
+def does_nothing(node: fx.Node) -> bool:
+    """Whether eager calls an operator that returns its input."""
+    return op_name(node) in {"dropout", "dropout1d", "dropout2d", "dropout3d", "detach"}
 
 
 def is_view(node: fx.Node) -> bool:
@@ -327,22 +351,26 @@ def moved_bytes(node: fx.Node) -> int:
     return total
 
 
-def gain(region: Region) -> float:
+def gain(region: Region, target: str) -> float:
     """Rough saving on eager, microseconds: what each operator costs to start, and memory not walked again."""
-    starts = sum(1.0 if is_free(n) else 2.0 for n in region.nodes)
+    costs = COSTS[target]
+    starts = sum(costs.view if is_free(n) else costs.operator for n in region.nodes)
     inside = sum(moved_bytes(n) for n in region.nodes)
     border = 0
     for n in [*region.inputs, *region.outputs]:
         value = example(n)
         border += value.numel() * value.element_size()
-    return starts - LAUNCH + (inside - border) / 1e4
+    return starts - costs.launch + (inside - border) / costs.bandwidth
 
 
-def worth(region: Region) -> bool:
+def worth(region: Region, target: str) -> bool:
     """Whether one kernel can beat the operators one by one."""
     computing = [n for n in region.nodes if not is_free(n)]
     if len(computing) == 1:
-        # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
         lone = computing[0]
-        return gain(region) > 0 and mutates(lone) is None and op_name(lone) not in FREE_VIEWS | IDENTITIES
+        copies = op_name(lone) in FREE_VIEWS | IDENTITIES
+        if target == "cuda":
+            return gain(region, target) > 0 and not (copies and moved_bytes(lone) > LARGE_COPY)
+        # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
+        return gain(region, target) > 0 and mutates(lone) is None and not copies
     return len(computing) >= 2

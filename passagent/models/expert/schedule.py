@@ -95,6 +95,8 @@ class Schedule:
             axis, chosen = t.index(cat.axis), t.resolve(cat.expr)
             if axis.kind != "axis" or axis.data not in store.axes or not holds(store.expr, chosen, axis.data):
                 continue
+            if self.target == "cuda" and _reduced(store.expr, chosen):
+                continue  # the rows that are reduced are held whole, and so are they stored
             stores = []
             for own, part, start in cat.pieces:
                 at = t.add(t.index(own), t.integer(start))
@@ -259,7 +261,11 @@ class Schedule:
         )
         order: list[Axis] = []
         for _, address in ranked:
-            walk = sorted(address.terms, key=lambda a: -self.hint(address.terms[a]))
+            strides = {a: self.hint(mono) for a, mono in address.terms.items()}
+            for e, mono in address.rest:
+                for axis in self.axes(e.axes if e is not None else ()):
+                    strides.setdefault(axis, self.hint(mono))
+            walk = sorted(strides, key=lambda a: -strides[a])
             for position, axis in enumerate(walk):
                 if axis not in order:
                     after = [a for a in walk[position + 1 :] if a in order]
@@ -398,3 +404,10 @@ class Schedule:
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)
         return list(stages.values())
+
+
+def _reduced(e: Expr, wanted: Expr) -> bool:
+    """Whether a reduction in `e` reads `wanted`."""
+    if e.kind == "reduce":
+        return contains(e, wanted)
+    return any(_reduced(a, wanted) for a in e.args)

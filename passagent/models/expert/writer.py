@@ -65,14 +65,17 @@ class Part:
     rows: list[str]
     lanes: str
     tiled: bool
-    """Lanes are split into tiles (rows counts them)."""
-    flat: bool
-    """There are no rows: a program takes BLOCK lanes of one long run."""
+    """Lanes are split into tiles."""
+    kind: str
+    """Of blocks.Form."""
+    height: str = ""
+    """Host expression for the size of the axis across the lanes, where it is no row."""
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""
-        constants = ["BLOCK", *([] if self.flat else ["ROWS"])]
-        return [*([] if self.flat else [f"rows{suffix}"]), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
+        flat, counted = self.kind == "flat", self.kind in {"rows", "long"}
+        constants = ["BLOCK", *([] if flat else ["ROWS"])]
+        return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
 
     def text(self, decorator: str, parameters: list[str]) -> str:
         """The function."""

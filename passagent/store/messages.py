@@ -1,0 +1,87 @@
+"""Messages as they lie in the database: each content once, packed against another message.
+
+Most of what a search writes was written before: prompts repeat the task, replies the files they change. So a
+message's text is compressed with another message's text as the dictionary, its `base`: of an episode's
+messages the one that gives the task, of those the run's first. Old databases hold texts as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from passagent.errors import PassagentError
+from passagent.store.packing import pack_text, unpack_text
+
+if TYPE_CHECKING:
+    from passagent.store.database import Store
+
+_KEPT = 64
+"""Texts of bases that are kept in memory."""
+_ENOUGH = 0.6
+"""A task message that takes more than this share of what its base takes becomes a base itself."""
+
+
+class Messages:
+    """The table `messages` of a store, and the bases that this process wrote or read last."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._texts: OrderedDict[int, bytes] = OrderedDict()
+        self._task_of_run: dict[str, tuple[int, int]] = {}
+        """The run's newest task message without a base, and its packed size."""
+
+    def add(self, message: dict[str, Any], run_id: str, task_id: int | None, is_task: bool = False) -> int:
+        """The id of a message with this content, stored if there is none.
+
+        `task_id` is that of the episode's task message, `is_task` says that this is it. To be called in a
+        transaction.
+        """
+        text = json.dumps(message).encode()  # ASCII: a lone surrogate of a model can be stored, too
+        digest = hashlib.sha256(text).digest()[:16]
+        row = self._store.row("SELECT id FROM messages WHERE digest = :digest", {"digest": digest})
+        if row is not None:
+            return int(row["id"])
+        known = self._task_of_run.get(run_id) if is_task else None
+        base = known[0] if known else task_id
+        packed = pack_text(text, self._text(base) if base is not None else b"")
+        if known and len(packed) > _ENOUGH * known[1]:
+            base, packed = None, pack_text(text)
+        cursor = self._store.execute(
+            "INSERT INTO messages (digest, base, body) VALUES (:digest, :base, :body)",
+            {"digest": digest, "base": base, "body": packed},
+        )
+        assert cursor.lastrowid is not None
+        if is_task:
+            self._keep(cursor.lastrowid, text)
+            if base is None:
+                self._task_of_run[run_id] = cursor.lastrowid, len(packed)
+        return cursor.lastrowid
+
+    def read(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages of `rows` of the table (`base` and `body`)."""
+        return [json.loads(self._unpacked(row)) for row in rows]
+
+    def _text(self, message_id: int) -> bytes:
+        """The text of a base. Raises PassagentError if it is gone."""
+        text = self._texts.get(message_id)
+        if text is None:
+            row = self._store.row("SELECT base, body FROM messages WHERE id = :id", {"id": message_id})
+            if row is None:
+                raise PassagentError(f"{self._store.runs_dir}: message {message_id} is gone; others need it")
+            text = self._unpacked(row)
+            self._keep(message_id, text)
+        return text
+
+    def _unpacked(self, row: dict[str, Any]) -> bytes:
+        if isinstance(row["body"], str):
+            return row["body"].encode()
+        return unpack_text(row["body"], b"" if row["base"] is None else self._text(row["base"]))
+
+    def _keep(self, message_id: int, text: bytes) -> None:
+        self._texts[message_id] = text
+        if len(self._texts) > _KEPT:
+            self._texts.popitem(last=False)

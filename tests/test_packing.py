@@ -1,0 +1,205 @@
+"""What the database packs comes out as it went in; what older versions stored is still read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_resume import make_run
+
+from passagent.errors import InfrastructureError
+from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.redaction import redact
+from passagent.store import Store, episodes, evaluations, removal, runs, similar, workers
+from passagent.store.database import DATABASE
+from passagent.store.packing import pack_result, pack_text, unpack_result, unpack_text
+from passagent.store.schema import migrations
+
+TASK_TEXT = "\n".join(
+    f"line {number} of a task that every prompt repeats: {number**3}" for number in range(200)
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "runs") as opened:
+        yield opened
+
+
+def evaluation(samples: list[float]) -> dict:
+    graph = GraphResult(name="g", dtype="float32", status="ok", eager_samples_ms=samples)
+    other = graph.model_copy(update={"compiled_samples_ms": samples[::-1], "eager_samples_ms": []})
+    found = Evaluation(
+        task="t", candidate="c", device="cpu", dispatch="direct", timing="wall", status="ok", as_score=1.5,
+        es=None, graphs=[graph, other, graph], evaluator_version="v",
+    )  # fmt: skip
+    return found.model_dump(mode="json")
+
+
+@given(st.lists(st.integers(0, 10**12)), st.booleans())
+def test_results_come_out_as_they_went_in(nanoseconds, is_whole):
+    samples = [n / 1e6 if is_whole else n / 3e6 for n in nanoseconds]
+    result = evaluation(samples)
+    assert unpack_result(pack_result(result)) == result
+    assert unpack_result(json.dumps(result)) == result
+
+
+def test_samples_take_two_bytes_each():
+    result = evaluation([(60_000 + (number * 7919) % 3000) / 1e6 for number in range(1000)])
+    assert len(pack_result(result)) < 3 * 2000 + 1000 < len(json.dumps(result)) / 3
+
+
+def test_a_result_of_another_format_is_not_guessed_at():
+    with pytest.raises(ValueError, match="unknown format 9"):
+        unpack_result(b"\x09" + pack_result(evaluation([]))[1:])
+
+
+@given(st.binary(), st.binary())
+def test_texts_come_out_as_they_went_in(text, dictionary):
+    assert unpack_text(pack_text(text, dictionary), dictionary) == text
+
+
+def conversation_of(number: int) -> list[dict]:
+    reply = {"role": "assistant", "content": f"{TASK_TEXT[:500]} {number}", "tool_calls": []}
+    return [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": f"{TASK_TEXT}\nEpisode {number}"},
+        reply,
+        {"role": "tool", "tool_call_id": "1", "name": "x", "content": TASK_TEXT[500:900]},
+    ]
+
+
+def write_conversation(store, run, owner, number: int, messages: list[dict]) -> episodes.Episode:
+    episode = episodes.claim(store, run, 0, owner)
+    episodes.add_messages(store, episode, [(message, None) for message in messages[:2]])
+    for message in messages[2:]:
+        episodes.add_message(store, episode, message, None)
+    episodes.finish(store, episode, "done", None, False)
+    return episode
+
+
+def test_what_prompts_repeat_is_stored_once(store):
+    run = make_run(store, iters=100)
+    owner = workers.join(store, run.id)
+    made = [write_conversation(store, run, owner, n, conversation_of(n)) for n in range(5)]
+    for number, episode in enumerate(made):
+        assert episodes.conversation(store, episode.id) == conversation_of(number)
+    rows = store.rows(
+        "SELECT length(body) AS n FROM steps JOIN messages ON messages.id = message_id WHERE seq = 2 "
+        "ORDER BY episode_id"
+    )
+    first, *later = (row["n"] for row in rows)
+    assert max(later) < first / 5
+    with Store.open(store.runs_dir) as another:  # which has none of the texts in memory
+        assert episodes.conversation(another, made[-1].id) == conversation_of(4)
+
+
+def test_a_task_message_that_is_too_different_becomes_a_base(store):
+    run = make_run(store, iters=100)
+    owner = workers.join(store, run.id)
+    write_conversation(store, run, owner, 1, conversation_of(1))
+    other = [dict(message) for message in conversation_of(2)]
+    other[1]["content"] = "".join(chr(33 + byte % 90) for byte in random.Random(0).randbytes(9000))
+    write_conversation(store, run, owner, 2, other)
+    again = [dict(message) for message in other]
+    again[1]["content"] += " once more"
+    write_conversation(store, run, owner, 3, again)
+    bases = store.rows(
+        "SELECT message_id, base FROM steps JOIN messages ON messages.id = message_id WHERE seq = 2 "
+        "ORDER BY episode_id"
+    )
+    assert [row["base"] for row in bases] == [None, None, bases[1]["message_id"]]
+
+
+def test_a_message_that_others_are_packed_against_outlives_its_run(store):
+    first, second = make_run(store, iters=100), make_run(store, iters=100)
+    for run in (first, second):
+        owner = workers.join(store, run.id)
+        write_conversation(store, run, owner, 1, conversation_of(1))
+        kept = write_conversation(store, run, owner, 2, conversation_of(2))
+        workers.leave(store, run.id, owner, workers.Watch(), "finished", "done", 1.0)
+    with Store.open(store.runs_dir) as another:
+        removal.for_removal(another)
+        with another.transaction():
+            removal.remove_run(another, first.id)
+        assert episodes.conversation(another, kept.id) == conversation_of(2)
+
+
+def test_a_database_of_before_is_packed_from_now_on(tmp_path, monkeypatch):
+    runs_dir = tmp_path / "runs"
+    newer = [m for m in migrations._migrations if m.name >= "0007"]
+    monkeypatch.setattr(migrations, "_migrations", [m for m in migrations._migrations if m not in newer])
+    Store.open(runs_dir).close()
+    monkeypatch.undo()
+    system, result = conversation_of(1)[0], evaluation([0.25, 0.5])
+    with sqlite3.connect(runs_dir / DATABASE) as old:
+        old.execute(
+            "INSERT INTO runs (id, task, task_path, task_key, operators, model, device, seed, islands, "
+            "iters, config, version, state, created_at) "
+            "VALUES ('r', 't', 't', 'key', '[\"add\", \"silu\"]', 'm', 'cpu', 0, 1, 9, '{}', '0', "
+            "'stopped', '')"
+        )
+        old.execute(
+            "INSERT INTO episodes (id, run_id, number, island, seed, state, created_at) "
+            "VALUES (1, 'r', 1, 0, 0, 'done', '')"
+        )
+        old.execute("INSERT INTO messages VALUES (1, ?, ?)", ("ab" * 32, json.dumps(system)))
+        old.execute("INSERT INTO steps (episode_id, seq, message_id, created_at) VALUES (1, 1, 1, '')")
+        old.execute(
+            "INSERT INTO evaluations VALUES (1, 'c', 'key', 'v', 'here', 'ok', 1.5, 0.1, ?, '')",
+            (json.dumps(result),),
+        )
+    with Store.open(runs_dir) as store:
+        assert episodes.conversation(store, 1) == [system]
+        assert evaluations.get_evaluation(store, 1) == result
+        assert store.row("SELECT pairs FROM tasks WHERE key = 'key'") == {"pairs": 3}
+
+
+def test_objects_are_settled_and_an_emptied_one_is_written_again(store):
+    key = store.objects.put(b"content")
+    asyncio.run(store.objects.settle(key))
+    path = Path(store.objects.path(key))
+    path.write_bytes(b"")  # what a loss of power may leave
+    with pytest.raises(InfrastructureError, match="damaged"):
+        store.objects.get(key)
+    assert store.objects.put(b"content") == key
+    assert store.objects.get(key) == b"content"
+
+
+def test_a_secret_that_comes_later_is_known(monkeypatch):
+    assert redact("the word is swordfish-42") == "the word is swordfish-42"
+    monkeypatch.setenv("LATE_TOKEN", "swordfish-42")
+    assert redact("the word is swordfish-42") == "the word is <LATE_TOKEN>"
+    monkeypatch.delenv("LATE_TOKEN")
+    assert redact("the word is swordfish-42") == "the word is swordfish-42"
+
+
+def test_similar_tasks_are_found_by_their_operators(store):
+    sequences = {
+        "equal": ["add", "layer_norm", "silu"],
+        "near": ["add", "layer_norm", "relu", "mul"],
+        "far": ["softmax", "matmul"],
+        "nothing found": ["add", "layer_norm", "silu"],
+    }
+    for name, operators in sequences.items():
+        run = runs.create_run(
+            store, roles=["fusion"], operators=operators, task=name, task_path=name, task_key=name, model="m",
+            device="cpu", seed=0, iters=1, config="{}", version="0",
+        )  # fmt: skip
+        if name != "nothing found":
+            store.execute(
+                "UPDATE islands SET best_as = 1.5, best_node = 7 WHERE run_id = :run", {"run": run.id}
+            )
+    found = similar.similar_tasks(store, ["add", "layer_norm", "silu"], limit=3)
+    assert [(one.task, one.node_id) for one in found] == [("equal", 7), ("near", 7)]
+    assert found[0].similarity == 1
+    assert 0 < found[1].similarity < 1
+    assert [one.task for one in similar.similar_tasks(store, sequences["near"], 3, without="near")] == [
+        "equal"
+    ]
