@@ -73,8 +73,8 @@ def processes(store: Store, run: Run, config: Config) -> Finding:
 def left_behind(store: Store, run: Run, config: Config) -> Finding:
     """Whether processes or workspaces of dead owners are still here."""
     orphans = orphaned_workers()
-    # those of unfinished episodes are taken up by the next resume
-    places = leftovers.stale_workspaces(store, run, keep_unfinished=True)
+    # those of dead processes go when their work is taken over
+    places = leftovers.stale_workspaces(store, run.id, but_for_dead=True)
     shown = {"orphans": orphans, "workspaces": [str(path) for path in places]}
     said = (
         f"{len(orphans)} evaluator processes without an owner on this machine, {len(places)} old workspaces"

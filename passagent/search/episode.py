@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session, Stopping
-from passagent.store import episodes, gains, hints, migrations, nodes, runs
+from passagent.store import episodes, gains, hints, leftovers, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
@@ -213,16 +212,10 @@ def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node
 
 def workspace_path(session: Session, episode: Episode) -> Path:
     """The directory of this process for the island's episodes: making one for each would take longer."""
-    return _workspaces(session) / f"{os.getpid()}-{episode.island}"
+    return leftovers.workspaces_of(session.store, session.run.id) / session.owner / str(episode.island)
 
 
 def clear_workspaces(session: Session) -> None:
-    """Remove the workspaces of this process, and of those that are dead."""
-    for place in _workspaces(session).glob("*-*"):
-        owner = place.name.partition("-")[0]
-        if owner == str(os.getpid()) or not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def _workspaces(session: Session) -> Path:
-    return session.store.runs_dir / session.run.id / "workspaces"
+    """Remove the workspaces of this process, and of those that left the run or died over it."""
+    for path in leftovers.stale_workspaces(session.store, session.run.id, but_for_dead=True):
+        shutil.rmtree(path, ignore_errors=True)
