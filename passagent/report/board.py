@@ -37,8 +37,9 @@ class Board:
     store: Store
     run: Run
     rows: list[IslandRow]
-    episodes: int
-    tokens: int
+    episodes: int = 0
+    iters: int = 0
+    tokens: int = 0
     started: float = field(default_factory=time.monotonic)
     done_here: int = 0
     """Episodes finished in this session."""
@@ -49,7 +50,7 @@ class Board:
     def of(cls, store: Store, run: Run) -> Board:
         """The board of a run as stored."""
         rows = [IslandRow(island.role, None, 0) for island in runs.islands(store, run.id)]
-        board = cls(store, run, rows, 0, 0)
+        board = cls(store, run, rows)
         board._count()
         return board
 
@@ -64,7 +65,7 @@ class Board:
         if not self.done_here:
             return None
         pace = (time.monotonic() - self.started) / self.done_here
-        return max(0, self.run.iters - self.episodes) * pace
+        return max(0, self.iters - self.episodes) * pace
 
     @property
     def best_as(self) -> float | None:
@@ -80,6 +81,7 @@ class Board:
         """Take an event in; what counts for the whole run is looked up, as other processes may work on it."""
         match event:
             case EpisodeStarted(episode):
+                self._count()
                 row = self.row(episode.island)
                 row.episode, row.last = episode.number, "thinking"
             case ModelReplied(episode):
@@ -102,4 +104,5 @@ class Board:
             row = self.row(island.island)
             row.best_as, row.evaluations = island.best_as, island.nodes
         self.episodes = sum(island.episodes for island in islands if island.island != SEEDS)
-        self.tokens = runs.get_run(self.store, self.run.id).tokens
+        run = runs.get_run(self.store, self.run.id)
+        self.iters, self.tokens = run.iters, run.tokens

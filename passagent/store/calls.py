@@ -120,12 +120,6 @@ def lose_all(store: Store, run_id: str) -> int:
     return cursor.rowcount
 
 
-def cost_of(store: Store, run_id: str) -> float:
-    """What is known to be spent on the run, USD."""
-    row = store.row("SELECT cost FROM runs WHERE id = :run", {"run": run_id})
-    return float(row["cost"]) if row else 0.0
-
-
 def mean_latency_s(store: Store, run_id: str, model: str) -> float:
     """Of the model's newest 20 replies in the run, s; 0 before the first."""
     row = store.row(
