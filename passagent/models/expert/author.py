@@ -12,6 +12,7 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.models.expert import cpp, cpp_host, cuda, cuda_host, pattern, wrapper
+from passagent.models.expert.cost import Work
 from passagent.models.expert.graph import arguments, example, op_name
 from passagent.models.expert.ir import Unsupported
 from passagent.models.expert.lower import Parameter, Region, Types, lower_region
@@ -20,7 +21,7 @@ from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.writer import Kernel, Knobs
+from passagent.models.expert.writer import Kernel, Knobs, TritonKernel
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
 
@@ -48,6 +49,8 @@ class Authored:
     """Graphs without any region."""
     taken: list[tuple[int, Region]] = field(default_factory=list)
     """The regions that the passes replace, each with its graph's number."""
+    works: list[Work] = field(default_factory=list)
+    """The parts of the kernels, for CUDA."""
 
 
 def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
@@ -64,7 +67,14 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [title(f.regions[0]) for f, _ in routes]
-        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered)
+        works = [work for _, route in routes for v in route.variants for work in _works(v)]
+        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works)
+
+
+def _works(variant: wrapper.Variant) -> list[Work]:
+    if not isinstance(variant.kernel, TritonKernel):
+        return []
+    return [Work(cuda_host.function_of(p), cuda_host.options_of(p), *p.hints) for p in variant.kernel.parts]
 
 
 def _routes(

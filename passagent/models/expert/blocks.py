@@ -71,9 +71,9 @@ def _form(schedule: Schedule, group: Group) -> Form:
         return Form("rows", rows, tile)
     every = schedule.sorted({a for loops in looped for a in loops})
     vector = tile or every[-1]
-    if tile is None and len(every) > 1 and all(loops == every for loops in looped):
-        if schedule.volume(every) <= LONGEST:
-            return Form("rows", rows, vector, joined=every)
+    whole = len(every) > 1 and all(loops == every for loops in looped)
+    if tile is None and whole and schedule.volume(every) <= LONGEST:
+        return Form("rows", rows, vector, joined=every)
     others = [a for a in every if a is not vector]
     apart = any(loops[-1] is not vector for loops in looped)
     cross = max(others, key=lambda a: a.size.hint, default=None)
@@ -97,8 +97,8 @@ def _across(schedule: Schedule, stores: list[Store], rows: list[Axis], tile: Axi
     for address in addresses:
         if 2 * schedule.volume(address.terms) < largest or address.terms.get(tile) == (1, ()):
             continue
-        for axis in rows:
-            if address.terms.get(axis) == (1, ()) and axis.size.hint >= 8 and tile in address.terms:
-                if all(axis in schedule.store_axes(s) for s in stores):
-                    return axis
+        runs = [a for a in rows if address.terms.get(a) == (1, ()) and a.size.hint >= 8]
+        for axis in runs:
+            if tile in address.terms and all(axis in schedule.store_axes(s) for s in stores):
+                return axis
     return None

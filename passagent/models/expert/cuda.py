@@ -25,6 +25,9 @@ TYPES = {
 }
 TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
 
+BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
+"""Of an element, where it is not 4."""
+
 _FORMS = {
     "neg": "-{0}",
     "not": "({0} == 0)",
@@ -41,9 +44,8 @@ _FORMS = {
 }
 """Operations that are neither infix nor a choice."""
 
-_FORMS |= {
-    name: f"libdevice.{name}({{0}})" for name in ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
-}
+_LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
+_FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
 _FORMS["pow"] = "libdevice.pow({0}, {1})"
 """As exact as eager's: CUDA's own functions, where Triton's are approximations."""
 
@@ -105,8 +107,9 @@ def _source(name: str, parts: list[Part], arguments: list[str], constants: list[
         texts.append(
             part.text("triton.jit", ["program", *arguments, *_last([*constants, *part.numbers("")])])
         )
-        given = [f"{n.partition(':')[0]}={m.partition(':')[0]}" for n, m in zip(part.numbers(""), own, strict=True)]
-        given = [left, *arguments, *(f"{n}={n}" for n in passed), *given]
+        pairs = [*((n, n) for n in passed), *zip(part.numbers(""), own, strict=True)]
+        named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
+        given = [left, *arguments, *named]
         test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
         lines += [f"    {test}", f"        {part.name}({', '.join(given)})"]
         left = f"{left} - programs{k + 1}"
@@ -147,7 +150,19 @@ class TritonWriter(Writer):
             self._host(self.vector) if self.vector is not None else "1"
         )
         height = self._host(self.cross) if self.cross is not None else ""
-        return Part(self.name, self.lines, rows, lanes, group.tile is not None, form.kind, height)
+        hints = (
+            self.s.volume(form.rows),
+            self.s.volume(self.joined or ([self.vector] if self.vector is not None else [])),
+            self.cross.size.hint if self.cross is not None else 0,
+            self._moved(group),
+        )
+        return Part(self.name, self.lines, rows, lanes, group.tile is not None, form.kind, height, hints)
+
+    def _moved(self, group: Group) -> int:
+        """Bytes that a group reads and writes in the example."""
+        stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
+        read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in self._loads(group))
+        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in stores)
 
     def _host(self, axis: Axis) -> str:
         return self.s.trace.text(axis.size)
@@ -270,7 +285,8 @@ class TritonWriter(Writer):
 
     def sweep(self, axis: Axis) -> None:
         """A loop over the blocks of an axis that is too long for one."""
-        step, name, other = ("BLOCK", "lane", "None, :") if axis is self.vector else ("ROWS", "level", ":, None")
+        lanes = axis is self.vector
+        step, name, other = ("BLOCK", "lane", "None, :") if lanes else ("ROWS", "level", ":, None")
         self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
         self.indent += 1
         self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
@@ -421,7 +437,8 @@ class TritonWriter(Writer):
         if e.data in {"maximum", "minimum"}:
             return self.extreme(e, args)
         if e.data in _FORMS:
-            return _FORMS[e.data].format(*(map(_bare, args) if _FORMS[e.data].startswith(("tl.", "libdevice.")) else args))
+            form = _FORMS[e.data]
+            return form.format(*(map(_bare, args) if form.startswith(("tl.", "libdevice.")) else args))
         raise Unsupported(e.data, "has no Triton form")
 
     def extreme(self, e: Expr, args: list[str]) -> str:

@@ -19,6 +19,9 @@ from passagent.models.expert.writer import Part, TritonKernel
 LinesOf = Callable[[Route, Variant, str], list[str]]
 """The text of a variant's kernel, as a function of that name that allocates its outputs."""
 
+FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column")
+"""What plans call to lay out a part."""
+
 SMS = 132
 """Programs that a GPU runs side by side, at least."""
 
@@ -74,14 +77,17 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "",
             "",
             "def _square(rows, lanes, height):",
-            '    """(programs, lanes and height of a tile, warps): both sides of a tile are runs of memory."""',
+            '    """(programs, lanes and height of a tile, warps); both its sides are runs of memory."""',
             "    if rows * lanes * height >= 2**31:",
             '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
             "    block, together = (min(triton.next_power_of_2(n), 64) for n in (lanes, height))",
             f"    while block * together > {block} or (",
             f"        block * together > 256 and rows * lanes * height < {SMS} * block * together",
             "    ):",
-            "        block, together = (block // 2, together) if block > together else (block, together // 2)",
+            "        if block > together:",
+            "            block //= 2",
+            "        else:",
+            "            together //= 2",
             "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)",
             f"    return programs, block, together, {count.format(most=8, lanes='block * together')}",
         ]
@@ -247,14 +253,25 @@ def _grid(part: Part, suffix: str) -> str:
     return f"rows{suffix}"
 
 
+def function_of(part: Part) -> str:
+    """Of FUNCTIONS, the one that lays out a part."""
+    known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
+    return known.get(part.kind, "_column")
+
+
+def options_of(part: Part) -> tuple[str, ...]:
+    """What else the function is told of the part."""
+    tiled = part.tiled and part.kind in {"rows", "column", "tall"}
+    return (*(["tiled"] if tiled else []), *(["swept"] if part.kind == "tall" else []))
+
+
 def _part_lines(part: Part, suffix: str) -> list[str]:
     if part.kind == "flat":
         return [f"    block{suffix}, warps{suffix} = _run({part.lanes})"]
-    function = {"rows": "_rows", "long": "_sweep", "square": "_square"}.get(part.kind, "_column")
     given = [" * ".join(part.rows) or "1", part.lanes, *([part.height] if part.height else [])]
-    given += ["tiled=True"] if part.tiled and part.kind != "square" else []
-    given += ["swept=True"] if part.kind == "tall" else []
-    return [f"    rows{suffix}, block{suffix}, together{suffix}, warps{suffix} = {function}({', '.join(given)})"]
+    given += [f"{name}=True" for name in options_of(part)]
+    results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
+    return [f"    {results} = {function_of(part)}({', '.join(given)})"]
 
 
 def _part_numbers(part: Part, suffix: str) -> dict[str, str]:

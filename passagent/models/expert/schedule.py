@@ -255,23 +255,27 @@ class Schedule:
         """
         store_ids = {id(s) for s in self.stores}
         reads_first = any(e.kind == "reduce" for e in self._seen)
+        strides = {key: self._strides(address) for key, address in self.addresses.items()}
         ranked = sorted(
-            self.addresses.items(),
-            key=lambda kv: (-self.volume(kv[1].terms), (kv[0] in store_ids) == reads_first),
+            strides.items(), key=lambda kv: (-self.volume(kv[1]), (kv[0] in store_ids) == reads_first)
         )
         order: list[Axis] = []
-        for _, address in ranked:
-            strides = {a: self.hint(mono) for a, mono in address.terms.items()}
-            for e, mono in address.rest:
-                for axis in self.axes(e.axes if e is not None else ()):
-                    strides.setdefault(axis, self.hint(mono))
-            walk = sorted(strides, key=lambda a: -strides[a])
+        for _, steps in ranked:
+            walk = sorted(steps, key=lambda a: -steps[a])
             for position, axis in enumerate(walk):
                 if axis not in order:
                     after = [a for a in walk[position + 1 :] if a in order]
                     order.insert(order.index(after[0]) if after else len(order), axis)
         rest = self.axes(a for e in self._seen for a in e.every) - set(order)
         return sorted(rest, key=lambda a: a.number) + order
+
+    def _strides(self, address: Address) -> dict[Axis, int]:
+        """How far a step along each axis goes, those of computed indices included."""
+        strides = {a: self.hint(mono) for a, mono in address.terms.items()}
+        for e, mono in address.rest:
+            for axis in self.axes(e.axes if e is not None else ()):
+                strides.setdefault(axis, self.hint(mono))
+        return strides
 
     def sorted(self, axes: Iterable[Axis]) -> list[Axis]:
         return sorted(axes, key=self.order.index)
