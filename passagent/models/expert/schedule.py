@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Expr, Size, Trace, Unsupported, Value, contains, holds
+from passagent.models.expert.ir import Axis, Expr, Size, Trace, Unsupported, Value, contains, holds, reduced
 
 Mono = tuple[int, tuple[str, ...]]
 """A product of an integer and size texts."""
@@ -95,7 +95,7 @@ class Schedule:
             axis, chosen = t.index(cat.axis), t.resolve(cat.expr)
             if axis.kind != "axis" or axis.data not in store.axes or not holds(store.expr, chosen, axis.data):
                 continue
-            if self.target == "cuda" and _reduced(store.expr, chosen):
+            if self.target == "cuda" and reduced(store.expr, chosen):
                 continue  # the rows that are reduced are held whole, and so are they stored
             stores = []
             for own, part, start in cat.pieces:
@@ -408,10 +408,3 @@ class Schedule:
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)
         return list(stages.values())
-
-
-def _reduced(e: Expr, wanted: Expr) -> bool:
-    """Whether a reduction in `e` reads `wanted`."""
-    if e.kind == "reduce":
-        return contains(e, wanted)
-    return any(_reduced(a, wanted) for a in e.args)
