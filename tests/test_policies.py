@@ -330,7 +330,7 @@ def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):
     assert "Your part is the start" in episodes.conversation(store, rows[0]["id"])[1]["content"]
     text = run_text(store, run, session.config)
     assert f"seeds of the expert: {len(first) + len(second)} ok" in text
-    assert "4/4 episodes" in text and "seed" in tree_text(nodes.of_run(store, run.id), best.id)
+    assert "4/4 episodes" in text and "seed" in tree_text(nodes.of_run(store, run.id), best.id, {})
 
     # the same again, cut off in the second seed and gone on with
     again = Correct()

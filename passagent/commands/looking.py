@@ -87,7 +87,8 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
             ]
             print(json.dumps(run_data(store, run, config) | {"tree": tree}))
             return
-        print(tree_text(found, best.id if best else None))
+        again = confirmations.scores(confirmations.last_series(store, run.id))
+        print(tree_text(found, best.id if best else None, again))
         print()
         print(run_text(store, run, config))
 

@@ -15,12 +15,13 @@ from typing import Any
 
 from passagent.commands.operating import lift_pause
 from passagent.config import Config, load_config, override
-from passagent.errors import EXIT_INTERRUPTED, PassagentError
+from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
 from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
 from passagent.report.summary import run_data, run_text, runs_dir_flag
 from passagent.search.controller import Outcome, search
+from passagent.search.events import Trouble
 from passagent.search.runlog import run_log
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import (
@@ -125,7 +126,6 @@ def search_run(
 
     go_on = f"passagent resume {run.id}{runs_dir_flag(store)}"
     with run_log(store.runs_dir / run.id) as log_path:
-        evaluator = parts.evaluator or EvaluatorPool(config.evaluator)
         stream = sys.stderr if as_json else sys.stdout
         print(
             f"run {run.id}: {task.name} ({len(task.subgraphs)} graphs), {config.model.label}, "
@@ -135,14 +135,21 @@ def search_run(
             flush=True,
         )
         progress = open_progress(Board.of(store, run), stream)
+
+        def tell(line: str) -> None:
+            log.warning(line)
+            progress.on_event(Trouble(line))
+
         try:
+            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell)
             session = open_session(
                 store, run, task, config, progress.on_event, model, evaluator, parts.diagnose
             )
             is_last = asyncio.run(_run_session(session, progress, go_on)).is_last
         except PassagentError as error:
             log.exception("the search ended with an error")
-            error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
+            if not isinstance(error, UsageError):
+                error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
             raise
         except Exception:
             log.exception("the search ended with an error of passagent's own")

@@ -9,7 +9,7 @@ from rich.text import Text
 from passagent.agent.prompt import short_note
 from passagent.evaluator.result import Evaluation, Speedup
 from passagent.report.changes import changes, unified
-from passagent.report.summary import evaluation_of
+from passagent.report.summary import again_of, evaluation_of, score_data
 from passagent.report.text import interval, number, printable, table
 from passagent.store import Store, lineage, nodes, runs
 from passagent.store.nodes import Node
@@ -23,7 +23,7 @@ def diff_data(store: Store, one: Node, other: Node) -> dict[str, Any]:
     results = [evaluation_of(store, node) if node.state == "done" else None for node in (one, other)]
     tasks = [runs.get_run(store, node.run_id).task_key for node in (one, other)]
     return {
-        "nodes": [_side(node, result) for node, result in zip((one, other), results, strict=True)],
+        "nodes": [_side(store, node, result) for node, result in zip((one, other), results, strict=True)],
         "changed": [change._asdict() for change in changes(before, after)],
         "diff": "\n".join(unified(before, after, (f"node {one.id}", f"node {other.id}"))),
         "not_comparable": _not_comparable(store, one, other, tasks),
@@ -31,14 +31,16 @@ def diff_data(store: Store, one: Node, other: Node) -> dict[str, Any]:
     }
 
 
-def _side(node: Node, result: Evaluation | None) -> dict[str, Any]:
+def _side(store: Store, node: Node, result: Evaluation | None) -> dict[str, Any]:
+    score = score_data(node, result, again_of(store, runs.get_run(store, node.run_id)))
     return {
         "node": node.id,
         "run": node.run_id,
         "status": node.status or node.state,
-        "as_score": result.as_score if result else None,
-        "as_low": result.as_low if result else None,
-        "as_high": result.as_high if result else None,
+        "as_score": score["as_score"],
+        "as_low": score["as_low"],
+        "as_high": score["as_high"],
+        "measured_again": score["measured_again"],
         "note": node.note,
     }
 
@@ -104,7 +106,8 @@ def diff_text(data: dict[str, Any]) -> Text:
     for side in data["nodes"]:
         score = interval(side["as_score"], side["as_low"], side["as_high"], 4)
         note = f": {printable(short_note(side['note']))}" if side["note"] else ""
-        text.append(f"node {side['node']}", "bold").append(f" {side['status']}, AS {score}{note}\n")
+        again = ", measured again" if side["measured_again"] else ""
+        text.append(f"node {side['node']}", "bold").append(f" {side['status']}, AS {score}{again}{note}\n")
     if data["not_comparable"]:
         text.append(f"the scores cannot be compared: {data['not_comparable']}\n", "yellow")
     if data["graphs"]:

@@ -6,7 +6,15 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from passagent.report.summary import best_data, evaluation_of, finalists_data, runs_dir_flag, shown_state
+from passagent.report.summary import (
+    again_of,
+    best_data,
+    evaluation_of,
+    island_text,
+    runs_dir_flag,
+    score_data,
+    shown_state,
+)
 from passagent.report.text import clock, interval, number, table, thousands
 from passagent.store import Store, confirmations, looking, nodes, runs
 from passagent.store.looking import UnderWay
@@ -93,13 +101,8 @@ def _best(store: Store, run: Run) -> dict[str, Any] | None:
     best = confirmations.winner(store, run.id)
     if best is None:
         return None
-    again = next((one for one in finalists_data(store, run) if one["node_id"] == best.id), None)
-    if again is not None:
-        ends = {"as_low": again["as_score"]["low"], "as_high": again["as_score"]["high"]}
-    else:
-        evaluation = evaluation_of(store, best)
-        ends = {"as_low": evaluation.as_low, "as_high": evaluation.as_high}
-    return best_data(store, best, None) | ends
+    score = score_data(best, evaluation_of(store, best), again_of(store, run))
+    return best_data(store, best, None) | {"as_low": score["as_low"], "as_high": score["as_high"]}
 
 
 def status_text(store: Store, data: dict[str, Any]) -> str:
@@ -119,7 +122,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     else:
         score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
         again = ", measured again" if best["confirmed"] else ""
-        lines.append(f"best so far: node {best['node']}, island {best['island']}, AS {score}{again}")
+        lines.append(f"best so far: node {best['node']}, {island_text(best['island'])}, AS {score}{again}")
     lines.append("used: " + ", ".join(_used(key, of) for key, of in data["budget"].items()))
     rates = [_rate(key, of) for key, of in data["per_hour"].items() if of]
     if rates:

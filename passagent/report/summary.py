@@ -78,6 +78,31 @@ def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
     return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
 
 
+def again_of(store: Store, run: Run) -> dict[int, dict[str, float]]:
+    """AS (`value`, `low`, `high`) of each finalist over the rounds that it was measured again in."""
+    return {found["node_id"]: found["as_score"] for found in finalists_data(store, run)}
+
+
+def score_data(
+    node: Node, evaluation: Evaluation | None, again: dict[int, dict[str, float]]
+) -> dict[str, Any]:
+    """The node's AS with its 95% interval: over the rounds of `again_of`, else of its one measurement.
+
+    Nothing where the node has no score under the run's present conditions.
+    """
+    found = again.get(node.id)
+    if found is not None:
+        shown = {"as_score": found["value"], "as_low": found["low"], "as_high": found["high"]}
+    else:
+        one = evaluation if node.as_score is not None else None
+        shown = {
+            "as_score": node.as_score,
+            "as_low": one.as_low if one else None,
+            "as_high": one.as_high if one else None,
+        }
+    return shown | {"first_as": node.as_score, "measured_again": found is not None}
+
+
 def finalists_text(found: list[dict[str, Any]]) -> str:
     """Who won, by how much, and whether that is sure; empty without a series."""
     if not found:
@@ -146,7 +171,7 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     else:
         note = f": {data['best']['note']}" if data["best"]["note"] else ""
         parts.append(
-            f"best pass: node {best.id}, {_island(best.island)}, AS {number(data['best']['as_score'], 4)}"
+            f"best pass: node {best.id}, {island_text(best.island)}, AS {number(data['best']['as_score'], 4)}"
             f"{', measured again' if data['best']['confirmed'] else ''}, "
             f"correct on every graph{note}"
         )
@@ -170,7 +195,8 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     return "\n".join(part for part in parts if part)
 
 
-def _island(island: int) -> str:
+def island_text(island: int) -> str:
+    """Where a node is from, in words."""
     return "a seed of the expert" if island == SEEDS else f"island {island}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from passagent.agent.prompt import short_note
 from passagent.report.text import number
 from passagent.store.nodes import Node
@@ -11,8 +13,11 @@ MAX_NODES = 400
 """Nodes shown; of a larger tree the newest are left out."""
 
 
-def tree_text(nodes: list[Node], best: int | None) -> str:
-    """Parents above their children, which are indented; `*` marks the best node."""
+def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | None]) -> str:
+    """Parents above their children, which are indented; `*` marks the best node.
+
+    `again`: the AS of those that were measured again.
+    """
     shown = nodes[:MAX_NODES]
     children: dict[int | None, list[Node]] = {}
     ids = {node.id for node in shown}
@@ -22,16 +27,18 @@ def tree_text(nodes: list[Node], best: int | None) -> str:
     stack = [(node, 1) for node in reversed(children.get(None, []))]
     while stack:
         node, depth = stack.pop()
-        lines.append(_line(node, depth, node.id == best))
+        lines.append(_line(node, depth, node.id == best, again.get(node.id)))
         stack += [(child, depth + 1) for child in reversed(children.get(node.id, []))]
     if len(nodes) > len(shown):
         lines.append(f"... and {len(nodes) - len(shown)} more nodes")
     return "\n".join(lines)
 
 
-def _line(node: Node, depth: int, is_best: bool) -> str:
+def _line(node: Node, depth: int, is_best: bool, again: float | None) -> str:
     verdict = node.status or node.state
     score = f" AS {number(node.as_score)}" if node.as_score is not None else ""
+    if again is not None:
+        score = f" AS {number(again)}, measured again (first {number(node.as_score)})"
     repeat = f" (equal to {node.repeat_of})" if node.repeat_of else ""
     mark = " *" if is_best else ""
     note = f": {short_note(node.note, 80)}" if node.note else ""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from passagent.agent.prompt import short_note
 from passagent.report.changes import Change, changes
-from passagent.report.summary import evaluation_of, runs_dir_flag
+from passagent.report.summary import again_of, evaluation_of, runs_dir_flag, score_data
 from passagent.report.text import interval, number, percent, printable
 from passagent.search.rounds import round_of
 from passagent.store import Store, confirmations, episodes, forking, nodes, runs
@@ -45,29 +45,29 @@ def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
         before = nodes.get_files(store, origin)
     told: dict[int, dict[str, Any]] = {}
+    again = again_of(store, run)
     for step in steps:
         files = nodes.get_files(store, step)
         if step.episode_id not in told:
             told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
-        chain.append(_step_data(store, step, changes(before, files)) | {"episode": told[step.episode_id]})
+        chain.append(_step_data(store, step, changes(before, files), again))
+        chain[-1]["episode"] = told[step.episode_id]
         before = files
     return chain
 
 
-def _step_data(store: Store, node: Node, changed: list[Change]) -> dict[str, Any]:
+def _step_data(
+    store: Store, node: Node, changed: list[Change], again: dict[int, dict[str, float]]
+) -> dict[str, Any]:
     """One node of the chain; `changed` against the one before it."""
     evaluation = evaluation_of(store, node) if node.state == "done" else None
-    again = confirmations.scores(confirmations.last_series(store, node.run_id)).get(node.id)
-    return {
+    rounds = [row.status for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
+    return score_data(node, evaluation, again) | {
         "node": node.id,
         "parent": node.parent_id,
         "state": node.state,
         "status": node.status,
-        "as_score": again if again is not None else node.as_score,
-        "as_low": evaluation.as_low if evaluation else None,
-        "as_high": evaluation.as_high if evaluation else None,
-        "first_as": node.as_score,
-        "measured_again": again is not None,
+        "failed_rounds": [status for status in rounds if status != "ok"],
         "error": evaluation.error if evaluation else None,
         "diagnosis": json.loads(node.diagnosis) if node.diagnosis else None,
         "note": node.note,
@@ -217,6 +217,8 @@ def _score(step: dict[str, Any]) -> str:
     again = ""
     if step["measured_again"]:
         again = f", measured again (first {number(step['first_as'])})"
+    elif step["failed_rounds"]:
+        again = f", measured again: {', '.join(step['failed_rounds'])}"
     return f"{step['status']}, AS {interval(step['as_score'], step['as_low'], step['as_high'])}{again}"
 
 

@@ -169,10 +169,11 @@ def _has_share(session: Session) -> bool:
 async def _wait_for_others(session: Session, episode: Episode) -> None:
     """Return when parent and model may be chosen for `episode`, whichever of the islands is faster.
 
-    Raises Stopping.
+    Raises Stopping, when the run is drained, too: the island that is waited for may begin nothing any more.
     """
     while not is_ready(session.store, session.run, session.config.search, session.model, episode):
-        session.check()
+        if session.check().wanted == "drain":
+            raise Stopping("drained by a person")
         await session.changed.wait()
 
 

@@ -37,7 +37,7 @@ async def join(session: Session) -> None:
         except _Unfit as unfit:
             others = workers.present(session.store, session.run.id)
             if not any(session.watch.judge(worker) == "unknown" for worker in others):
-                raise UsageError(f"{session.run.id}: {unfit}; end that process first, or join it") from None
+                raise UsageError(f"{session.run.id}: {unfit}; stop it first, or join it on its terms") from None
             if not waited:
                 waiting = f"waiting up to {workers.STALE_S:.0f} s for a sign of life from {_names(others)}"
                 session.on_event(Trouble(waiting))

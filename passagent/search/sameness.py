@@ -29,9 +29,12 @@ def remark(session: Session, episode: Episode, node: Node) -> str:
     """A line on the node's double, or on what it nearly equals; empty for one that is new."""
     same = _double(session, node)
     if same is not None:
+        again = "it was not evaluated again"
+        if node.evaluation_id != same.evaluation_id:
+            again = "it was measured once more"
         return (
             f"this is the same program as node {same.id} ({_result(same)}; comments, formatting and names of "
-            "files make no difference): it was not evaluated again"
+            f"files make no difference): {again}"
         )
     found = max(
         ((similarity(node.sketch, other.sketch), other) for other in _others(session, episode, node)

@@ -6,12 +6,13 @@ So a series that was cut off is gone on with, and never mixed with another one.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 
 from passagent.store.database import Store, now
-from passagent.store.nodes import Node, best_of_island
-from passagent.store.runs import SEEDS, islands
+from passagent.store.nodes import Node, best_of_island, get_node
+from passagent.store.runs import SEEDS, get_run, islands
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,21 @@ def score_of(store: Store, node: Node) -> float | None:
 def winner(store: Store, run_id: str) -> Node | None:
     """The best correct node: of the newest series, unless one that was found since is better still."""
     rows = last_series(store, run_id)
-    confirmed, ended = scores(rows), max((row.measured_at or "" for row in rows), default="")
-    best, score = next(iter(confirmed.items()), (None, None))
-    measured_ones = {row.node_id for row in rows}
+    best, score = next(iter(scores(rows).items()), (None, None))
+    measured_ones = [get_node(store, node_id) for node_id in {row.node_id for row in rows}]
     for node in best_of_run(store, run_id, len(measured_ones) + 1):
-        is_new = node.id not in measured_ones and (node.evaluated_at or "") > ended
-        if is_new and (best is None or (node.as_score or 0.0) > (score or 0.0)):
+        if _is_new(store, node, measured_ones) and (best is None or (node.as_score or 0.0) > (score or 0.0)):
             return node
-    row = store.row("SELECT * FROM nodes WHERE id = :id", {"id": best}) if best is not None else None
-    return Node(**row) if row else None
+    return get_node(store, best) if best is not None else None
+
+
+def _is_new(store: Store, node: Node, measured_ones: list[Node]) -> bool:
+    """Whether the node was not there when a series of `measured_ones` was planned: it would be among them.
+
+    So no clock is asked, which may have been set back.
+    """
+    if any(node.id == one.id for one in measured_ones):
+        return False
+    limit = json.loads(get_run(store, node.run_id).config)["search"]["finalists"]
+    lowest = min((one.as_score or 0.0 for one in measured_ones), default=0.0)
+    return len(measured_ones) < limit or (node.as_score or 0.0) > lowest or not measured_ones

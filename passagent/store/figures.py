@@ -38,7 +38,7 @@ class Duplicates(NamedTuple):
     rewritten: int
     """Of these, with other comments, formatting or names of files."""
     evaluated_again: int
-    """Distinct candidates with more than one stable evaluation under the same conditions: should be none."""
+    """Distinct programs with more than one stable evaluation under the same conditions: should be none."""
 
 
 class Device(NamedTuple):
@@ -99,17 +99,16 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
         {"run": run_id},
     )
     [again] = store.rows(
-        "WITH twice AS (SELECT candidate_key FROM nodes WHERE run_id = :run AND evaluation_id IS NOT NULL "
-        "  GROUP BY candidate_key HAVING count(DISTINCT evaluation_id) > 1), "
-        "stable AS (SELECT DISTINCT evaluations.id, evaluations.candidate_key, evaluator_version, "
-        "  environment "
-        "  FROM nodes JOIN twice ON twice.candidate_key = nodes.candidate_key "
+        "WITH twice AS (SELECT canonical_key FROM nodes WHERE run_id = :run AND evaluation_id IS NOT NULL "
+        "  GROUP BY canonical_key HAVING count(DISTINCT evaluation_id) > 1), "
+        "stable AS (SELECT DISTINCT evaluations.id, nodes.canonical_key, evaluator_version, environment "
+        "  FROM nodes JOIN twice ON twice.canonical_key = nodes.canonical_key "
         "  JOIN evaluations ON evaluations.id = nodes.evaluation_id WHERE nodes.run_id = :run "
         "  AND json_extract(result, '$.validator') IS NULL AND evaluations.status != 'infrastructure' "
         "  AND NOT EXISTS (SELECT 1 FROM json_each(result, '$.graphs') "
         "    WHERE json_extract(value, '$.unstable'))) "
         "SELECT count(*) AS count FROM (SELECT 1 FROM stable "
-        "  GROUP BY candidate_key, evaluator_version, environment HAVING count(*) > 1)",
+        "  GROUP BY canonical_key, evaluator_version, environment HAVING count(*) > 1)",
         {"run": run_id},
     )
     return Duplicates(**row, evaluated_again=again["count"])

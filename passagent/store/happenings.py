@@ -18,9 +18,24 @@ class Happening(NamedTuple):
     at: str
     """ISO 8601, UTC."""
     kind: str
-    """`episode_begun`, `episode_ended`, `reply`, `request_failed`, `proposed`, `judged`, `migration`,
-    `measured_again`, `hint_written`, `joined` or `left`."""
+    """One of _KINDS."""
     about: dict[str, Any]
+
+
+_KINDS = (
+    "joined",
+    "migration",
+    "episode_begun",
+    "reply",
+    "request_failed",
+    "proposed",
+    "judged",
+    "episode_ended",
+    "measured_again",
+    "hint_written",
+    "left",
+)
+"""In the order of what happens in the same millisecond."""
 
 
 @dataclass
@@ -142,7 +157,7 @@ def newest(store: Store, run_id: str, limit: int) -> tuple[list[Happening], Seen
         )
         bounds = {"run": run_id, "limit": limit, "last": seen.last[table]}
         found += _take(seen, table, source, _rows(store, source, where, bounds))
-    return sorted(found, key=lambda one: one.at)[max(0, len(found) - limit) :], seen
+    return _in_order(found)[max(0, len(found) - limit) :], seen
 
 
 def since(store: Store, run_id: str, seen: Seen) -> list[Happening]:
@@ -159,7 +174,11 @@ def since(store: Store, run_id: str, seen: Seen) -> list[Happening]:
             rows = _rows(store, source, f"{source.key} IN ({keys})", {}) + rows
         seen.last[table] = last
         found += _take(seen, table, source, rows)
-    return sorted(found, key=lambda one: one.at)
+    return _in_order(found)
+
+
+def _in_order(found: list[Happening]) -> list[Happening]:
+    return sorted(found, key=lambda one: (one.at, _KINDS.index(one.kind)))
 
 
 def _last(store: Store, table: str, source: _Source) -> int:

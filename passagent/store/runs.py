@@ -119,7 +119,7 @@ def get_run(store: Store, run_id: str) -> Run:
 def find_run(store: Store, name: str) -> Run:
     """The run that a person means by an id, a unique prefix of one, or `last`. Raises UsageError."""
     if name == "last":
-        rows = store.rows("SELECT * FROM runs ORDER BY created_at DESC, rowid DESC LIMIT 1")
+        rows = store.rows("SELECT * FROM runs ORDER BY rowid DESC LIMIT 1")
         if not rows:
             raise UsageError(f"{store.runs_dir}: holds no runs; start one with passagent run")
         return Run(**rows[0])
@@ -138,7 +138,7 @@ def find_run(store: Store, name: str) -> Run:
 
 def list_runs(store: Store) -> list[Run]:
     """All runs, the newest first."""
-    return [Run(**row) for row in store.rows("SELECT * FROM runs ORDER BY created_at DESC, rowid DESC")]
+    return [Run(**row) for row in store.rows("SELECT * FROM runs ORDER BY rowid DESC")]
 
 
 def islands(store: Store, run_id: str) -> list[Island]:
