@@ -126,7 +126,8 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
             seen[key].generic_dtypes = tuple(sorted({*seen[key].generic_dtypes, *variant.generic_dtypes}))
         else:
             seen[key] = variant
-    route.variants = list(seen.values())
+    # Those that take any size come last.
+    route.variants = sorted(seen.values(), key=lambda v: -len(cuda_host.limits(v)))
     used = {p for v in route.variants for p in v.kernel.params} | set(wrapper.used_parameters(route))
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
@@ -255,7 +256,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     entry = routes[0][1].name
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
-    lines_of = cuda_host.kernel_lines if target == "cuda" else cpp_host.kernel_lines
+    lines_of = None if target == "cuda" else cpp_host.kernel_lines
     host = cuda_host.module([route for _, route in routes], plan, entry, lines_of)
     files: dict[str, str] = {}
     names: list[str] = []

@@ -45,7 +45,7 @@ def generate(
             *(t for s in shapes for t in s),
             *schedule.trace.guards,
             *sizes,
-            *(t for p in parts for t in [*p.rows, p.lanes, p.height]),
+            *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit]),
         ]
     )
     used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
@@ -119,7 +119,8 @@ class TritonWriter(TritonValues):
             self.cross.size.hint if self.cross is not None else 0,
             self._moved(group),
         )
-        return Part(self.name, self.lines, rows, lanes, group.tile is not None, form.kind, height, hints)
+        tiled = group.tile is not None
+        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints)
 
     def _moved(self, group: Group) -> int:
         """Bytes that a group reads and writes in the example."""

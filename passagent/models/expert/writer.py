@@ -70,6 +70,8 @@ class Part:
     """Of blocks.Form."""
     height: str = ""
     """Host expression for the size of the axis across the lanes, where it is no row."""
+    limit: str = ""
+    """A host condition that chooses this form of the kernel where there are several."""
     hints: tuple[int, int, int, int] = (1, 1, 0, 0)
     """In the example: rows, lanes, height (0: there is none), bytes that are read and written."""
 
