@@ -18,8 +18,8 @@ LATENCY = 0.7
 """Microseconds from a load to its value under load."""
 UNDER_WAY = BANDWIDTH * LATENCY
 """Bytes that must be under way to use the bandwidth (Little's law)."""
-PROCESSORS, THREADS, PROGRAMS = 132, 2048, 32
-"""Of an H200; threads and programs that a processor holds."""
+PROCESSORS, THREADS, PROGRAMS, REGISTERS = 132, 2048, 32, 65536
+"""Of an H200; what a processor holds."""
 START = 2.0
 """Microseconds of the device for an empty kernel."""
 
@@ -77,14 +77,17 @@ def microseconds(works: Iterable[Work], plan: Plan) -> float:
 def _time(work: Work, launch: Launch) -> float:
     """Bytes over the bandwidth that the bytes under way allow; idle lanes cost a little."""
     elements = max(1, work.rows) * work.lanes * max(1, work.height)
-    held = launch.programs * launch.block * launch.together
-    resident = min(PROGRAMS, THREADS // (32 * launch.warps)) * PROCESSORS
-    waves = _cdiv(launch.programs, resident)
-    each = work.moved / launch.programs
+    held = launch.block * launch.together
+    threads = 32 * launch.warps
+    registers = max(32, 2 * held // threads) * threads
+    resident = min(PROGRAMS, THREADS // threads, max(1, REGISTERS // registers)) * PROCESSORS
     # A thread keeps a handful of 16-byte loads under way, not more.
-    under_way = min(launch.programs, resident) * min(each, launch.warps * 32 * 64)
-    idle = held / max(elements, 1)
-    return START + waves * LATENCY + work.moved / BANDWIDTH * max(1.0, UNDER_WAY / under_way, 0.5 * idle)
+    each = min(work.moved / launch.programs, threads * 64)
+    under_way = min(launch.programs, resident) * each
+    turns = _cdiv(launch.programs, resident)
+    idle = held * launch.programs / max(elements, 1)
+    slowed = max(1.0, UNDER_WAY / under_way, 0.5 * idle)
+    return START + LATENCY + 0.1 * turns + work.moved / BANDWIDTH * slowed
 
 
 def _cdiv(a: int, b: int) -> int:
