@@ -12,7 +12,8 @@ from passagent.models.expert.blocks import block_form
 from passagent.models.expert.cuda_values import TritonValues, bare
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import HALVES
-from passagent.models.expert.schedule import Group, Schedule, Stage, Store
+from passagent.models.expert.schedule import Schedule
+from passagent.models.expert.stages import Group, Stage, Store
 from passagent.models.expert.writer import Knobs, Part, TritonKernel, closed
 
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}

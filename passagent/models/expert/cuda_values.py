@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from passagent.models.expert.blocks import Form
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
-from passagent.models.expert.schedule import Address, Group, Mono, Stage
+from passagent.models.expert.stages import Address, Group, Mono, Stage
 from passagent.models.expert.writer import INFIX, Writer, closed
 
 TYPES = {

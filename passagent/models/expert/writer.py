@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from passagent.models.expert.ir import Axis, Expr
 from passagent.models.expert.lowering import HALVES
-from passagent.models.expert.schedule import Mono, Schedule, Stage, Store
+from passagent.models.expert.schedule import Schedule
+from passagent.models.expert.stages import Mono, Stage, Store
 
 CTYPES = {
     "half": "T",
