@@ -128,12 +128,15 @@ def test_queries_of_the_tree(store):
     assert [n.id for n in nodes.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
     assert confirmations.winner(store, run.id).id == other.id
     assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
+    again = add_node(store, run, owner, score=1.6, files=nodes.get_files(store, a))
+    assert again.repeat_of == a.id
+    assert runs.get_island(store, run.id, 0).best_as == 1.5  # once more is no better
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
     assert nodes.best_before(store, run.id, 0, 1) is None
     assert nodes.best_before(store, run.id, 0, 2).id == a.id
     assert nodes.best_as_before(store, c) == 1.5
     assert nodes.best_as_before(store, a) is None
-    assert nodes.counts(store, run.id) == {0: {"ok": 3, "wrong_result": 1}, 1: {"ok": 1}}
+    assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
     migrations.add_migration(store, episode, other, "because")
     assert nodes.best_as_before(store, b) == 1.9
@@ -189,6 +192,8 @@ def test_runs_are_found_by_prefix(store):
     run = make_run(store)
     assert runs.find_run(store, run.id[:5]).id == run.id == runs.find_run(store, "last").id
     other = make_run(store)
+    store.execute("UPDATE runs SET created_at = '1999' WHERE id = :id", {"id": other.id})  # set back
+    assert runs.find_run(store, "last").id == other.id
     for wrong in ("", "zz", "%"):
         with pytest.raises(UsageError, match="no such run"):
             runs.find_run(store, wrong)

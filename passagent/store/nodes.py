@@ -41,8 +41,6 @@ class Node:
     """JSON of the diagnosis."""
     owner: str | None
     """The process that evaluates it."""
-    heartbeat: float | None
-    """Not used any more."""
     created_at: str
     evaluated_at: str | None
     number: int
@@ -175,7 +173,7 @@ def finish(
             },
         )
         node = get_node(store, node_id)
-        if status == "ok":
+        if status == "ok" and node.repeat_of is None:  # a program measured twice is not better for that
             store.execute(
                 "UPDATE islands SET best_node = :id, best_as = :score "
                 "WHERE run_id = :run AND island = :island "

@@ -28,7 +28,11 @@ _ROLES = {
     "memory": "Your role is memory",
     "launch": "Your role is the cost of a call",
 }
-_ROLES |= {"numerics": "Your role is numerics"}
+_ROLES |= {
+    "parameters": "Your role is parameters",
+    "numerics": "Your role is numerics",
+    "algorithm": "Your role is the algorithm",
+}
 INEXACT = "inexact"
 """Of an evaluation: correct, but some graph passes only at a tolerance looser than t = -5."""
 

@@ -46,11 +46,17 @@ CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
 """Values of each number, the first is where it starts; per target."""
 
 _FIRST = {"fusion": ("without",), "memory": ("block", "keep"), "launch": ("grain", "warps", "block")}
-_FIRST |= {"numerics": ("keep", "without")}
+_FIRST |= {
+    "parameters": ("block", "grain", "warps"),
+    "numerics": ("keep", "without"),
+    "algorithm": ("keep", "without", "block"),  # what is computed twice, and in how many passes
+}
 _START = {
     "memory": {"block": 1024},
     "launch": {"grain": 65536, "warps": 4},
+    "parameters": {"block": 256, "warps": 8},
     "numerics": {"keep": 1, "block": 2048},
+    "algorithm": {"keep": 0, "warps": 2},
 }
 """What a role changes first, and where its first draft differs from the default."""
 
