@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -100,13 +100,23 @@ def default(target: str) -> Plan:
     return replace(Plan(), **_numbers({name: values[0] for name, values in CHOICES[target].items()}))
 
 
-def neighbours(plan: Plan, target: str, role: str, operators: Iterable[str], seed: int) -> Iterator[Plan]:
-    """Plans one change away (then two), what the role looks at first; the order depends on `seed`."""
+def neighbours(
+    plan: Plan,
+    target: str,
+    role: str,
+    operators: Iterable[str],
+    seed: int,
+    cost: Callable[[Plan], float] = lambda plan: 0.0,
+) -> Iterator[Plan]:
+    """Plans one change away (then two), what the role looks at first; the order depends on `seed`.
+
+    Of changes that the role holds equal, what `cost` finds cheap comes first.
+    """
     draw = random.Random(seed)
     once = list(_changes(plan, target, list(operators)))
     draw.shuffle(once)
     first = _FIRST.get(role, ())
-    once.sort(key=lambda change: change[0] not in first)
+    once.sort(key=lambda change: (change[0] not in first, cost(change[1])))
     yield from (p for _, p in once)
     twice = [p for _, near in once for _, p in _changes(near, target, list(operators))]
     draw.shuffle(twice)
