@@ -23,6 +23,7 @@ import gzip
 import itertools
 import json
 import math
+import os
 import random
 import statistics
 import subprocess
@@ -333,13 +334,17 @@ def share(hits: Iterator[bool]) -> str:
 
 
 def keep(name: str, device: str, out: Path | None, data: dict[str, Any]) -> Path:
-    """Write raw results with command, commit and date; compressed if they are large."""
+    """Write raw results with command, commit and date; compressed if they are large.
+
+    A machine that holds a copy of the tree without its history is told the commit by PASSAGENT_COMMIT.
+    """
     found = subprocess.run(
         ["git", "rev-parse", "--verify", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
     )
+    commit = os.environ.get("PASSAGENT_COMMIT") or found.stdout.strip()
     today = datetime.date.today().isoformat()
     arguments = [str(Path(word).name) if "/" in word else word for word in sys.argv]
-    head = {"command": " ".join(["python", *arguments]), "commit": found.stdout.strip() or "unknown"}
+    head = {"command": " ".join(["python", *arguments]), "commit": commit or "unknown"}
     head["date"] = today
     text = json.dumps(head | data, separators=(",", ":")) + "\n"
     path = out or ROOT / "benchmarks/results" / f"{name}-{device.replace(':', '')}-{today}.json"

@@ -206,7 +206,7 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
             {"r": run.id, "k": node.canonical_key, "i": node.island},
         ),
         "standing of the run": lambda node: runs.standing(store, run.id),
-        "similar past tasks": lambda node: similar_tasks(store, rng.choices(task.operators, k=6), limit=3),
+        "similar past tasks": lambda node: similar_tasks(store, rng.choices(task.operators, k=6), "cpu", 3),
     }
     found = {}
     for name, ask in asked.items():

@@ -156,6 +156,8 @@ class ContextBudget(_Section):
     """Hints; the best fitting are kept."""
     knowledge: int = Field(1_500, ge=0)
     """Passages of the knowledge documents; the best fitting are kept."""
+    past: int = Field(2_000, ge=0)
+    """Passes of similar tasks; short files are kept whole."""
 
 
 class AgentConfig(_Section):
@@ -178,6 +180,8 @@ class AgentConfig(_Section):
     """Earlier attempts shown to the model, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
+    past_tasks: int = Field(1, ge=0)
+    """Similar tasks of earlier runs whose best pass an episode without a parent is shown; drafts see none."""
     context_budget: ContextBudget = ContextBudget()
     """Tokens for each part of the first message."""
 

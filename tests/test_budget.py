@@ -14,6 +14,7 @@ import tiny_search
 from wire_server import Said, WireServer
 
 from passagent import cli
+from passagent.cli.options import model_flags
 from passagent.commands import searching
 from passagent.config import SearchConfig, load_config, parse_models
 from passagent.errors import UsageError
@@ -22,7 +23,7 @@ from passagent.models.prices import Price, check_budget, parse_price, price_of, 
 from passagent.models.retry import Transient
 from passagent.models.types import Usage
 from passagent.search.stop import Progress, Want, lack
-from passagent.store import Store, calls, nodes, runs
+from passagent.store import Store, nodes, runs
 
 SMALL = ["model.max_output_tokens=500"]
 
@@ -79,7 +80,7 @@ def test_money_is_never_exceeded(spend: Any) -> None:
     )
     assert 0.4 < spent <= 0.9
     with Store.open(Path(run.task_path).parent / "runs") as store:
-        assert calls.cost_of(store, run.id) == pytest.approx(spent)
+        assert runs.get_run(store, run.id).cost == pytest.approx(spent)
         assert runs.find_run(store, "last").id == run.id
 
 
@@ -179,7 +180,7 @@ def test_the_command_line_refuses_and_takes_prices(
     assert exit_.value.code == 2
     assert len(err.splitlines()) == 1 and "--price openai/own=IN,OUT" in err
     assert not (tmp_path / "runs" / "passagent.db").exists()
-    assert cli._model_flags(None, ["openai/own=1,2"]) == {"model.prices": {"openai/own": [1.0, 2.0]}}
+    assert model_flags(None, ["openai/own=1,2"]) == {"model.prices": {"openai/own": [1.0, 2.0]}}
 
 
 def test_models_and_weights_on_the_command_line() -> None:

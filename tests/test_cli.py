@@ -304,3 +304,6 @@ def test_tasks_check(call, tmp_path):
     code, out, _ = call("tasks", "check", task, "--json")
     assert code == 1
     assert [graph["ok"] for graph in json.loads(out)["graphs"]] == [False, True, True]
+    model.write_text("def forward(:")  # the others are looked at all the same
+    code, out, err = call("tasks", "check", task)
+    assert code == 1 and f"{model}:1" in out and "1 of 3 subgraphs" in one_line(err)

@@ -47,6 +47,41 @@ def test_knowledge_is_for_the_diagnosis() -> None:
     assert passages("wrong_result", "cuda")[0] == "guidance/numerics.md"
 
 
+def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) -> None:
+    parts = searching.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
+    settings = tiny_search.settings(6, 2, 4)
+    task = tiny_search.write_task(tmp_path / "task")
+    searching.run(str(task), None, settings, str(tmp_path / "runs"), True, False, parts)
+    with Store.open(tmp_path / "runs") as store:
+        run = runs.find_run(store, "last")
+        best = max(nodes.of_run(store, run.id), key=lambda node: node.as_score or 0)
+        operators = json.loads(run.operators)
+        agent = AgentConfig()
+
+        def shown(**changes: Any) -> list[Any]:
+            known: Any = SimpleNamespace(
+                store=store,
+                run=SimpleNamespace(device=changes.pop("device", run.device)),
+                config=SimpleNamespace(agent=agent.model_copy(update=changes)),
+                task=SimpleNamespace(operators=operators, key="another"),
+            )
+            return context.past_tasks(known)
+
+        (past,) = shown()
+        assert (past.operators, past.as_score) == (operators, best.as_score)
+        assert past.files == nodes.get_files(store, best)
+        assert shown(past_tasks=0) == shown(device="cuda:1") == []
+        own: Any = SimpleNamespace(
+            store=store, run=run, config=SimpleNamespace(agent=agent),
+            task=SimpleNamespace(operators=operators, key=run.task_key),
+        )  # fmt: skip
+        assert context.past_tasks(own) == []
+        node = next(node for node in nodes.of_run(store, run.id) if node.parent_id is None)
+        episode = episodes.get_episode(store, node.episode_id)
+        prompt = episodes.conversation(store, episode.id)[1]["content"]
+        assert "an earlier run found" not in prompt  # there was none
+
+
 def test_attempts_are_the_nearest_and_the_others_are_counted(tmp_path: Path) -> None:
     parts = searching.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     settings = tiny_search.settings(6, 2, 4)

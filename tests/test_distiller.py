@@ -23,7 +23,7 @@ from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
 from passagent.search import distilling
 from passagent.search.setup import check_money, new_run, open_session
-from passagent.store import Store, calls, episodes, hints, runs
+from passagent.store import Store, calls, episodes, hints, lineage, runs
 
 ADVICE = "Keep the row in registers\n  and write it once; it pays where launches limit."
 FIELDS = {
@@ -33,6 +33,10 @@ FIELDS = {
     "confidence": 0.6,
 }
 NAMED = {"roles.hint_distiller": {"name": "openai/teacher"}}
+
+
+def hints_of(store, episode_id):  # noqa: F811
+    return [hint.id for hint in lineage.hints_shown(store, episode_id)]
 
 
 def side(score: float, files: dict[str, str] | None = None) -> Side:
@@ -230,7 +234,7 @@ def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noq
 
     first = rows[gained[0]]["hint_id"]
     later = store.rows("SELECT id FROM episodes WHERE number > :n ORDER BY number", {"n": gained[0]})
-    assert all(first in hints.uses_of_episode(store, row["id"]) for row in later)
+    assert all(first in hints_of(store, row["id"]) for row in later)
     shown = episodes.conversation(store, later[0]["id"])[1]["content"]
     assert f"[{first}] Keep the row in registers and write it once" in shown
     record = hints.statistics(store)[first]
@@ -239,7 +243,7 @@ def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noq
     again = taught_session(store, task, None, iters=2)
     finish(again)
     other = store.rows("SELECT id FROM episodes WHERE run_id = :r", {"r": again.run.id})
-    assert all(first in hints.uses_of_episode(store, row["id"]) for row in other), "of other runs, too"
+    assert all(first in hints_of(store, row["id"]) for row in other), "of other runs, too"
     assert table(store, again.run) == {}
 
 

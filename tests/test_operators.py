@@ -19,7 +19,8 @@ import tiny_search
 
 from passagent import cli
 from passagent.commands import searching
-from passagent.store import Store, nodes, runs, workers
+from passagent.store import Store, evaluations, nodes, runs, workers
+from passagent.store.packing import pack_result
 
 
 @pytest.fixture
@@ -148,11 +149,11 @@ def test_diff_says_whether_intervals_separate(call, copy):
     def separate(first: list[float], second: list[float]) -> object:
         with Store.open(copy) as store:
             for node, (low, value, high) in ((one, first), (other, second)):
-                speedup = json.dumps({"e2e": value, "low": low, "high": high, "device": None})
+                result = evaluations.get_evaluation(store, node.evaluation_id)
+                result["graphs"][0]["speedup"] = {"e2e": value, "low": low, "high": high, "device": None}
                 store.execute(
-                    "UPDATE evaluations SET result = json_set(result, '$.graphs[0].speedup', json(:s)) "
-                    "WHERE candidate_key = :key",
-                    {"s": speedup, "key": node.candidate_key},
+                    "UPDATE evaluations SET result = :result WHERE candidate_key = :key",
+                    {"result": pack_result(result), "key": node.candidate_key},
                 )
             store.db.commit()
         return json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["graphs"][0]
@@ -267,8 +268,10 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     unused.write_text("of nobody")
     code, _, err = call("runs", "rm", "last", "--yes", "--runs-dir", runs_dir)
     assert code == 2 and f"is live (pid {process.pid} on " in one_line(err)
+    wait_for(lambda: len(list(runs_dir.glob("*/workspaces/*/*"))) == 2)
     code, out, _ = call("gc", "--runs-dir", runs_dir)
     assert code == 0 and "objects are kept while a run is live" in out and unused.exists()
+    assert len(list(runs_dir.glob("*/workspaces/*/*"))) == 2 and "workspace" not in out
     code, out, _ = call("stop", "last", "--runs-dir", runs_dir)
     assert code == 0 and "passagent resume" in out
     out, err = process.communicate(timeout=20)
@@ -280,6 +283,11 @@ def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     more = {"search.iters": made(runs_dir)["episodes"] + 1}
     searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
     assert json.loads(capsys.readouterr().out)["state"] == "finished"
+    more |= {"search.iters": more["search.iters"] + 2, "search.policy": "greedy"}
+    searching.resume("last", more, str(runs_dir), True, tiny_search.parts())
+    assert 'search.policy "evolutionary", now "greedy"' in capsys.readouterr().err
+    code, _, err = call("resume", "last", "--set", "search.islands=7", "--runs-dir", runs_dir)
+    assert code == 2 and "search.islands: is fixed for a run's life" in one_line(err)
 
 
 def test_tail_follows_another_process(call, start, tmp_path):
@@ -360,7 +368,8 @@ def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
 DAMAGE = {
     "islands": ["UPDATE islands SET episodes = 0 WHERE island = 1"],
     "hints": [
-        "UPDATE hint_uses SET gain = NULL WHERE episode_id = (SELECT min(episode_id) FROM hint_uses) AND place = 1"
+        "UPDATE hint_uses SET gain = NULL WHERE place = 1 "
+        "AND episode_id = (SELECT min(episode_id) FROM hint_uses)"
     ],
     "duplicates": [
         "INSERT INTO evaluations SELECT 999, candidate_key, task_key, evaluator_version, environment, "
@@ -485,7 +494,11 @@ def test_runs_rm_takes_one_run_and_leaves_the_others_whole(call, copy, place, ca
     assert rows_of(copy, second) == before
     with Store.open(copy) as store:
         assert store.rows("PRAGMA foreign_key_check") == []
-        assert store.rows("SELECT 1 FROM messages WHERE id NOT IN (SELECT message_id FROM steps)") == []
+        unused = (
+            "SELECT 1 FROM messages WHERE id NOT IN (SELECT message_id FROM steps) "
+            "AND id NOT IN (SELECT base FROM messages WHERE base IS NOT NULL)"
+        )
+        assert store.rows(unused) == []
         [left] = store.rows("SELECT count(*) AS n FROM evaluations")
         assert left["n"] == len({row["id"] for row in before["evaluations"]})
     assert not (copy / first).exists() and (copy / second).is_dir()

@@ -196,10 +196,10 @@ def test_similar_tasks_are_found_by_their_operators(store):
             store.execute(
                 "UPDATE islands SET best_as = 1.5, best_node = 7 WHERE run_id = :run", {"run": run.id}
             )
-    found = similar.similar_tasks(store, ["add", "layer_norm", "silu"], limit=3)
+    found = similar.similar_tasks(store, ["add", "layer_norm", "silu"], "cpu", 3)
     assert [(one.task, one.node_id) for one in found] == [("equal", 7), ("near", 7)]
     assert found[0].similarity == 1
     assert 0 < found[1].similarity < 1
-    assert [one.task for one in similar.similar_tasks(store, sequences["near"], 3, without="near")] == [
-        "equal"
-    ]
+    others = similar.similar_tasks(store, sequences["near"], "cpu", 3, without="near")
+    assert [one.task for one in others] == ["equal"]
+    assert similar.similar_tasks(store, sequences["near"], "cuda", 3) == []

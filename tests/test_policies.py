@@ -21,6 +21,7 @@ from passagent.evaluator.result import Speedup
 from passagent.models.expert.model import ExpertModel
 from passagent.report.summary import run_text
 from passagent.report.tree import tree_text
+from passagent.search.controller import search
 from passagent.search.islandview import IslandView, rank
 from passagent.search.policies import policy_of
 from passagent.search.policies.mcts import MAX_CHILDREN
@@ -45,6 +46,28 @@ def test_two_processes_one_killed_leave_the_tree_of_one(tmp_path):
     finish_process(second, there)
     there.check()
     assert there.tree() == there.whole(tmp_path)
+
+
+def test_a_drained_island_does_not_wait_for_one_that_begins_nothing(store, task):  # noqa: F811
+    session = open_tiny(store, task, islands=2, iters=100, policy="mcts")
+
+    class Draining(tiny_search.PacedModel):
+        """The second island's first episode lasts until the first island is two rounds ahead."""
+
+        async def complete(self, messages, tools):
+            if "Your role is memory" in messages[1]["content"]:
+                while not store.rows("SELECT 1 FROM episodes WHERE number = 5"):
+                    await asyncio.sleep(0.01)
+                runs.want(store, session.run.id, "drain")
+            return await super().complete(messages, tools)
+
+    session.model = Draining()
+    assert asyncio.run(asyncio.wait_for(search(session), 10)).state == "stopped"
+    done = store.rows("SELECT number FROM episodes WHERE state = 'done' ORDER BY number")
+    assert [row["number"] for row in done] == [1, 2, 3]
+    runs.want(store, session.run.id, "run")
+    again = open_tiny(store, task, run=session.run, islands=2, iters=6, policy="mcts")
+    assert finish(again).reason == "all 6 episodes are done"
 
 
 class Uneven(tiny_search.PacedModel):

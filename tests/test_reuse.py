@@ -72,6 +72,7 @@ def test_what_is_no_measurement_is_not_reused(store, task, evaluation):  # noqa:
     keep(store, task, CANDIDATE, here, changed(evaluation, status="infrastructure", as_score=None))
     keep(store, task, CANDIDATE, here, changed(evaluation, evaluator_version="0.0.0+older"))
     assert recall(store, task, CANDIDATE, here) is None
+    assert recall(store, task, CANDIDATE, here, unstable=True).evaluation.graphs == unstable
     first = keep(store, task, CANDIDATE, here, evaluation)
     second = keep(store, task, CANDIDATE, here, evaluation)
     keep(store, task, CANDIDATE, here, changed(evaluation, graphs=unstable))

@@ -453,6 +453,17 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     assert f"measured again side by side: node {winner.id}, AS {3 - winner.as_score:.4f}" in text
     assert "cannot be told apart" not in text  # every round says the same
 
+    # a clock that was set back meanwhile makes no older node a new one, and no newer one an old one
+    later = {node.id for node in nodes.of_run(store, run.id)} - {node.id for node in best_first}
+    for node_id in later:
+        store.execute("UPDATE nodes SET evaluated_at = '2999' WHERE id = :id", {"id": node_id})
+    fourth = confirmations.finalists(store, run.id, 4)[-1]
+    store.execute("UPDATE confirmations SET as_score = :score", {"score": fourth.as_score - 0.1})
+    assert fourth.id in later and confirmations.winner(store, run.id).id in {node.id for node in best_first}
+    lucky = {"id": fourth.id, "score": best_first[0].as_score + 0.1}
+    store.execute("UPDATE nodes SET as_score = :score, evaluated_at = '1999' WHERE id = :id", lucky)
+    assert confirmations.winner(store, run.id).id == fourth.id
+
 
 def test_a_series_that_was_cut_off_is_gone_on_with(store, task):
     class Failing(Lucky):

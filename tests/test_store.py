@@ -17,6 +17,7 @@ from passagent.store import (
     episodes,
     evaluations,
     hints,
+    lineage,
     migrations,
     nodes,
     runs,
@@ -128,12 +129,15 @@ def test_queries_of_the_tree(store):
     assert [n.id for n in nodes.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
     assert confirmations.winner(store, run.id).id == other.id
     assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
+    again = add_node(store, run, owner, score=1.6, files=nodes.get_files(store, a))
+    assert again.repeat_of == a.id
+    assert runs.get_island(store, run.id, 0).best_as == 1.5  # once more is no better
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
     assert nodes.best_before(store, run.id, 0, 1) is None
     assert nodes.best_before(store, run.id, 0, 2).id == a.id
     assert nodes.as_before(store, c)[1] == 1.5
     assert nodes.as_before(store, a)[1] is None
-    assert nodes.counts(store, run.id) == {0: {"ok": 3, "wrong_result": 1}, 1: {"ok": 1}}
+    assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
     migrations.add_migration(store, episode, other, "because")
     assert nodes.as_before(store, b)[1] == 1.9
@@ -180,7 +184,7 @@ def test_hints_are_credited_once(store):
     other = episodes.claim(store, run, 1, workers.join(store, run.id))
     hints.record_uses(store, other, ["tile"])
     found = hints.statistics(store)
-    assert hints.uses_of_episode(store, episode.id) == ["fuse", "tile"]
+    assert [hint.id for hint in lineage.hints_shown(store, episode.id)] == ["fuse", "tile"]
     assert (found["tile"].uses, found["tile"].credited, found["tile"].total_gain) == (2, 1, 0.25)
     assert (found["fuse"].uses, found["fuse"].helped) == (1, 1)
 
@@ -189,6 +193,8 @@ def test_runs_are_found_by_prefix(store):
     run = make_run(store)
     assert runs.find_run(store, run.id[:5]).id == run.id == runs.find_run(store, "last").id
     other = make_run(store)
+    store.execute("UPDATE runs SET created_at = '1999' WHERE id = :id", {"id": other.id})  # set back
+    assert runs.find_run(store, "last").id == other.id
     for wrong in ("", "zz", "%"):
         with pytest.raises(UsageError, match="no such run"):
             runs.find_run(store, wrong)

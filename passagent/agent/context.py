@@ -45,6 +45,15 @@ class HintView:
 
 
 @dataclass(frozen=True)
+class PastTask:
+    """Another task with similar operators, and the best pass that a run found for it."""
+
+    operators: list[str]
+    as_score: float
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
 class EpisodeContext:
     """Everything that compose() needs."""
 
@@ -66,6 +75,8 @@ class EpisodeContext:
     hints: list[HintView] = field(default_factory=list)
     knowledge: list[Passage] = field(default_factory=list)
     """Sections of the knowledge documents, the best fitting first."""
+    past: list[PastTask] = field(default_factory=list)
+    """Similar tasks that were searched before, the most similar first."""
     machine: Machine | None = None
     """What was measured of this machine."""
     migrated: bool = False

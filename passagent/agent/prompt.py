@@ -52,6 +52,7 @@ def compose(context: EpisodeContext) -> list[Message]:
         "more_hints": len(context.hints) - len(hints),
         "passages": passages,
         "more_passages": len(context.knowledge) - len(passages),
+        "past": [(task, shown_files(task.files, budget.past)) for task in context.past],
         "manifest": MANIFEST,
         "short_note": short_note,
     }

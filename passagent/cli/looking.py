@@ -48,11 +48,12 @@ def tail(
     tailing.tail(run, lines, follow, runs_dir, json)
 
 
-@commands.command()
+@commands.command(context_settings={"ignore_unknown_options": True})  # -1 is an episode: a seed's
 def show(
     run: RunArgument,
     episode: Annotated[
-        int | None, typer.Argument(metavar="EPISODE", help="An episode's number: show its conversation.")
+        int | None,
+        typer.Argument(metavar="EPISODE", help="An episode's number (a seed's: 0, -1, ...)."),
     ] = None,
     runs_dir: RunsDir = "runs",
     json: Json = False,

@@ -97,10 +97,11 @@ def resume(
     target_as: TargetAs = None,
     max_stagnation: MaxStagnation = None,
     until: Until = None,
+    set_: SetOption = None,
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Go on with RUN where it was left; --iters raises the number of episodes."""
+    """Go on with RUN where it was left, under its settings and those given; --iters for more episodes."""
     from passagent.commands import searching
 
     flags = {
@@ -114,7 +115,7 @@ def resume(
         "search.max_stagnation": max_stagnation,
         "search.until": until,
     }
-    searching.resume(run, settings_of(None, flags), runs_dir, json)
+    searching.resume(run, settings_of(set_, flags), runs_dir, json)
 
 
 @commands.command()

@@ -72,7 +72,7 @@ async def _evaluated(store: Store, task: Task, candidate: Candidate, config: Con
     from passagent.evaluator.pool import EvaluatorPool
 
     environment = known.environment_key(config.evaluator)
-    found = known.recall(store, task, candidate, environment)
+    found = known.recall(store, task, candidate, environment, unstable=True)
     if found is not None:
         return found
     evaluator = parts.evaluator or EvaluatorPool(config.evaluator)

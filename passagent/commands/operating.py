@@ -52,14 +52,14 @@ def ask(name: str, what: Literal["pause", "drain", "stop"], runs_dir: str, as_js
             print(f"run {run.id}: asked to {what}; {_TOLD[what]} {resume}")
 
 
-def lift_pause(store: Store, run: Run, has_settings: bool, as_json: bool) -> bool:
+def lift_pause(store: Store, run: Run, is_changed: bool, as_json: bool) -> bool:
     """Whether the run is live and paused: then it goes on in its own processes, and that is told.
 
-    Raises UsageError with `has_settings`: its processes go on under those that they have.
+    Raises UsageError where settings are to be changed: its processes go on under those that they have.
     """
     if run.wanted != "pause" or not looking.processes(store, run):
         return False
-    if has_settings:
+    if is_changed:
         raise UsageError(
             f"run {run.id} is paused and its processes keep their settings: lift the pause with "
             f"passagent resume {run.id}, or stop it first"

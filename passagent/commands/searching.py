@@ -20,6 +20,7 @@ from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
 from passagent.report.summary import run_data, run_text, runs_dir_flag
+from passagent.report.text import counted
 from passagent.search.controller import Outcome, search
 from passagent.search.events import Trouble
 from passagent.search.runlog import run_log
@@ -98,17 +99,28 @@ def resume(
     parts = parts or Parts()
     with Store.open(runs_dir, create=False) as store:
         found = runs.find_run(store, name)
-        if lift_pause(store, found, bool(settings), as_json):
+        before = stored_config(found)
+        config = _with(before, settings)
+        if lift_pause(store, found, config != before, as_json):
             return
-        config = stored_config(found)
-        if settings:
-            config = override(config, settings)
         task = stored_task(found)
         if parts.evaluator is None:
             check_device(config)
         model = parts.model or open_model(config.model)
         check_money(config, model)
         search_run(store, found, task, config, model, as_json, parts)
+
+
+FIXED = ("search.islands", "search.roles", "search.seed")
+"""Settings that a run keeps for its life: its tree is made of them."""
+
+
+def _with(config: Config, settings: dict[str, Any]) -> Config:
+    """A run's settings with others, for its next session. Raises UsageError for one that cannot change."""
+    for key in FIXED:
+        if key in settings:
+            raise UsageError(f"{key}: is fixed for a run's life; passagent fork starts a new one from a node")
+    return override(config, settings)
 
 
 def check_device(config: Config) -> None:
@@ -128,8 +140,9 @@ def search_run(
     with run_log(store.runs_dir / run.id) as log_path:
         stream = sys.stderr if as_json else sys.stdout
         print(
-            f"run {run.id}: {task.name} ({len(task.subgraphs)} graphs), {config.model.label}, "
-            f"{config.evaluator.device}, {run.islands} islands, {config.search.iters} episodes, "
+            f"run {run.id}: {task.name} ({counted(len(task.subgraphs), 'graph')}), {config.model.label}, "
+            f"{config.evaluator.device}, {counted(run.islands, 'island')}, "
+            f"{counted(config.search.iters, 'episode')}, "
             f"seed {run.seed}; log: {log_path}",
             file=stream,
             flush=True,

@@ -1,7 +1,8 @@
 """What is known need not be measured again: an equal subject on an equal task under equal conditions.
 
 Equal task: by the content of all its files. Equal conditions: the evaluator's own version and all that
-`environment_key` names. A measurement that was unstable, or that the machine failed, is not known.
+`environment_key` names. A measurement that the machine failed is not known, and one that was unstable only to
+a search, which measures its best again side by side anyway.
 """
 
 from __future__ import annotations
@@ -73,10 +74,11 @@ def recall(
     subject: Candidate | Compiler,
     environment: str,
     fits: Callable[[dict[str, Any] | None], bool] = no_opinion,
+    unstable: bool = False,
 ) -> Known | None:
     """The newest evaluation of an equal subject under `environment`, if there is one that stands.
 
-    `fits` says of its `validator` whether it may be used.
+    `fits` says of its `validator` whether it may be used, `unstable` whether its timing may have been so.
     """
     found = evaluations.find_evaluation(
         store,
@@ -84,7 +86,9 @@ def recall(
         task_key=task.key,
         evaluator_version=evaluator_version(),
         environment=environment,
-        stands=lambda result: fits(result.get("validator")),
+        stands=lambda result: (
+            fits(result.get("validator")) and (unstable or not evaluations.is_unstable(result))
+        ),
     )
     if found is None:
         return None

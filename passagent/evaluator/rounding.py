@@ -28,8 +28,10 @@ def round_as_hardware_does() -> None:
     _give_libdevice()
 
 
-_LIBDEVICE = ("exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan", "sin", "cos", "erf")
-_LIBDEVICE += ("pow", "rsqrt", "sqrt")
+_LIBDEVICE = [
+    *("exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan", "sin", "cos", "erf"),
+    *("pow", "rsqrt", "sqrt"),
+]
 
 
 def _give_libdevice() -> None:

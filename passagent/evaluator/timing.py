@@ -70,8 +70,8 @@ _RESAMPLES = 400
 _DEVICE_CALLS = 20
 CONFIDENCE = 0.95
 BETWEEN_WORKERS = 0.006
-"""Standard deviation of the log ratio of eager to itself in two workers: the larger part of the 0.76% that
-benchmarks/evaluator_repeatability.py saw on an H200."""
+"""Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
+of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
 
 
 class Side(Protocol):

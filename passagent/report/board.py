@@ -14,7 +14,7 @@ from passagent.search.events import (
     NodeDone,
     NodeStarted,
 )
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
 
 
@@ -34,10 +34,12 @@ class IslandRow:
 class Board:
     """A run in progress."""
 
+    store: Store
     run: Run
     rows: list[IslandRow]
-    episodes: int
-    tokens: int
+    episodes: int = 0
+    iters: int = 0
+    tokens: int = 0
     started: float = field(default_factory=time.monotonic)
     done_here: int = 0
     """Episodes finished in this session."""
@@ -47,13 +49,10 @@ class Board:
     @classmethod
     def of(cls, store: Store, run: Run) -> Board:
         """The board of a run as stored."""
-        counts = nodes.counts(store, run.id)
-        islands = runs.islands(store, run.id)
-        rows = [
-            IslandRow(island.role, island.best_as, sum(counts.get(island.island, {}).values()))
-            for island in islands
-        ]
-        return cls(run, rows, sum(island.episodes for island in islands), run.tokens)
+        rows = [IslandRow(island.role, None, 0) for island in runs.islands(store, run.id)]
+        board = cls(store, run, rows)
+        board._count()
+        return board
 
     @property
     def elapsed_s(self) -> float:
@@ -66,7 +65,7 @@ class Board:
         if not self.done_here:
             return None
         pace = (time.monotonic() - self.started) / self.done_here
-        return max(0, self.run.iters - self.episodes) * pace
+        return max(0, self.iters - self.episodes) * pace
 
     @property
     def best_as(self) -> float | None:
@@ -79,24 +78,31 @@ class Board:
         return self.seeds if island == SEEDS else self.rows[island]
 
     def update(self, event: Event) -> None:
-        """Take an event in."""
+        """Take an event in; what counts for the whole run is looked up, as other processes may work on it."""
         match event:
             case EpisodeStarted(episode):
+                self._count()
                 row = self.row(episode.island)
                 row.episode, row.last = episode.number, "thinking"
-            case ModelReplied(episode, tokens_in, tokens_out):
-                self.tokens += tokens_in + tokens_out
+            case ModelReplied(episode):
                 self.row(episode.island).last = "editing"
             case NodeStarted(node):
                 self.row(node.island).last = "evaluating"
             case NodeDone(node):
-                row = self.row(node.island)
-                row.evaluations += 1
-                row.last = node.status or ""
-                if node.status == "ok" and node.as_score is not None:
-                    row.best_as = max(node.as_score, row.best_as or node.as_score)
+                self.row(node.island).last = node.status or ""
+                self._count()
             case Migrated(_, to_island, _):
                 self.rows[to_island].last = "migrant"
             case EpisodeDone(episode) if episode.island != SEEDS:
-                self.episodes += 1
                 self.done_here += 1
+                self._count()
+
+    def _count(self) -> None:
+        """Bring what all processes did up to date."""
+        islands = runs.all_islands(self.store, self.run.id)
+        for island in islands:
+            row = self.row(island.island)
+            row.best_as, row.evaluations = island.best_as, island.nodes
+        self.episodes = sum(island.episodes for island in islands if island.island != SEEDS)
+        run = runs.get_run(self.store, self.run.id)
+        self.iters, self.tokens = run.iters, run.tokens

@@ -56,7 +56,7 @@ class LiveTable:
             )
         eta = clock(board.eta_s) if board.eta_s is not None else "-"
         foot = (
-            f"{board.episodes}/{board.run.iters} episodes  best AS {number(board.best_as)}  "
+            f"{board.episodes}/{board.iters} episodes  best AS {number(board.best_as)}  "
             f"{thousands(board.tokens)} tokens  elapsed {clock(board.elapsed_s)}  ETA {eta}"
         )
         head = f"run {board.run.id}: {board.run.task}, {board.run.model}, {board.run.device}"

@@ -66,16 +66,15 @@ def processes(store: Store, run: Run, config: Config) -> Finding:
         said += f"; what pid {', '.join(map(str, found.not_taken_over))} held is not taken over yet"
         return Finding("processes", "warn", said, "passagent resume RUN takes it over", shown)
     if left["nodes"] and not is_live and run.state == "finished":
-        said += f"; the run is finished with {left['nodes']} nodes that are not judged"
-        return Finding("processes", "warn", said, "passagent resume RUN", shown)
+        said += f"; the run ended within episodes: {left['nodes']} nodes are not judged"
     return Finding("processes", "ok", said, "", shown)
 
 
 def left_behind(store: Store, run: Run, config: Config) -> Finding:
     """Whether processes or workspaces of dead owners are still here."""
     orphans = orphaned_workers()
-    # those of unfinished episodes are taken up by the next resume
-    places = leftovers.stale_workspaces(store, run, keep_unfinished=True)
+    # those of dead processes go when their work is taken over
+    places = leftovers.stale_workspaces(store, run.id, but_for_dead=True)
     shown = {"orphans": orphans, "workspaces": [str(path) for path in places]}
     said = (
         f"{len(orphans)} evaluator processes without an owner on this machine, {len(places)} old workspaces"

@@ -70,7 +70,7 @@ def event_line(board: Board, event: Event) -> str:
                 start = f"from node {episode.parent_id} (AS {number(parent_as)})"
             if episode.island == SEEDS:
                 return f"{_island(board, SEEDS)} episode {episode.number} {start}"
-            done = f"{board.episodes}/{board.run.iters} done"
+            done = f"{board.episodes}/{board.iters} done"
             again = ", continued" if is_resumed else ""
             return f"{_island(board, episode.island)} episode {episode.number} {start}{again} ({done})"
         case NodeDone(node, from_store):
@@ -89,7 +89,7 @@ def event_line(board: Board, event: Event) -> str:
         case Migrated(node, to_island, reason):
             return f"{_island(board, to_island)} migration of node {node.id}: {reason}"
         case Trouble(message):
-            return f"trouble: {message}"
+            return f"note: {message}"
     return ""
 
 

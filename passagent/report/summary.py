@@ -92,7 +92,11 @@ def score_data(
     """
     found = again.get(node.id)
     if found is not None:
-        shown = {"as_score": found["value"], "as_low": found["low"], "as_high": found["high"]}
+        shown: dict[str, float | None] = {
+            "as_score": found["value"],
+            "as_low": found["low"],
+            "as_high": found["high"],
+        }
     else:
         one = evaluation if node.as_score is not None else None
         shown = {
@@ -190,9 +194,29 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     parts.append(f"the tree: passagent show {run.id}{flag}")
     if best is not None:
         parts.append(f"export:   passagent best {run.id}{flag} --out pass_dir")
-    more = f" --iters {run.iters * 2}" if data["state"] == "finished" else ""
-    parts.append(f"go on:    passagent resume {run.id}{flag}{more}")
+    parts.append(f"go on:    passagent resume {run.id}{flag}{_wider(data, config)}")
     return "\n".join(part for part in parts if part)
+
+
+_LIMITS = {
+    "target_as": "--target-as",
+    "max_evaluations": "--max-evals",
+    "max_tokens": "--max-tokens",
+    "max_cost": "--max-cost",
+    "max_time_s": "--max-time",
+    "max_stagnation": "--max-stagnation",
+    "until": "--until",
+}
+
+
+def _wider(data: dict[str, Any], config: Config) -> str:
+    """What a finished run needs to go on: more episodes, or another one of its limits changed."""
+    if data["state"] != "finished":
+        return ""
+    if data["episodes"] >= data["iters"]:
+        return f" --iters {data['iters'] * 2}"
+    given = [flag for key, flag in _LIMITS.items() if getattr(config.search, key) is not None]
+    return f" with a wider limit ({', '.join(given)})"
 
 
 def island_text(island: int) -> str:

@@ -43,6 +43,11 @@ def thousands(value: int) -> str:
     return f"{value / 1000:.1f}k" if value < 1_000_000 else f"{value / 1_000_000:.2f}M"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 island`, `2 islands`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def percent(log_gain: float | None) -> str:
     """A gain, ln(AS after / AS before), as `+12.3%`; `-` where it is not known."""
     return "-" if log_gain is None else f"{math.expm1(log_gain):+.1%}"

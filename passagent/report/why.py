@@ -10,7 +10,7 @@ from rich.text import Text
 from passagent.agent.prompt import short_note
 from passagent.report.changes import Change, changes
 from passagent.report.summary import again_of, evaluation_of, runs_dir_flag, score_data
-from passagent.report.text import interval, number, percent, printable
+from passagent.report.text import counted, interval, number, percent, printable
 from passagent.search.rounds import round_of
 from passagent.store import Store, confirmations, episodes, forking, nodes, runs
 from passagent.store.episodes import Episode
@@ -132,7 +132,7 @@ def _chosen(store: Store, run: Run, episode: Episode) -> str:
     rank = rank_then(store, episode, parent, whole_run=policy == "mcts")
     origin = {episode.island: "", SEEDS: ", a seed"}.get(parent.island, f", of island {parent.island}")
     place = f"the {_ordinal(rank.better + 1)} best" if rank.better else "the best"
-    among = f"of {_count(rank.correct, 'correct node')} then"
+    among = f"of {counted(rank.correct, 'correct node')} then"
     return f"{policy} policy: {place} {among}{origin}"
 
 
@@ -144,7 +144,7 @@ def why_text(store: Store, data: dict[str, Any]) -> Text:
     best = ", the run's best" if data["is_best"] else f"; the run's best is node {data['best_node']}"
     text.append(f"node {data['node']} of run {data['run']}", "bold")
     text.append(f": {_score(last)}{best if data['best_node'] else ''}\n")
-    text.append(f"{_count(len(data['chain']), 'step')} in {_count(count, 'episode')} from the task\n\n")
+    text.append(f"{counted(len(data['chain']), 'step')} in {counted(count, 'episode')} from the task\n\n")
     text.append(f"task {data['task']} on {data['device']}, eager: AS 1\n", "bold")
     shown, before = None, None
     for step in data["chain"]:
@@ -179,7 +179,7 @@ def _append_episode(text: Text, step: dict[str, Any], last_run: str) -> None:
     if episode["state"] == "running":
         outcome = "still under way"
     elif episode["best_node"] is None:
-        outcome = f"nothing correct in {_count(episode['steps'], 'step')}"
+        outcome = f"nothing correct in {counted(episode['steps'], 'step')}"
     else:
         outcome = f"best node {episode['best_node']}, {percent(episode['gain'])} against where it began"
     _append_line(text, f"what it left: {outcome}")
@@ -231,10 +231,10 @@ def _diagnosis(found: dict[str, Any]) -> str:
     shares = [
         f"{name} {min(of_graphs):.0%} to {max(of_graphs):.0%}"
         for name in ("memory", "latency")
-        if (of_graphs := [graph[f"{name}_share"] for graph in graphs])
+        if (of_graphs := [min(1.0, graph[f"{name}_share"]) for graph in graphs])  # caches are faster
     ]
     label = found["label"].replace("_", " ")
-    return f"{label} on {limited} of {_count(len(graphs), 'subgraph')}; of the time: {', '.join(shares)}"
+    return f"{label} on {limited} of {counted(len(graphs), 'subgraph')}; of the time: {', '.join(shares)}"
 
 
 def _separate(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -254,7 +254,3 @@ def _ordinal(number: int) -> str:
     """`2nd`, `3rd`, `11th`."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
     return f"{number}{ending}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -126,7 +126,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
 def _recall(session: Session, node: Node, candidate: Candidate, environment: str) -> Known | None:
     """What is known of these files, else of the same program in other ones."""
     fits = partial(validator.settings_fit, config=session.config.validator)
-    known = recall(session.store, session.task, candidate, environment, fits)
+    known = recall(session.store, session.task, candidate, environment, fits, unstable=True)
     for twin in nodes.twins(session.store, node, TWINS) if known is None else ():
         known = known or recall(
             session.store,
@@ -134,6 +134,7 @@ def _recall(session: Session, node: Node, candidate: Candidate, environment: str
             Candidate(nodes.get_files(session.store, twin)),
             environment,
             fits,
+            unstable=True,
         )
     return known
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import islice
 from typing import Protocol
 
-from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
+from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
 from passagent.config import Config
 from passagent.evaluator.result import Evaluation
@@ -16,10 +17,12 @@ from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.search.drafts import is_draft
+from passagent.search.models import EXPERT
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
+from passagent.store.similar import similar_tasks
 from passagent.tasks import Task
 
 
@@ -48,8 +51,9 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
     """
     store, run_id = known.store, known.run.id
     island, scores = runs.get_island(store, run_id, episode.island), list[float]()
+    is_first = is_draft(known.config.search, episode.number)
     shown, more = list[Attempt](), 0
-    if not is_draft(known.config.search, episode.number):
+    if not is_first:
         shown, more = attempts(known, episode, parent, island.nodes)
         best = nodes.best_known(store, run_id, episode.island, episode.number)
         scores += [best] if best is not None and best > 0 else []
@@ -66,10 +70,32 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         more_attempts=more,
         hints=chosen_hints(known, episode, parent),
         knowledge=passages(known, parent),
+        past=[] if is_first or parent or episode.model == EXPERT else past_tasks(known),
         machine=known.machine,
         migrated=bool(episode.migrated),
         limits=known.config.agent,
     )
+
+
+LIKENESS = 0.4
+"""Of the operators of a past task, from which on its pass is worth being shown."""
+
+
+def past_tasks(known: Known) -> list[PastTask]:
+    """The best passes of the tasks most like this one, found in other runs and faster than eager."""
+    limit, task = known.config.agent.past_tasks, known.task
+    if not limit:
+        return []
+    found = similar_tasks(known.store, task.operators, target_of(known.run.device), limit, without=task.key)
+    return [
+        PastTask(
+            json.loads(runs.get_run(known.store, one.run_id).operators),
+            one.as_score,
+            nodes.get_files(known.store, nodes.get_node(known.store, one.node_id)),
+        )
+        for one in found
+        if one.similarity >= LIKENESS and one.as_score > 1
+    ]
 
 
 def target_of(device: str) -> str:

@@ -52,6 +52,7 @@ async def search(session: Session) -> Outcome:
     the other islands have in flight is finished first.
     """
     await join(session)
+    clear_workspaces(session)
     gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
     state, reason, is_last = "failed", "the process ended", False
     try:
@@ -69,10 +70,10 @@ async def search(session: Session) -> Outcome:
             is_last = workers.leave(
                 session.store, session.run.id, session.owner, session.watch, state, reason, session.elapsed_s
             )
+            clear_workspaces(session)
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)
         gc.unfreeze()
-        clear_workspaces(session)
         if session.distiller is not None:
             await session.distiller.close()
     return Outcome(state, reason, is_last)

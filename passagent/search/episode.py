@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -38,7 +37,7 @@ from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
-from passagent.store import episodes, gains, hints, migrations, nodes, runs
+from passagent.store import episodes, gains, hints, leftovers, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
@@ -170,18 +169,20 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
     """
     store, island = session.store, episode.island
-    scores = [node.as_score for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
-    best = max((score for score in scores if score is not None), default=None)
+    right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
+    best = max((node.as_score for node in right if node.as_score is not None), default=None)
+    # a program that was there before is no progress, whatever a second measurement of it says
+    new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
     known = [nodes.best_known(store, session.run.id, island, episode.number)]
     known += [parent.as_score] if parent and parent.status == "ok" else []
     before = max((score for score in known if score is not None), default=None)
-    gained = is_progress(before, best, session.config.search.min_gain)
+    gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
         if island != SEEDS:
-            _count_gain(session, best)
+            _count_gain(session, new)
         if gained and session.distiller is not None and island != SEEDS:
             hints.want_distilled(store, done)
     return done
@@ -217,17 +218,11 @@ def tools(
 
 def workspace_path(session: Session, episode: Episode) -> Path:
     """The directory of this process for the island's episodes: making one for each would take longer."""
-    return _workspaces(session) / f"{os.getpid()}-{episode.island}"
+    return leftovers.workspaces_of(session.store, session.run.id) / session.owner / str(episode.island)
 
 
 def clear_workspaces(session: Session) -> None:
-    """Remove the workspaces of this process, and of those that are dead."""
+    """Remove the workspaces of this process, and of those that left the run or died over it."""
     session.workspaces.clear()
-    for place in _workspaces(session).glob("*-*"):
-        owner = place.name.partition("-")[0]
-        if owner == str(os.getpid()) or not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def _workspaces(session: Session) -> Path:
-    return session.store.runs_dir / session.run.id / "workspaces"
+    for path in leftovers.stale_workspaces(session.store, session.run.id, but_for_dead=True):
+        shutil.rmtree(path, ignore_errors=True)

@@ -37,9 +37,7 @@ async def join(session: Session) -> None:
         except _Unfit as unfit:
             others = workers.present(session.store, session.run.id)
             if not any(session.watch.judge(worker) == "unknown" for worker in others):
-                raise UsageError(
-                    f"{session.run.id}: {unfit}; stop it first, or join it on its terms"
-                ) from None
+                raise UsageError(f"{session.run.id}: {unfit}; stop it, or join on its terms") from None
             if not waited:
                 waiting = f"waiting up to {workers.STALE_S:.0f} s for a sign of life from {_names(others)}"
                 session.on_event(Trouble(waiting))
@@ -62,7 +60,14 @@ def _join(session: Session) -> None:
         workers.join(store, run_id, terms, json.dumps(changes))
         if not others:
             lost += calls.lose_all(store, run_id)
-            runs.set_config(store, run_id, terms.config, session.config.search.iters)
+            runs.set_config(
+                store,
+                run_id,
+                config=terms.config,
+                iters=session.config.search.iters,
+                model=session.config.model.label,
+                device=session.config.evaluator.device,
+            )
         session.run = runs.get_run(store, run_id)
         session.restart_clock()
     session.others = sum(other.role == "search" for other in others)

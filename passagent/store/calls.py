@@ -120,12 +120,6 @@ def lose_all(store: Store, run_id: str) -> int:
     return cursor.rowcount
 
 
-def cost_of(store: Store, run_id: str) -> float:
-    """What is known to be spent on the run, USD."""
-    row = store.row("SELECT cost FROM runs WHERE id = :run", {"run": run_id})
-    return float(row["cost"]) if row else 0.0
-
-
 def mean_latency_s(store: Store, run_id: str, model: str) -> float:
     """Of the model's newest 20 replies in the run, s; 0 before the first."""
     row = store.row(
@@ -155,8 +149,12 @@ def spent(store: Store, run_id: str, by: str = "model", episode_id: int | None =
     return [Spent(**row) for row in rows]
 
 
+REMEMBERED = 400
+"""Episodes that the choice of a model looks back: it costs the same in a long run, and models may change."""
+
+
 def replies_before(store: Store, episode: Episode, islands: int) -> list[dict[str, Any]]:
-    """The replies of the finished episodes that the choice of `episode`'s model may look at.
+    """The replies of the last finished episodes that the choice of `episode`'s model may look at.
 
     Those of its own island before it, and the others' up to the round before the last, so that the choice
     does not depend on which island is faster. Columns: number, model, gain, and the kinds of tokens.
@@ -166,12 +164,13 @@ def replies_before(store: Store, episode: Episode, islands: int) -> list[dict[st
         f"SELECT number, model, gain, {tokens} FROM episodes LEFT JOIN steps "
         "ON steps.episode_id = episodes.id AND steps.output_tokens IS NOT NULL "
         "WHERE run_id = :run AND state = 'done' AND model IS NOT NULL "
-        "AND number > 0 AND ((island = :island AND number < :number) OR number <= :seen) "
+        "AND number > :first AND ((island = :island AND number < :number) OR number <= :seen) "
         "ORDER BY number, steps.seq",
         {
             "run": episode.run_id,
             "island": episode.island,
             "number": episode.number,
+            "first": max(0, episode.number - REMEMBERED),
             "seen": ((episode.number - 1) // islands - 1) * islands,
         },
     )

@@ -6,13 +6,12 @@ So a series that was cut off is gone on with, and never mixed with another one.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 
 from passagent.store.database import Store, now
 from passagent.store.nodes import Node, best_of_island, get_node
-from passagent.store.runs import SEEDS, get_run, islands
+from passagent.store.runs import SEEDS, islands
 
 
 @dataclass(frozen=True)
@@ -133,23 +132,24 @@ def score_of(store: Store, node: Node) -> float | None:
 
 
 def winner(store: Store, run_id: str) -> Node | None:
-    """The best correct node: of the newest series, unless one that was found since is better still."""
+    """The best correct node: of the newest series, unless one that was found since is better still.
+
+    One that was found since is told by its rank, as no clock can be relied on: it would have been a finalist.
+    """
     rows = last_series(store, run_id)
     best, score = next(iter(scores(rows).items()), (None, None))
-    measured_ones = [get_node(store, node_id) for node_id in {row.node_id for row in rows}]
+    measured_ones = {row.node_id: get_node(store, row.node_id) for row in rows}
+    lowest = min((node.as_score or 0.0 for node in measured_ones.values()), default=0.0)
+    were_all = len(measured_ones) < _asked_for(store, run_id)
     for node in best_of_run(store, run_id, len(measured_ones) + 1):
-        if _is_new(store, node, measured_ones) and (best is None or (node.as_score or 0.0) > (score or 0.0)):
+        is_new = node.id not in measured_ones and (not rows or were_all or (node.as_score or 0.0) > lowest)
+        if is_new and (best is None or (node.as_score or 0.0) > (score or 0.0)):
             return node
     return get_node(store, best) if best is not None else None
 
 
-def _is_new(store: Store, node: Node, measured_ones: list[Node]) -> bool:
-    """Whether the node was not there when a series of `measured_ones` was planned: it would be among them.
-
-    So no clock is asked, which may have been set back.
-    """
-    if any(node.id == one.id for one in measured_ones):
-        return False
-    limit = json.loads(get_run(store, node.run_id).config)["search"]["finalists"]
-    lowest = min((one.as_score or 0.0 for one in measured_ones), default=0.0)
-    return len(measured_ones) < limit or (node.as_score or 0.0) > lowest or not measured_ones
+def _asked_for(store: Store, run_id: str) -> int:
+    """How many finalists the run's settings ask for; a series with fewer had all correct nodes."""
+    asked = "SELECT json_extract(config, '$.search.finalists') AS number FROM runs WHERE id = :run"
+    [row] = store.rows(asked, {"run": run_id})
+    return row["number"] or 0

@@ -217,7 +217,8 @@ def add_messages(
     with store.transaction():
         row = store.row(
             "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task, "
-            "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps WHERE episode_id = :episode",
+            "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps "
+            "WHERE episode_id = :episode",
             {"episode": episode.id, "task": TASK_SEQ},
         )
         assert row is not None

@@ -67,7 +67,7 @@ def find_evaluation(
 ) -> Stored | None:
     """The newest evaluation of an equal candidate under equal conditions that `stands`.
 
-    One that was unstable, or that the machine failed, never does.
+    One that the machine failed never does.
     """
     rows = store.rows(
         "SELECT id, result, created_at FROM evaluations WHERE candidate_key = :candidate "
@@ -81,7 +81,7 @@ def find_evaluation(
         },
     )
     found = (Stored(row["id"], unpack_result(row["result"]), row["created_at"]) for row in rows)
-    return next((s for s in found if not is_unstable(s.result) and stands(s.result)), None)
+    return next((s for s in found if stands(s.result)), None)
 
 
 def is_unstable(result: dict[str, Any]) -> bool:

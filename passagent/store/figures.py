@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from passagent.store import confirmations, nodes
+from passagent.store import confirmations, evaluations, nodes
 from passagent.store.database import Store
 from passagent.store.runs import Run
 
@@ -38,7 +39,7 @@ class Duplicates(NamedTuple):
     rewritten: int
     """Of these, with other comments, formatting or names of files."""
     evaluated_again: int
-    """Distinct programs with more than one stable evaluation under the same conditions: should be none."""
+    """Distinct programs with more than one evaluation under the same conditions: should be none."""
 
 
 class Device(NamedTuple):
@@ -98,20 +99,21 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
         "WHERE run_id = :run",
         {"run": run_id},
     )
-    [again] = store.rows(
+    made = store.rows(
         "WITH twice AS (SELECT canonical_key FROM nodes WHERE run_id = :run AND evaluation_id IS NOT NULL "
-        "  GROUP BY canonical_key HAVING count(DISTINCT evaluation_id) > 1), "
-        "stable AS (SELECT DISTINCT evaluations.id, nodes.canonical_key, evaluator_version, environment "
-        "  FROM nodes JOIN twice ON twice.canonical_key = nodes.canonical_key "
-        "  JOIN evaluations ON evaluations.id = nodes.evaluation_id WHERE nodes.run_id = :run "
-        "  AND json_extract(result, '$.validator') IS NULL AND evaluations.status != 'infrastructure' "
-        "  AND NOT EXISTS (SELECT 1 FROM json_each(result, '$.graphs') "
-        "    WHERE json_extract(value, '$.unstable'))) "
-        "SELECT count(*) AS count FROM (SELECT 1 FROM stable "
-        "  GROUP BY canonical_key, evaluator_version, environment HAVING count(*) > 1)",
+        "  GROUP BY canonical_key HAVING count(DISTINCT evaluation_id) > 1) "
+        "SELECT DISTINCT evaluations.id, nodes.canonical_key, evaluator_version, environment "
+        "FROM nodes JOIN twice ON twice.canonical_key = nodes.canonical_key "
+        "JOIN evaluations ON evaluations.id = nodes.evaluation_id "
+        "WHERE nodes.run_id = :run AND evaluations.status != 'infrastructure'",
         {"run": run_id},
     )
-    return Duplicates(**row, evaluated_again=again["count"])
+    times = Counter(
+        (one["canonical_key"], one["evaluator_version"], one["environment"])
+        for one in made
+        if evaluations.get_evaluation(store, one["id"]).get("validator") is None  # its opinion is another one
+    )
+    return Duplicates(**row, evaluated_again=sum(count > 1 for count in times.values()))
 
 
 def newest_sketches(store: Store, run_id: str, limit: int) -> list[tuple[int, bytes]]:

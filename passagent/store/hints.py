@@ -75,14 +75,6 @@ def mean_gains(store: Store) -> dict[str, tuple[int, float]]:
     }
 
 
-def uses_of_episode(store: Store, episode_id: int) -> list[str]:
-    """Ids of the hints that the episode's prompt shows."""
-    rows = store.rows(
-        "SELECT hint_id FROM hint_uses WHERE episode_id = :id ORDER BY place", {"id": episode_id}
-    )
-    return [row["hint_id"] for row in rows]
-
-
 def want_distilled(store: Store, episode: Episode) -> None:
     """The finished episode is to be asked about: to be called in the transaction that ends it."""
     store.execute(

@@ -19,7 +19,8 @@ from passagent.store.packing import pack_text, unpack_text
 if TYPE_CHECKING:
     from passagent.store.database import Store
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 _KEPT = 64
 """Texts of bases that are kept in memory."""

@@ -42,8 +42,6 @@ class Node:
     """As stored; `diagnosed` is what it says."""
     owner: str | None
     """The process that evaluates it."""
-    heartbeat: float | None
-    """Not used any more."""
     created_at: str
     evaluated_at: str | None
     number: int
@@ -153,15 +151,16 @@ def give_up(store: Store, node_id: int, owner: str) -> None:
 def finish(
     store: Store, node_id: int, evaluation_id: int, status: str, as_score: float | None, diagnosis: str | None
 ) -> Node:
-    """The node is done, with a `diagnosis` as JSON; its island's best and count follow in the same transaction."""
+    """The node is done, with a `diagnosis` as JSON; its island's best and count follow with it."""
     with store.transaction():
         store.execute(
+            # a program measured twice is not better for that
             "UPDATE islands SET nodes = nodes + (state != 'done'), "
-            "best_node = CASE WHEN :is_ok AND (best_node IS NULL OR coalesce(:score, -1) > "
-            "coalesce(best_as, -1)) THEN :id ELSE best_node END, "
-            "best_as = CASE WHEN :is_ok AND (best_node IS NULL OR coalesce(:score, -1) > "
-            "coalesce(best_as, -1)) THEN :score ELSE best_as END "
-            "FROM (SELECT run_id AS run, island AS place, state FROM nodes WHERE id = :id) "
+            "best_node = CASE WHEN is_best THEN :id ELSE best_node END, "
+            "best_as = CASE WHEN is_best THEN :score ELSE best_as END "
+            "FROM (SELECT run_id AS run, nodes.island AS place, state, :is_ok AND repeat_of IS NULL "
+            "AND (best_node IS NULL OR coalesce(:score, -1) > coalesce(best_as, -1)) AS is_best "
+            "FROM nodes JOIN islands USING (run_id, island) WHERE nodes.id = :id) "
             "WHERE run_id = run AND island = place",
             {"id": node_id, "score": as_score, "is_ok": int(status == "ok")},
         )

@@ -1,8 +1,8 @@
 """Texts and results as they lie in the database: packed, for a search writes the same things again and again.
 
 A text is compressed with another text as the dictionary; what both have in common then costs next to nothing.
-A result (Evaluation as plain data) is its JSON, compressed, and its timing samples: whole nanoseconds, stored
-as their distances from the median in the largest unit that divides all, the bytes of equal weight side by side.
+A result (Evaluation as plain data) is its JSON, compressed, and its timing samples: whole nanoseconds, as
+distances from the median in the largest unit that divides all, the bytes of equal weight side by side.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _DIAGNOSIS_1 = (
     b"mismatch. matched 4 of 9 nodes; against : the graph's node has another target. runtime_error. "
     b"RuntimeError: does not take tensors of shapes. Output 0 at [0, 1, 2] is 1.5, eager has 1.25 (largest "
     b'difference 0.001; passes at t >= -5)."{"label": "memory_bound", "text": "Correct on all subgraphs; '
-    b"memory-bound on 1 of 3: the time is close to what moving the inputs and outputs takes: only fewer bytes "
-    b"help (fuse what still makes an intermediate, read each input once, keep the dtype small). latency-bound "
-    b"on 2 of 3: the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
+    b"memory-bound on 1 of 3: the time is close to what moving the inputs and outputs takes: only fewer "
+    b"bytes help (fuse what still makes an intermediate, read each input once, keep the dtype small). "
+    b"latency-bound on 2 of 3: the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
     b"operators and launches help, and less host code around them; faster arithmetic does not. "
     b"instruction-bound on 2 of 3: neither memory traffic nor issuing explains the time: the code inside the "
     b"kernel, its access pattern, its parallelism, or an operator that was left as it is decides. 1 of 3 "

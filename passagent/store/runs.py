@@ -48,8 +48,6 @@ class Run:
     """Candidates evaluated; answers from the store are not counted."""
     owner: str | None
     """The process that has the run for itself, to measure what all rely on."""
-    heartbeat: float | None
-    """Not used any more."""
     wanted: str
     """What a person asks of the processes that work on it: `run`, `pause`, `drain` or `stop`."""
     environment: str | None
@@ -163,11 +161,12 @@ def list_runs(store: Store) -> list[Run]:
 
 def islands(store: Store, run_id: str) -> list[Island]:
     """The run's islands in order; that of the seeds is not among them."""
-    return store.all(
-        Island,
-        "SELECT * FROM islands WHERE run_id = :run AND island != :seeds ORDER BY island",
-        {"run": run_id, "seeds": SEEDS},
-    )
+    return [island for island in all_islands(store, run_id) if island.island != SEEDS]
+
+
+def all_islands(store: Store, run_id: str) -> list[Island]:
+    """The run's islands in order, first that of the seeds, if it has any."""
+    return store.all(Island, "SELECT * FROM islands WHERE run_id = :run ORDER BY island", {"run": run_id})
 
 
 def standing(store: Store, run_id: str) -> Standing:
@@ -223,9 +222,9 @@ def set_environment(store: Store, run_id: str, environment: str) -> None:
     )
 
 
-def set_config(store: Store, run_id: str, config: str, iters: int) -> None:
+def set_config(store: Store, run_id: str, *, config: str, iters: int, model: str, device: str) -> None:
     """Go on under changed settings."""
     store.execute(
-        "UPDATE runs SET config = :config, iters = :iters WHERE id = :run",
-        {"config": config, "iters": iters, "run": run_id},
+        "UPDATE runs SET config = :config, iters = :iters, model = :model, device = :device WHERE id = :run",
+        {"config": config, "iters": iters, "model": model, "device": device, "run": run_id},
     )

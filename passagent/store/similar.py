@@ -53,11 +53,12 @@ def add_task(store: Store, task_key: str, operators: Sequence[str]) -> None:
 
 
 def similar_tasks(
-    store: Store, operators: Sequence[str], limit: int, without: str | None = None
+    store: Store, operators: Sequence[str], target: str, limit: int, without: str | None = None
 ) -> list[Similar]:
     """The tasks most like a sequence of operators for which something correct was found, the nearest first.
 
-    `without`: the key of a task that is left out. Tasks that share none of the rarest pairs are not seen.
+    `target`: `cpu` or `cuda`, where it was found; `without`: the key of a task that is left out. Tasks that
+    share none of the rarest pairs are not seen.
     """
     pairs = pairs_of(operators)
     rows = store.rows(
@@ -69,11 +70,13 @@ def similar_tasks(
         "FROM found JOIN tasks ON tasks.key = task_key WHERE task_key IS NOT :without), "
         "nearest AS (SELECT task_key, 1.0 * n / (:count + pairs - n) AS similarity FROM shared "
         "WHERE EXISTS (SELECT 1 FROM runs JOIN islands ON run_id = runs.id "
-        "WHERE task_key = shared.task_key AND best_as IS NOT NULL) "
+        "WHERE task_key = shared.task_key AND best_as IS NOT NULL "
+        "AND (device = :target OR device GLOB :target || ':*')) "
         "ORDER BY similarity DESC, task_key LIMIT :limit) "
         "SELECT task, nearest.task_key, similarity, run_id, best_node AS node_id, max(best_as) AS as_score "
         "FROM nearest JOIN runs USING (task_key) JOIN islands ON run_id = runs.id "
-        "WHERE best_as IS NOT NULL GROUP BY nearest.task_key ORDER BY similarity DESC, nearest.task_key",
+        "WHERE best_as IS NOT NULL AND (device = :target OR device GLOB :target || ':*') "
+        "GROUP BY nearest.task_key ORDER BY similarity DESC, nearest.task_key",
         {
             "pairs": json.dumps(pairs),
             "count": len(pairs),
@@ -81,6 +84,7 @@ def similar_tasks(
             "most": MOST,
             "without": without,
             "limit": limit,
+            "target": target,
         },
     )
     return [Similar(**row) for row in rows]

@@ -112,8 +112,11 @@ def find_episode(store: Store, run: Run, number: int) -> Episode:
         "SELECT id FROM episodes WHERE run_id = :run AND number = :number", {"run": run.id, "number": number}
     )
     if row is None:
-        last = store.row("SELECT max(number) AS number FROM episodes WHERE run_id = :run", {"run": run.id})
-        known = f"1 to {last['number']}" if last and last["number"] else "none yet"
+        [made] = store.rows(
+            "SELECT min(number) AS first, max(number) AS last FROM episodes WHERE run_id = :run",
+            {"run": run.id},
+        )
+        known = "none yet" if made["last"] is None else "{first} to {last}".format(**made)
         raise UsageError(f"run {run.id} has no episode {number}; it has {known}")
     return get_episode(store, row["id"])
 

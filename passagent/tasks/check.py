@@ -18,7 +18,7 @@ from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import read_meta
 from passagent.tasks.module import load_module, source_name
-from passagent.tasks.reader import Subgraph, find_forward, load_task, parameters
+from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph, subgraph_places
 from passagent.tasks.writer import meta_source
 
 SEED = 0
@@ -46,8 +46,16 @@ class CheckResult:
 
 
 def check_task(path: str | Path, device: str = "cpu") -> list[CheckResult]:
-    """Check every subgraph of the task at `path`. Raises as load_task does if it cannot be read at all."""
-    return [check_subgraph(subgraph, device) for subgraph in load_task(path).subgraphs]
+    """Check every subgraph of the task at `path`. Raises as load_task does if they cannot be found."""
+    return [_check(place, name, device) for place, name in subgraph_places(Path(path))]
+
+
+def _check(place: Path, name: str, device: str) -> CheckResult:
+    try:
+        subgraph = read_subgraph(place, name)
+    except TaskError as error:
+        return CheckResult(name, runnable=False, serialisable=False, analysable=False, problems=[str(error)])
+    return check_subgraph(subgraph, device)
 
 
 def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:

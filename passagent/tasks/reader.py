@@ -85,19 +85,28 @@ def load_task(path: str | Path) -> Task:
     Raises UsageError if there is no task at `path`, TaskError (naming file and line) if one is broken.
     """
     root = Path(path)
+    places = subgraph_places(root)
+    return Task(root.resolve().name, root, tuple(read_subgraph(place, name) for place, name in places))
+
+
+def subgraph_places(root: Path) -> list[tuple[Path, str]]:
+    """Directory and name of each subgraph of the task at `root`, none of them read yet.
+
+    Raises UsageError if there is no task, TaskError for a broken list.
+    """
     if not root.is_dir():
         what = "is a file, not a task directory" if root.exists() else "no such directory"
         raise UsageError(f"{root}: {what}; give a directory that holds {GRAPH_LIST} or model.py")
     listing = root / GRAPH_LIST
     if listing.is_file():
-        return Task(root.resolve().name, root, tuple(_listed(root, listing)))
+        return _listed(root, listing)
     if (root / "model.py").is_file():
-        return Task(root.resolve().name, root, (read_subgraph(root, root.resolve().name),))
+        return [(root, root.resolve().name)]
     raise UsageError(f"{root}: holds neither {GRAPH_LIST} nor model.py; give a task or a subgraph directory")
 
 
-def _listed(root: Path, listing: Path) -> list[Subgraph]:
-    """The subgraphs of a graph_list.txt. Raises TaskError."""
+def _listed(root: Path, listing: Path) -> list[tuple[Path, str]]:
+    """What a graph_list.txt lists. Raises TaskError."""
     entries = [
         (number, line.strip())
         for number, line in enumerate(read_text(listing).splitlines(), start=1)
@@ -110,7 +119,7 @@ def _listed(root: Path, listing: Path) -> list[Subgraph]:
             what = "holds no model.py" if (root / line).is_dir() else "no such directory"
             raise TaskError(f"{listing}:{number}: {line}: {what}; paths are relative to {root}")
     names = _names([line for _, line in entries])
-    return [read_subgraph(root / line, name) for (_, line), name in zip(entries, names, strict=True)]
+    return [(root / line, name) for (_, line), name in zip(entries, names, strict=True)]
 
 
 def _names(lines: list[str]) -> list[str]:

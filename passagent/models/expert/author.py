@@ -12,6 +12,7 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.models.expert import cpp, cpp_host, cuda, cuda_host, pattern, wrapper
+from passagent.models.expert.cost import Work
 from passagent.models.expert.graph import arguments, example, op_name
 from passagent.models.expert.ir import Unsupported
 from passagent.models.expert.lower import Parameter, Region, Types, lower_region
@@ -20,7 +21,7 @@ from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.writer import Kernel, Knobs
+from passagent.models.expert.writer import Kernel, Knobs, TritonKernel
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
 
@@ -48,6 +49,8 @@ class Authored:
     """Graphs without any region."""
     taken: list[tuple[int, Region]] = field(default_factory=list)
     """The regions that the passes replace, each with its graph's number."""
+    works: list[Work] = field(default_factory=list)
+    """The parts of the kernels, for CUDA."""
 
 
 def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
@@ -64,7 +67,14 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
             return Authored({}, [], [], refused, uncovered)
         fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
         titles = [title(f.regions[0]) for f, _ in routes]
-        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered)
+        works = [work for _, route in routes for v in route.variants for work in _works(v)]
+        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works)
+
+
+def _works(variant: wrapper.Variant) -> list[Work]:
+    if not isinstance(variant.kernel, TritonKernel):
+        return []
+    return [Work(cuda_host.function_of(p), cuda_host.options_of(p), *p.hints) for p in variant.kernel.parts]
 
 
 def _routes(
@@ -116,7 +126,8 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
             seen[key].generic_dtypes = tuple(sorted({*seen[key].generic_dtypes, *variant.generic_dtypes}))
         else:
             seen[key] = variant
-    route.variants = list(seen.values())
+    # Those that take any size come last.
+    route.variants = sorted(seen.values(), key=lambda v: -len(cuda_host.limits(v)))
     used = {p for v in route.variants for p in v.kernel.params} | set(wrapper.used_parameters(route))
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
@@ -245,7 +256,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     entry = routes[0][1].name
     one = len(routes) == 1
     module = "" if one else f"{entry}_kernels"
-    lines_of = cuda_host.kernel_lines if target == "cuda" else cpp_host.kernel_lines
+    lines_of = None if target == "cuda" else cpp_host.kernel_lines
     host = cuda_host.module([route for _, route in routes], plan, entry, lines_of)
     files: dict[str, str] = {}
     names: list[str] = []

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from passagent.models.expert.ir import Axis, Unsupported
-from passagent.models.expert.schedule import Group, Mono, Schedule, Store
+from passagent.models.expert.schedule import Schedule
+from passagent.models.expert.stages import Group, Mono, Store
 
-LONGEST = 16384
-"""Elements of a reduction that a program holds at once, at most."""
+LONGEST = 32768
+"""Lanes that a program holds at once, at most."""
+HELD = 16384
+"""Elements of a block that is reduced along its height, at most."""
 TALL = 16
 """Elements of an outer axis from which it is part of the block, and no loop."""
 ALONE = 1 << 22
@@ -34,6 +37,8 @@ class Form:
     """Axes that the lanes run over together."""
     swept: Axis | None = None
     """The axis whose blocks a loop runs over."""
+    limit: str = ""
+    """A host condition under which this form was chosen, where another would serve as well."""
 
     def runs(self, schedule: Schedule, terms: dict[Axis, Mono]) -> bool:
         """Whether an address walks the joined axes as one."""
@@ -71,23 +76,32 @@ def _form(schedule: Schedule, group: Group) -> Form:
         return Form("rows", rows, tile)
     every = schedule.sorted({a for loops in looped for a in loops})
     vector = tile or every[-1]
-    if tile is None and len(every) > 1 and all(loops == every for loops in looped):
-        if schedule.volume(every) <= LONGEST:
-            return Form("rows", rows, vector, joined=every)
+    whole = len(every) > 1 and all(loops == every for loops in looped)
+    if tile is None and whole and schedule.volume(every) <= LONGEST:
+        return Form("rows", rows, vector, joined=every, limit=_at_most(schedule, every, LONGEST))
     others = [a for a in every if a is not vector]
     apart = any(loops[-1] is not vector for loops in looped)
     cross = max(others, key=lambda a: a.size.hint, default=None)
     if cross is not None and (apart or cross.size.hint >= TALL):
         lanes = 16 if tile is not None else vector.size.hint
-        if cross.size.hint * lanes <= LONGEST:
-            return Form("column", rows, vector, cross)
-        if not apart and lanes <= LONGEST:
+        if cross.size.hint * lanes <= HELD:
+            limit = _at_most(
+                schedule, [cross, *([vector] if tile is None else [])], HELD if tile is None else HELD // 16
+            )
+            return Form("column", rows, vector, cross, limit=limit)
+        if not apart and lanes <= HELD:
             return Form("tall", rows, vector, cross, swept=cross)
     if apart:
         raise Unsupported("schedule", "stages of one row run along different axes")
     if tile is None and vector.size.hint > LONGEST:
         return Form("long", rows, vector, swept=vector)
-    return Form("rows", rows, vector)
+    limits = [_at_most(schedule, [vector], LONGEST)] if tile is None else []
+    limits += [_at_most(schedule, [cross], TALL - 1)] if cross is not None else []
+    return Form("rows", rows, vector, limit=" and ".join(limits))
+
+
+def _at_most(schedule: Schedule, axes: list[Axis], most: int) -> str:
+    return f"{' * '.join(schedule.trace.text(a.size) for a in axes)} <= {most}"
 
 
 def _across(schedule: Schedule, stores: list[Store], rows: list[Axis], tile: Axis) -> Axis | None:
@@ -97,8 +111,8 @@ def _across(schedule: Schedule, stores: list[Store], rows: list[Axis], tile: Axi
     for address in addresses:
         if 2 * schedule.volume(address.terms) < largest or address.terms.get(tile) == (1, ()):
             continue
-        for axis in rows:
-            if address.terms.get(axis) == (1, ()) and axis.size.hint >= 8 and tile in address.terms:
-                if all(axis in schedule.store_axes(s) for s in stores):
-                    return axis
+        runs = [a for a in rows if address.terms.get(a) == (1, ()) and a.size.hint >= 8]
+        for axis in runs:
+            if tile in address.terms and all(axis in schedule.store_axes(s) for s in stores):
+                return axis
     return None

@@ -7,7 +7,8 @@ import re
 from passagent.models.expert.cpp_values import Scope, ValueWriter
 from passagent.models.expert.ir import Axis, Expr
 from passagent.models.expert.lowering import HALVES
-from passagent.models.expert.schedule import Group, Schedule, Stage, Store
+from passagent.models.expert.schedule import Schedule
+from passagent.models.expert.stages import Group, Stage, Store
 from passagent.models.expert.writer import Kernel, Knobs, cost, parenthesised
 
 HELPERS = """\

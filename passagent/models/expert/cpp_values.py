@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
-from passagent.models.expert.schedule import Address, Group
+from passagent.models.expert.stages import Address, Group
 from passagent.models.expert.writer import INFIX, Writer, closed, parenthesised
 
 FUNCTIONS = {

@@ -6,46 +6,18 @@ along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
 
 from passagent.models.expert.blocks import block_form
+from passagent.models.expert.cuda_values import TritonValues, bare
 from passagent.models.expert.ir import Axis, Expr, Unsupported
-from passagent.models.expert.lowering import FLOATING, HALVES
-from passagent.models.expert.schedule import Address, Group, Mono, Schedule, Stage, Store
-from passagent.models.expert.writer import INFIX, Knobs, Part, TritonKernel, Writer, closed
+from passagent.models.expert.lowering import HALVES
+from passagent.models.expert.schedule import Schedule
+from passagent.models.expert.stages import Group, Stage, Store
+from passagent.models.expert.writer import Knobs, Part, TritonKernel, closed
 
-TYPES = {
-    "float32": "tl.float32",
-    "float64": "tl.float64",
-    "bool": "tl.int1",
-    "int64": "tl.int64",
-    "int32": "tl.int32",
-}
-TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
-
-_FORMS = {
-    "neg": "-{0}",
-    "not": "({0} == 0)",
-    "relu": "tl.where(({0}) < 0, 0.0, {0})",
-    "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
-    "fma": "tl.fma({0}, {1}, {2})",
-    "rsqrt": "tl.rsqrt({0})",
-    "sin": "tl.sin({0})",
-    "cos": "tl.cos({0})",
-    "erf": "tl.erf({0})",
-    "abs": "tl.abs({0})",
-    "floor": "tl.floor({0})",
-    "ceil": "tl.ceil({0})",
-}
-"""Operations that are neither infix nor a choice."""
-
-_FORMS |= {
-    name: f"libdevice.{name}({{0}})" for name in ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
-}
-_FORMS["pow"] = "libdevice.pow({0}, {1})"
-"""As exact as eager's: CUDA's own functions, where Triton's are approximations."""
+BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
+"""Of an element, where it is not 4."""
 
 
 def generate(
@@ -74,7 +46,7 @@ def generate(
             *(t for s in shapes for t in s),
             *schedule.trace.guards,
             *sizes,
-            *(t for p in parts for t in [*p.rows, p.lanes, p.height]),
+            *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit]),
         ]
     )
     used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
@@ -105,8 +77,9 @@ def _source(name: str, parts: list[Part], arguments: list[str], constants: list[
         texts.append(
             part.text("triton.jit", ["program", *arguments, *_last([*constants, *part.numbers("")])])
         )
-        given = [f"{n.partition(':')[0]}={m.partition(':')[0]}" for n, m in zip(part.numbers(""), own, strict=True)]
-        given = [left, *arguments, *(f"{n}={n}" for n in passed), *given]
+        pairs = [*((n, n) for n in passed), *zip(part.numbers(""), own, strict=True)]
+        named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
+        given = [left, *arguments, *named]
         test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
         lines += [f"    {test}", f"        {part.name}({', '.join(given)})"]
         left = f"{left} - programs{k + 1}"
@@ -119,35 +92,42 @@ def _last(numbers: list[str]) -> list[str]:
     return sorted(numbers, key=lambda n: ":" in n)
 
 
-class TritonWriter(Writer):
-    divisors: set[str]
-    """Names of sizes that many elements are divided by."""
-
+class TritonWriter(TritonValues):
     def part(self, group: Group, alone: bool) -> Part:
         """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
         self.g = group
         self.lines: list[str] = []
         self.indent = 1
-        self.cached: dict[Expr, str] = {}
-        self.scopes: list[dict[Expr, str]] = [self.cached]
+        self.scopes: list[dict[Expr, str]] = [{}]
         self.results: dict[Expr, str] = {}
         self.form = form = block_form(self.s, group)
         self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
         self.one = "(1,)" if form.kind == "flat" else "(1, 1)"
-        self.types = {store.out: store.expr.dtype for store in self.s.stores}
         self.generic = next(
             (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
         )
         self.prologue("tl.program_id(0)" if alone else "program")
-        for number, stage in enumerate(group.stages):
-            self.number = number
+        for stage in group.stages:
             self.stage_lines(stage)
         rows = [self._host(a) for a in form.rows]
         lanes = " * ".join(self._host(a) for a in self.joined) or (
             self._host(self.vector) if self.vector is not None else "1"
         )
         height = self._host(self.cross) if self.cross is not None else ""
-        return Part(self.name, self.lines, rows, lanes, group.tile is not None, form.kind, height)
+        hints = (
+            self.s.volume(form.rows),
+            self.s.volume(self.joined or ([self.vector] if self.vector is not None else [])),
+            self.cross.size.hint if self.cross is not None else 0,
+            self._moved(group),
+        )
+        tiled = group.tile is not None
+        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints)
+
+    def _moved(self, group: Group) -> int:
+        """Bytes that a group reads and writes in the example."""
+        stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
+        read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in self._loads(group))
+        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in stores)
 
     def _host(self, axis: Axis) -> str:
         return self.s.trace.text(axis.size)
@@ -171,9 +151,6 @@ class TritonWriter(Writer):
                     for i in item.index:
                         walk(i)
         return list(found)
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.indent + text)
 
     def prologue(self, program: str) -> None:
         """Which rows and lanes are the program's."""
@@ -224,20 +201,6 @@ class TritonWriter(Writer):
             self.line(f"{name} = {left}" if position == len(self.joined) - 1 else f"{name} = {left} % {size}")
             left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
 
-    def divisor(self, text: str) -> str:
-        """A size that many elements are divided by: a constant of the kernel."""
-        self.divisors.update(re.findall(r"\bn\d+\b", text))
-        return text if text.isidentifier() or text.isdigit() else f"({text})"
-
-    def mono(self, mono: Mono) -> str:
-        """A product of sizes is one number, computed on the host: Triton sees what divides it."""
-        if not mono[1]:
-            return str(mono[0])
-        factors = [*([] if mono[0] == 1 else [str(mono[0])]), *mono[1]]
-        return self.size(" * ".join(factors))
-
-    # stages
-
     def stage_lines(self, stage: Stage) -> None:
         self.count_uses(stage)
         block = {self.vector, self.cross, *self.joined}
@@ -270,7 +233,8 @@ class TritonWriter(Writer):
 
     def sweep(self, axis: Axis) -> None:
         """A loop over the blocks of an axis that is too long for one."""
-        step, name, other = ("BLOCK", "lane", "None, :") if axis is self.vector else ("ROWS", "level", ":, None")
+        lanes = axis is self.vector
+        step, name, other = ("BLOCK", "lane", "None, :") if lanes else ("ROWS", "level", ":, None")
         self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
         self.indent += 1
         self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
@@ -316,20 +280,10 @@ class TritonWriter(Writer):
             neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
             call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
             mask = self.mask([a for a in (self.cross, self.vector) if a in bound_axes])
-            body = f"tl.where({mask}, {_bare(body)}, {neutral})"
+            body = f"tl.where({mask}, {bare(body)}, {neutral})"
             for number in along:
                 body = f"{call}({body}, axis={number}, keep_dims=True)"
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
-
-    def mask(self, axes: Iterable[Axis]) -> str:
-        """Where a block over these axes holds elements; nothing where it always does."""
-        axes = set(axes)
-        wide = self.vector in axes or any(a in axes for a in self.joined)
-        if self.cross is None:
-            return "inside" if wide else "row < rows"
-        if self.cross in axes:
-            return "inside" if wide else f"level < {self.axis_size(self.cross)}"
-        return f"lane < {self.axis_size(self.vector)}" if wide and self.vector is not None else ""
 
     def store_lines(self, store: Store) -> None:
         value = self.emit(self.unrounded(store), 0)
@@ -345,179 +299,4 @@ class TritonWriter(Writer):
         if store.expr.dtype in HALVES:
             value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
         masked = f", mask={mask}" if mask else ""
-        self.line(f"tl.store({name} + {where}, {_bare(value)}{masked})")
-
-    # expressions
-
-    def depth(self, e: Expr) -> int:
-        return 0
-
-    def scope_of(self, e: Expr) -> dict[Expr, str]:
-        """Names live in the innermost loop that the expression depends on."""
-        return self.scopes[-1]
-
-    def emit(self, e: Expr, depth: int) -> str:
-        for scope in self.scopes:
-            if e in scope:
-                return scope[e]
-        if e.kind == "const":
-            return self.literal(e.data, e.dtype)
-        if e.kind == "size":
-            text = self.mono(self.s.atoms(e.data))
-            return f"({text})" if " " in text else text
-        if e.kind == "param":
-            self.params[e.data] = None
-            return e.data
-        if e.kind == "axis":
-            return self.index_text(next(iter(self.s.axes([e.data]))))
-        if e.kind == "reduce":
-            return self.results[e]
-        text = self.load(e, 0) if e.kind == "load" else self.operation(e, 0)
-        if text.isidentifier():
-            return text
-        if e.kind != "load" and self.uses.get(e, 2) == 1 and len(text) < 60 and self.in_one_stage(e):
-            return text if closed(text) else f"({text})"
-        name = self.fresh(self.stem(e))
-        self.line(f"{name} = {text}")
-        self.scope_of(e)[e] = name
-        return name
-
-    def in_one_stage(self, e: Expr) -> bool:
-        """Whether only the current stage needs the value."""
-        found = 0
-        for stage in self.g.stages:
-            found += e in self.values(stage, set())
-        return found <= 1
-
-    def count_uses(self, stage: Stage) -> None:
-        self.kept: dict[Expr, str] = {}
-        super().count_uses(stage)
-
-    def index_text(self, axis: Axis, relative: bool = False) -> str:
-        if axis in self.joined:
-            return self.axis_name(axis)
-        return "lane" if axis is self.vector else "level" if axis is self.cross else self.axis_name(axis)
-
-    def operation(self, e: Expr, depth: int) -> str:
-        if e.data == "where":
-            return f"tl.where({', '.join(_bare(self.emit(x, 0)) for x in e.args)})"
-        args = [self.emit(a, 0) for a in e.args]
-        if e.data == "cast" and e.args[0].kind == "size" and e.dtype in {"float32", "float64"}:
-            return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
-        if e.data == "cast":
-            return self.convert_to(args[0], e.args[0].dtype, e.dtype)
-        if e.data == "as_half":
-            return args[0]
-        if e.dtype == "float32" and e.data in {"div", "sqrt"}:
-            # Rounded to nearest as in eager; Triton's own are off by an ulp or two.
-            return f"tl.{'div_rn' if e.data == 'div' else 'sqrt_rn'}({', '.join(map(_bare, args))})"
-        if e.data == "sqrt":
-            return f"tl.sqrt({args[0]})"
-        if e.data in INFIX:
-            sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
-            if e.data in {"index_div", "index_mod"} and self.is_block(self.s.axes(e.axes)):
-                args[1] = self.divisor(args[1])
-            return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
-        if e.data in {"maximum", "minimum"}:
-            return self.extreme(e, args)
-        if e.data in _FORMS:
-            return _FORMS[e.data].format(*(map(_bare, args) if _FORMS[e.data].startswith(("tl.", "libdevice.")) else args))
-        raise Unsupported(e.data, "has no Triton form")
-
-    def extreme(self, e: Expr, args: list[str]) -> str:
-        """maximum or minimum; NaN stays, as in eager."""
-        if e.dtype not in FLOATING:
-            return f"tl.{e.data}({args[0]}, {args[1]})"
-        for k in (0, 1):
-            if e.args[k].kind != "const" and not args[k].isidentifier():
-                name = self.fresh("v")
-                self.line(f"{name} = {_bare(args[k])}")
-                args[k] = name
-        a, b = args
-        test = f"{a} {'<' if e.data == 'maximum' else '>'} {b}"
-        return f"tl.where({test if e.args[1].kind == 'const' else f'({test}) | ({b} != {b})'}, {b}, {a})"
-
-    def convert_to(self, text: str, source: str, target: str) -> str:
-        text = text if closed(text) else f"({text})"
-        if _is_number(text):
-            text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
-        if target == "half":
-            if self.generic is None:
-                raise Unsupported("dtype", "no input tells the 16-bit type")
-            return f"{text}.to({self.generic}.dtype.element_ty).to(tl.float32)"
-        if target in HALVES:
-            return f"{text}.to(tl.{target}).to(tl.float32)"
-        if target == "bool":
-            return f"({text} != 0)"
-        if source in HALVES and target == "float32":
-            return text
-        return f"{text}.to({TYPES[target]})"
-
-    def literal(self, value: float | int | bool, dtype: str) -> str:
-        if dtype == "bool":
-            return "True" if value else "False"
-        if dtype not in FLOATING:
-            return str(int(value))
-        if math.isinf(value) or (dtype != "float64" and abs(value) > 3.4028234663852886e38):
-            return f'float("{"-" if value < 0 else ""}inf")'
-        if math.isnan(value):
-            return 'float("nan")'
-        return f"({float(value)!r})" if value < 0 else repr(float(value))
-
-    # memory
-
-    def load(self, e: Expr, depth: int) -> str:
-        name, address = self.names[e.data], self.s.addresses[e]
-        self.inputs[e.data] = e.dtype
-        axes = self.s.axes(e.axes)
-        mask = self.mask(axes)
-        if not self.is_block(axes):
-            text = f"tl.load({name} + {self.where(address)})"
-        else:
-            text = f"tl.load({name} + {self.where(address)}, mask={mask}, other=0)"
-        if e.dtype in HALVES:
-            return f"{text}.to(tl.float32)"
-        if e.dtype == "bool":
-            return f"({text} != 0)"
-        if e.dtype not in {"float32", "float64", "int64"}:
-            return f"{text}.to(tl.int64)"
-        return text
-
-    def is_block(self, axes: frozenset[Axis]) -> bool:
-        """Whether an address differs among the elements of a program."""
-        if self.vector in axes or any(a in axes for a in self.joined):
-            return True
-        return self.cross in axes if self.cross is not None else any(a in axes for a in self.form.rows)
-
-    def where(self, address: Address) -> str:
-        parts = []
-        terms = dict(address.terms)
-        if self.joined and self.form.runs(self.s, terms):
-            parts.append(self.scaled("lane", terms[self.joined[-1]]))
-            terms = {axis: mono for axis, mono in terms.items() if axis not in self.joined}
-        for axis, mono in sorted(terms.items(), key=lambda kv: self.s.order.index(kv[0])):
-            parts.append(self.scaled(self.index_text(axis), mono))
-        for e, mono in address.rest:
-            parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, 0), mono))
-        return " + ".join(parts) or "0"
-
-
-def _is_number(text: str) -> bool:
-    """Whether a text is a literal, which Triton does not convert by itself."""
-    try:
-        float(_bare(text))
-    except ValueError:
-        return False
-    return True
-
-
-def _bare(text: str) -> str:
-    """Without parentheses around the whole."""
-    if text.startswith("(") and text.endswith(")") and closed(text[1:-1]) is False:
-        depth = 0
-        for k, c in enumerate(text):
-            depth += (c == "(") - (c == ")")
-            if depth == 0 and k < len(text) - 1:
-                return text
-        return text[1:-1]
-    return text
+        self.line(f"tl.store({name} + {where}, {bare(value)}{masked})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.wrapper import (
@@ -16,8 +17,11 @@ from passagent.models.expert.wrapper import (
 )
 from passagent.models.expert.writer import Part, TritonKernel
 
-LinesOf = Callable[[Route, Variant, str], list[str]]
+LinesOf = Callable[[Route, Any, str], list[str]]
 """The text of a variant's kernel, as a function of that name that allocates its outputs."""
+
+FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column")
+"""What plans call to lay out a part."""
 
 SMS = 132
 """Programs that a GPU runs side by side, at least."""
@@ -74,14 +78,17 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "",
             "",
             "def _square(rows, lanes, height):",
-            '    """(programs, lanes and height of a tile, warps): both sides of a tile are runs of memory."""',
+            '    """(programs, lanes and height of a tile, warps); both its sides are runs of memory."""',
             "    if rows * lanes * height >= 2**31:",
             '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
             "    block, together = (min(triton.next_power_of_2(n), 64) for n in (lanes, height))",
             f"    while block * together > {block} or (",
             f"        block * together > 256 and rows * lanes * height < {SMS} * block * together",
             "    ):",
-            "        block, together = (block // 2, together) if block > together else (block, together // 2)",
+            "        if block > together:",
+            "            block //= 2",
+            "        else:",
+            "            together //= 2",
             "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)",
             f"    return programs, block, together, {count.format(most=8, lanes='block * together')}",
         ]
@@ -106,16 +113,51 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
     return lines
 
 
-def kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
-    """The plan `_plan<name>` and the kernel `name` of a variant."""
-    kernel = v.kernel
-    assert isinstance(kernel, TritonKernel)
-    text = kernel.source.replace(f"def {kernel.name}(", f"def {name}(")
-    text = text.replace(f"{kernel.name}_part", f"{name}_part")
-    *before, last = text.split("\n\n\n")
-    lines = [line for helper in before for line in ["", "", *helper.splitlines()]]
-    lines += _plan(route, v, f"_plan{name}")
-    return [*lines, "", "", f"@triton_kernel(_plan{name}, enable_fp_fusion=False)", *last.splitlines()]
+def kernel_lines(route: Route, name: str) -> list[str]:
+    """The plan `_plan<name>` and the kernel `name`; where there are variants, the plan chooses one."""
+    several = len(route.variants) > 1
+    lines: list[str] = []
+    heads = []
+    for k, v in enumerate(route.variants):
+        own = f"{name}{k + 1}" if several else name
+        kernel = v.kernel
+        text = kernel.source.replace(f"def {kernel.name}(", f"def {own}(")
+        functions = text.replace(f"{kernel.name}_part", f"{own}_part").split("\n\n\n")
+        if not several:
+            last = functions.pop().splitlines()
+        else:
+            heads.append((own, _parameters(functions[-1])))
+        lines += [line for function in functions for line in ["", "", *function.splitlines()]]
+    constants: dict[str, bool] = {}
+    if several:
+        last, constants = _choosing(route, name, heads)
+    plan = _plan(route, f"_plan{name}", list(constants))
+    return [*lines, *plan, "", "", f"@triton_kernel(_plan{name}, enable_fp_fusion=False)", *last]
+
+
+def _parameters(function: str) -> dict[str, bool]:
+    """Of a kernel's text: each parameter, and whether it is a constant."""
+    inside = function[function.index("(") + 1 : function.index("):")]
+    return {p.partition(":")[0]: ":" in p for p in inside.split(", ")}
+
+
+def _choosing(
+    route: Route, name: str, heads: list[tuple[str, dict[str, bool]]]
+) -> tuple[list[str], dict[str, bool]]:
+    """The kernel that is one of the variants by its constant VARIANT, and its numbers."""
+    given = [*taken(route), *output_names(route.variants[0])]
+    numbers: dict[str, bool] = {}
+    for _, parameters in heads:
+        for parameter, constant in parameters.items():
+            if parameter not in given:
+                numbers[parameter] = numbers.get(parameter, False) or constant
+    texts = [f"{n}: tl.constexpr" for n in ["VARIANT", *(n for n, constant in numbers.items() if constant)]]
+    texts = [*given, *(n for n, constant in numbers.items() if not constant), *texts]
+    lines = ["@triton.jit", f"def {name}({', '.join(texts)}):"]
+    for k, (own, parameters) in enumerate(heads):
+        test = "else:" if k == len(heads) - 1 else f"{'if' if k == 0 else 'elif'} VARIANT == {k}:"
+        lines += [f"    {test}", f"        {own}({', '.join(f'{p}={p}' for p in parameters)})"]
+    return lines, numbers
 
 
 def arguments(route: Route, v: Variant) -> list[str]:
@@ -125,23 +167,34 @@ def arguments(route: Route, v: Variant) -> list[str]:
 
 def taken(route: Route) -> list[str]:
     """What a route's function is called with."""
-    one = route.variants[0] if len(route.variants) == 1 else None
-    return arguments(route, one) if one else [*route.inputs, *route.parameters]
+    if len(route.variants) == 1:
+        return arguments(route, route.variants[0])
+    if not isinstance(route.variants[0].kernel, TritonKernel):
+        return [*route.inputs, *route.parameters]
+    used = {name for v in route.variants for name in arguments(route, v)}
+    return [name for name in [*route.inputs, *route.parameters] if name in used]
 
 
 def module(
-    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf = kernel_lines
+    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf | None = None
 ) -> list[str]:
-    """All kernels, and `entry`: the region's function; where there are several, a name chooses."""
+    """All kernels, and `entry`: the region's function; where there are several, a name chooses.
+
+    `lines_of` writes the kernel of a variant for another target than CUDA.
+    """
     kernels: dict[str, list[str]] = {}
     lines: list[str] = []
     for route in routes:
-        names = [
-            f"_{route.name}_kernel{k + 1 if len(route.variants) > 1 else ''}"
-            for k in range(len(route.variants))
-        ]
-        for name, v in zip(names, route.variants, strict=True):
-            lines += lines_of(route, v, name)  # type: ignore[arg-type]
+        one = len(route.variants) == 1 or lines_of is None
+        name = f"_{route.name}_kernel"
+        names = [name] if one else [f"{name}{k + 1}" for k in range(len(route.variants))]
+        if isinstance(route, ViewRoute):
+            names = []
+        elif lines_of is None:
+            lines += kernel_lines(route, name)
+        else:
+            for own, v in zip(names, route.variants, strict=True):
+                lines += lines_of(route, v, own)
         kernels[route.name] = names
     lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
     if len(routes) == 1:
@@ -173,7 +226,8 @@ def _function(route: Route | ViewRoute, kernels: list[str], entry: str, public: 
 
 def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> list[str]:
     """`def <entry>`: calls the kernel, or the first variant of it that takes the shapes and dtypes."""
-    calls = [f"{k}({', '.join(arguments(route, v))})" for k, v in zip(kernels, route.variants, strict=True)]
+    given = [taken(route)] if len(kernels) == 1 else [arguments(route, v) for v in route.variants]
+    calls = [f"{k}({', '.join(names)})" for k, names in zip(kernels, given, strict=True)]
     lines = []
     if len(kernels) > 1:
         shapes = [f"s{k}" for k in range(len(route.inputs))]
@@ -191,8 +245,8 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
     head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(taken(route))}):"]
     body = []
     if len(kernels) > 1:
-        given = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
-        body.append(f"    variant = _variant{entry}({', '.join([*given, *route.parameters])})")
+        seen = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
+        body.append(f"    variant = _variant{entry}({', '.join([*seen, *route.parameters])})")
         for k, call in enumerate(calls[:-1]):
             body += [f"    if variant == {k}:", f"        return {call}"]
     return [*lines, *head, *body, f"    return {calls[-1]}"]
@@ -203,24 +257,44 @@ def guards(v: Variant, inputs: range | list[int]) -> list[str]:
     return [*(f"len(s{k}) == {v.ranks[k]}" for k in inputs), *v.guards]
 
 
+def limits(v: Variant) -> list[str]:
+    """Sizes for which a variant was written, where another serves as well."""
+    return [p.limit for p in v.kernel.parts if p.limit] if isinstance(v.kernel, TritonKernel) else []
+
+
 def complaint(entry: str, shapes: list[str]) -> str:
     return f'f"{entry.strip("_")} does not take tensors of shapes {", ".join(f"{{{s}}}" for s in shapes)}"'
 
 
-def _plan(route: Route, v: Variant, name: str) -> list[str]:
+def _plan(route: Route, name: str, numbers: list[str]) -> list[str]:
+    """The plan function; `numbers` are those that every variant is to give."""
+    used = sorted({k for v in route.variants for k in v.kernel.inputs})
+    inputs = [route.inputs[k] for k in used]
+    shapes = [f"s{k}" for k in used]
+    lines = ["", "", f"def {name}({', '.join(taken(route))}):"]
+    lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
+    lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
+    complain = f"raise RuntimeError({complaint(route.name, shapes)})"
+    if len(route.variants) == 1:
+        fits = joined(guards(route.variants[0], used))
+        lines += [f"    if not ({fits}):" if not fits.startswith("(") else f"    if not {fits}:"]
+        return [*lines, f"        {complain}", *_layout(route, route.variants[0], {})]
+    lines.append(f"    {', '.join(f'd{k}' for k in used)} = {', '.join(f'{x}.dtype' for x in inputs)}")
+    for number, v in enumerate(route.variants):
+        tests = [test for k in used if (test := dtype_test(v, k))]
+        tests += limits(v)
+        lines.append(f"    if {joined([*guards(v, used), *tests])}:")
+        given = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
+        lines += [f"    {line}" for line in _layout(route, v, given)]
+    return [*lines, f"    {complain}"]
+
+
+def _layout(route: Route, v: Variant, numbers: dict[str, str]) -> list[str]:
+    """The lines that lay out a variant's parts and return the plan."""
     kernel = v.kernel
     assert isinstance(kernel, TritonKernel)
-    inputs = [route.inputs[k] for k in kernel.inputs]
-    lines = ["", "", f"def {name}({', '.join(arguments(route, v))}):"]
-    lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
-    shapes = [f"s{k}" for k in kernel.inputs]
-    lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
-    if len(route.variants) == 1:
-        fits = joined(guards(v, kernel.inputs))
-        lines += [f"    if not ({fits}):" if not fits.startswith("(") else f"    if not {fits}:"]
-        lines.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
-    numbers = {f"n{k}": text for k, text in enumerate(kernel.sizes)}
-    grids, warps = [], []
+    numbers = numbers | {f"n{k}": text for k, text in enumerate(kernel.sizes)}
+    lines, grids, warps = [], [], []
     for k, part in enumerate(kernel.parts):
         suffix = "" if len(kernel.parts) == 1 else str(k + 1)
         lines += _part_lines(part, suffix)
@@ -247,14 +321,25 @@ def _grid(part: Part, suffix: str) -> str:
     return f"rows{suffix}"
 
 
+def function_of(part: Part) -> str:
+    """Of FUNCTIONS, the one that lays out a part."""
+    known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
+    return known.get(part.kind, "_column")
+
+
+def options_of(part: Part) -> tuple[str, ...]:
+    """What else the function is told of the part."""
+    tiled = part.tiled and part.kind in {"rows", "column", "tall"}
+    return (*(["tiled"] if tiled else []), *(["swept"] if part.kind == "tall" else []))
+
+
 def _part_lines(part: Part, suffix: str) -> list[str]:
     if part.kind == "flat":
         return [f"    block{suffix}, warps{suffix} = _run({part.lanes})"]
-    function = {"rows": "_rows", "long": "_sweep", "square": "_square"}.get(part.kind, "_column")
     given = [" * ".join(part.rows) or "1", part.lanes, *([part.height] if part.height else [])]
-    given += ["tiled=True"] if part.tiled and part.kind != "square" else []
-    given += ["swept=True"] if part.kind == "tall" else []
-    return [f"    rows{suffix}, block{suffix}, together{suffix}, warps{suffix} = {function}({', '.join(given)})"]
+    given += [f"{name}=True" for name in options_of(part)]
+    results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
+    return [f"    {results} = {function_of(part)}({', '.join(given)})"]
 
 
 def _part_numbers(part: Part, suffix: str) -> dict[str, str]:

@@ -373,3 +373,10 @@ def holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:
 def contains(expr: Expr, wanted: Expr) -> bool:
     """Whether `wanted` is a part of `expr`."""
     return expr is wanted or any(contains(a, wanted) for a in expr.args)
+
+
+def reduced(expr: Expr, wanted: Expr) -> bool:
+    """Whether a reduction in `expr` reads `wanted`."""
+    if expr.kind == "reduce":
+        return contains(expr, wanted)
+    return any(reduced(a, wanted) for a in expr.args)

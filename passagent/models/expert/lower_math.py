@@ -313,7 +313,6 @@ def lerp(c: Call, input: Value, end: Value, weight: Operand) -> Value:
 def addcmul(c: Call, input: Value, tensor1: Value, tensor2: Value, *, value: Number = 1) -> Value:
     _floats_only(c)
 
-
     def body(x: Expr, a: Expr, b: Expr, by: Expr) -> Expr:
         if c.target == "cuda" and c.op == "addcmul":
             return c.e("fma", c.e("mul", by, a), b, x)

@@ -101,9 +101,13 @@ def _normalised(
     average, square = moments(c, input, dims)
     variance = c.e("div", square.expr, count(c, input, dims, square.expr.dtype))
     by = c.number(eps, variance.dtype)
-    if c.target == "cuda" and c.op == "group_norm":  # where eps has the input's type
+    of_input = c.target == "cuda" and c.op == "group_norm"  # eps, mean and scale have the input's type there
+    if of_input:
         by = c.wide(c.finish(by, c.out))
     scale = inverse_root(c, c.e("add", variance, by))
+    if of_input:
+        scale = c.wide(c.finish(scale, c.out))
+        average = Value(average.dims, c.wide(c.finish(average.expr, c.out)))
     extra = [spread(v) for v in (weight, bias) if v is not None]
     shape, parts = broadcast(c.trace, [input, average, Value(square.dims, scale), *extra])
     x, m, r, *rest = [c.trace.cast(p, scale.dtype) for p in parts]

@@ -11,11 +11,12 @@ import functools
 import itertools
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError
+from passagent.models.expert.cost import launches, microseconds
 from passagent.models.expert.plan import Plan, neighbours, read_plans, safer, start
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
@@ -27,7 +28,11 @@ _ROLES = {
     "memory": "Your role is memory",
     "launch": "Your role is the cost of a call",
 }
-_ROLES |= {"numerics": "Your role is numerics"}
+_ROLES |= {
+    "parameters": "Your role is parameters",
+    "numerics": "Your role is numerics",
+    "algorithm": "Your role is the algorithm",
+}
 INEXACT = "inexact"
 """Of an evaluation: correct, but some graph passes only at a tolerance looser than t = -5."""
 
@@ -145,13 +150,30 @@ def choose(episode: Episode) -> Plan | None:
         base = max(good, key=lambda g: g[:2])[2]
     operators = fused_operators(episode.task, episode.target, base)
     role, status = episode.role, episode.outcomes[-1][1] if episode.outcomes else episode.parent_status
-    near = neighbours(base, episode.target, role, operators, episode.seed)
+    cost = functools.partial(estimate, episode.task, episode.target)
+    near = neighbours(base, episode.target, role, operators, episode.seed, cost)
     if status not in {"ok", INEXACT, "infrastructure", ""}:
-        near = neighbours(base, episode.target, "fusion", operators, episode.seed)
+        near = neighbours(base, episode.target, "fusion", operators, episode.seed, cost)
     if status in {"wrong_result", INEXACT}:
         failed = episode.outcomes[-1][0] if episode.outcomes else base
         near = itertools.chain(safer(failed, fused_operators(episode.task, episode.target, failed)), near)
-    return next((p for p in near if p not in episode.tried), None)
+    known = {_launches(episode, p) for p in episode.tried}
+    return next((p for p in near if p not in episode.tried and _launches(episode, p) not in known), None)
+
+
+def estimate(task: str, target: str, plan: Plan) -> float:
+    """Microseconds on the device for a plan, as far as its numbers decide; operators count alike."""
+    if target != "cuda" or plan.without:
+        return 0.0
+    return microseconds(candidate(task, target, replace(plan, block=1024, warps=0))[1].works, plan)
+
+
+def _launches(episode: Episode, plan: Plan) -> Any:
+    """What tells a plan from others: on CUDA different numbers often come to the same launches."""
+    if episode.target != "cuda":
+        return plan
+    works = candidate(episode.task, episode.target, replace(plan, block=1024, warps=0))[1].works
+    return plan.without, launches(works, plan)
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -46,11 +46,17 @@ CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
 """Values of each number, the first is where it starts; per target."""
 
 _FIRST = {"fusion": ("without",), "memory": ("block", "keep"), "launch": ("grain", "warps", "block")}
-_FIRST |= {"numerics": ("keep", "without")}
+_FIRST |= {
+    "parameters": ("block", "grain", "warps"),
+    "numerics": ("keep", "without"),
+    "algorithm": ("keep", "without", "block"),  # what is computed twice, and in how many passes
+}
 _START = {
     "memory": {"block": 1024},
     "launch": {"grain": 65536, "warps": 4},
+    "parameters": {"block": 256, "warps": 8},
     "numerics": {"keep": 1, "block": 2048},
+    "algorithm": {"keep": 0, "warps": 2},
 }
 """What a role changes first, and where its first draft differs from the default."""
 
@@ -94,13 +100,23 @@ def default(target: str) -> Plan:
     return replace(Plan(), **_numbers({name: values[0] for name, values in CHOICES[target].items()}))
 
 
-def neighbours(plan: Plan, target: str, role: str, operators: Iterable[str], seed: int) -> Iterator[Plan]:
-    """Plans one change away (then two), what the role looks at first; the order depends on `seed`."""
+def neighbours(
+    plan: Plan,
+    target: str,
+    role: str,
+    operators: Iterable[str],
+    seed: int,
+    cost: Callable[[Plan], float] = lambda plan: 0.0,
+) -> Iterator[Plan]:
+    """Plans one change away (then two), what the role looks at first; the order depends on `seed`.
+
+    Of changes that the role holds equal, what `cost` finds cheap comes first.
+    """
     draw = random.Random(seed)
     once = list(_changes(plan, target, list(operators)))
     draw.shuffle(once)
     first = _FIRST.get(role, ())
-    once.sort(key=lambda change: change[0] not in first)
+    once.sort(key=lambda change: (change[0] not in first, cost(change[1])))
     yield from (p for _, p in once)
     twice = [p for _, near in once for _, p in _changes(near, target, list(operators))]
     draw.shuffle(twice)

@@ -9,54 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Expr, Size, Trace, Unsupported, Value, contains, holds
-
-Mono = tuple[int, tuple[str, ...]]
-"""A product of an integer and size texts."""
-
-
-@dataclass
-class Address:
-    """sum(axis * coefficient) + sum(expression * coefficient), in elements."""
-
-    terms: dict[Axis, Mono] = field(default_factory=dict)
-    rest: list[tuple[Expr | None, Mono]] = field(default_factory=list)
-
-
-@dataclass
-class Store:
-    """Element `index` (one expression a dimension of `sizes`) of output `out` is `expr`."""
-
-    out: int
-    index: list[Expr]
-    sizes: list[Size]
-    expr: Expr
-
-    @property
-    def axes(self) -> frozenset[Axis]:
-        return self.expr.axes.union(*[i.axes for i in self.index])
-
-
-Item = Store | Expr
-"""What a stage computes: a store, or a reduction."""
-
-
-@dataclass
-class Stage:
-    loops: list[Axis]
-    """Outer to inner."""
-    items: list[Item]
-
-
-@dataclass
-class Group:
-    rows: list[Axis]
-    tile: Axis | None
-    """The innermost axis where it is split over rows in tiles, so that rows hold a run of it."""
-    stages: list[Stage]
+from passagent.models.expert.ir import Axis, Expr, Size, Trace, Unsupported, Value, contains, holds, reduced
+from passagent.models.expert.stages import Address, Group, Item, Mono, Stage, Store
 
 
 class Schedule:
@@ -95,7 +51,7 @@ class Schedule:
             axis, chosen = t.index(cat.axis), t.resolve(cat.expr)
             if axis.kind != "axis" or axis.data not in store.axes or not holds(store.expr, chosen, axis.data):
                 continue
-            if self.target == "cuda" and _reduced(store.expr, chosen):
+            if self.target == "cuda" and reduced(store.expr, chosen):
                 continue  # the rows that are reduced are held whole, and so are they stored
             stores = []
             for own, part, start in cat.pieces:
@@ -255,23 +211,27 @@ class Schedule:
         """
         store_ids = {id(s) for s in self.stores}
         reads_first = any(e.kind == "reduce" for e in self._seen)
+        strides = {key: self._strides(address) for key, address in self.addresses.items()}
         ranked = sorted(
-            self.addresses.items(),
-            key=lambda kv: (-self.volume(kv[1].terms), (kv[0] in store_ids) == reads_first),
+            strides.items(), key=lambda kv: (-self.volume(kv[1]), (kv[0] in store_ids) == reads_first)
         )
         order: list[Axis] = []
-        for _, address in ranked:
-            strides = {a: self.hint(mono) for a, mono in address.terms.items()}
-            for e, mono in address.rest:
-                for axis in self.axes(e.axes if e is not None else ()):
-                    strides.setdefault(axis, self.hint(mono))
-            walk = sorted(strides, key=lambda a: -strides[a])
+        for _, steps in ranked:
+            walk = sorted(steps, key=lambda a: -steps[a])
             for position, axis in enumerate(walk):
                 if axis not in order:
                     after = [a for a in walk[position + 1 :] if a in order]
                     order.insert(order.index(after[0]) if after else len(order), axis)
         rest = self.axes(a for e in self._seen for a in e.every) - set(order)
         return sorted(rest, key=lambda a: a.number) + order
+
+    def _strides(self, address: Address) -> dict[Axis, int]:
+        """How far a step along each axis goes, those of computed indices included."""
+        strides = {a: self.hint(mono) for a, mono in address.terms.items()}
+        for e, mono in address.rest:
+            for axis in self.axes(e.axes if e is not None else ()):
+                strides.setdefault(axis, self.hint(mono))
+        return strides
 
     def sorted(self, axes: Iterable[Axis]) -> list[Axis]:
         return sorted(axes, key=self.order.index)
@@ -404,10 +364,3 @@ class Schedule:
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)
         return list(stages.values())
-
-
-def _reduced(e: Expr, wanted: Expr) -> bool:
-    """Whether a reduction in `e` reads `wanted`."""
-    if e.kind == "reduce":
-        return contains(e, wanted)
-    return any(_reduced(a, wanted) for a in e.args)

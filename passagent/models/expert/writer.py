@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from passagent.models.expert.ir import Axis, Expr
 from passagent.models.expert.lowering import HALVES
-from passagent.models.expert.schedule import Mono, Schedule, Stage, Store
+from passagent.models.expert.schedule import Schedule
+from passagent.models.expert.stages import Mono, Stage, Store
 
 CTYPES = {
     "half": "T",
@@ -70,6 +71,10 @@ class Part:
     """Of blocks.Form."""
     height: str = ""
     """Host expression for the size of the axis across the lanes, where it is no row."""
+    limit: str = ""
+    """A host condition that chooses this form of the kernel where there are several."""
+    hints: tuple[int, int, int, int] = (1, 1, 0, 0)
+    """In the example: rows, lanes, height (0: there is none), bytes that are read and written."""
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""

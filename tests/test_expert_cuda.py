@@ -1,0 +1,133 @@
+"""What the expert writes for CUDA: eager's formulas, forms of blocks, regions, launches. No GPU is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch.nn.functional as F
+from expert_cases import BLOCKS, CASES, captured, r, write
+
+from passagent.evaluator.guards.static import inspect
+from passagent.evaluator.result import Candidate
+from passagent.models.expert.cost import Launch, Work, launches, microseconds
+from passagent.models.expert.plan import Plan, default
+
+
+def interpreted(program: str) -> None:
+    """Run a program where Triton interprets."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
+    head = "from passagent.evaluator.rounding import round_as_hardware_does\nround_as_hardware_does()\n"
+    command = [sys.executable, "-c", head + textwrap.dedent(program)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def source(function, *sets) -> str:
+    authored = write([captured(function, inputs) for inputs in sets], target="cuda")
+    assert inspect(Candidate(authored.files)) == []
+    return "".join(authored.files.values())
+
+
+def test_kernels_equal_eager_in_the_interpreter():
+    names = ["broadcast", "masked_softmax", "layer_norm", "rms_norm", "norm_pool", "masked_mean", "window"]
+    interpreted(f"""
+        from expert_cases import BLOCKS, CASES, captured, check, write
+        for name in {[*names, "cat_norm", *BLOCKS]!r}:
+            function, inputs = (CASES | BLOCKS)[name]
+            graph = captured(function, inputs)
+            authored = write([graph], target="cuda")
+            assert "@triton.jit" in "".join(authored.files.values()), name
+            check(authored, graph, inputs)
+    """)
+
+
+def test_a_plan_chooses_among_the_variants_of_a_kernel():
+    interpreted("""
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+
+        def function(x):
+            return F.softmax(x * 2.0, -1).mean(1)
+
+        sets = [[r(3, 4, 50)], [r(2, 1, 50)], [r(1, 2, 33000)], [r(3, 4, 50).bfloat16()]]
+        graphs = [captured(function, inputs) for inputs in sets]
+        authored = write(graphs, target="cuda")
+        text = "".join(authored.files.values())
+        assert text.count("@triton_kernel") == 1 and "VARIANT" in text and "lru_cache" not in text
+        for graph, inputs in zip(graphs, sets, strict=True):
+            check(authored, graph, inputs)
+        unseen = [r(5, 33, 99)]
+        check(authored, captured(function, unseen), unseen)
+    """)
+
+
+NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05), bias_v)"
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "formula"),
+    [
+        (CASES["norm_pool"][0], CASES["norm_pool"][1], NORM),
+        (lambda x: x / 3.0 + 1.0, [r(9)], "x_v * 0.3333333432674408"),
+        (lambda x, y: x / y + 1.0, [r(9), r(9, seed=1)], "tl.div_rn(x_v, x2_v)"),
+        (lambda x, y: torch.add(x, y, alpha=0.5) * y, [r(9), r(9, seed=1)], "tl.fma(0.5, x2_v, x_v)"),
+        (lambda x: x**3 + 1.0, [r(9).half()], "x_v * x_v).to(x.dtype.element_ty).to(tl.float32) * x_v"),
+        (lambda x: F.silu(x) + 1.0, [r(9)], "tl.div_rn(x_v, libdevice.exp(-x_v) + 1.0)"),
+        (lambda x: x.mean(-1) + 1.0, [r(9, 9)], "sum_v * tl.div_rn(1.0, n0 * 1.0)"),
+        (lambda x: F.hardswish(x) + 1.0, [r(9)], "* 0.1666666716337204"),
+    ],
+)  # fmt: skip
+def test_formulas_are_those_of_eagers_cuda_kernels(function, inputs, formula):
+    assert formula in source(function, inputs)
+
+
+def test_a_lone_operator_is_taken_where_a_launch_costs_less_than_eagers():
+    def function(x):
+        return F.relu(x).view(-1, 4).unsqueeze(0)
+
+    graph = captured(function, [r(8, 8)])
+    assert write([graph], target="cuda").fused == ["relu"]
+
+
+def test_a_large_copy_alone_is_left_to_eager():
+    small, large = ([r(1, n, n)] for n in (32, 1024))
+    graphs = [captured(lambda x: x.transpose(1, 2).contiguous(), inputs) for inputs in (small, large)]
+    assert "triton_kernel" in "".join(write(graphs[:1], target="cuda").files.values())
+    assert "triton_kernel" not in "".join(write(graphs[1:], target="cuda").files.values())
+
+
+def test_a_transpose_is_a_tile_of_both_runs():
+    text = source(*[BLOCKS["transpose"][0]], BLOCKS["transpose"][1])
+    assert "_square(" in text
+
+
+def test_rows_of_channels_are_reduced_down_a_column():
+    function, inputs = BLOCKS["layer_norm_transposed"]
+    text = source(function, inputs)
+    assert "axis=0" in text
+    assert "for " not in text.partition("@triton.jit")[2]
+
+
+def test_a_long_sum_is_refused():
+    authored = write([captured(lambda x: (x * 2.0).sum(), [r(3000, 2000)])], target="cuda")
+    assert "sum" in authored.refused
+
+
+def test_launches_are_those_of_the_plan_functions():
+    work = Work("_rows", (), rows=1000, lanes=300, height=0, moved=1200000)
+    assert launches([work], Plan(block=2048)) == (Launch(250, 512, 4, 8),)
+    assert launches([work], Plan(block=1024, warps=2)) == (Launch(500, 512, 2, 2),)
+    flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
+    assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
+
+
+def test_starving_the_memory_costs():
+    work = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 27)
+    ours, starved = (microseconds([work], Plan(block=n, warps=w)) for n, w in ((1024, 4), (4096, 1)))
+    assert ours < starved
+    assert 30 < ours < 60  # 128 MiB at 4 TB/s
