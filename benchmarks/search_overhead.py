@@ -107,7 +107,14 @@ def go_on(session: Any, episodes: int) -> None:
     config = session.config
     if episodes:
         config = override(config, {"search.iters": made + episodes})
-    runs.set_config(session.store, session.run.id, config.model_dump_json(), config.search.iters)
+    runs.set_config(
+        session.store,
+        session.run.id,
+        config=config.model_dump_json(),
+        iters=config.search.iters,
+        model=session.run.model,
+        device=session.run.device,
+    )
     session.run, session.config = runs.get_run(session.store, session.run.id), config
     session.__post_init__()
     asyncio.run(search(session))

@@ -47,15 +47,17 @@ def tree_of(text: str) -> ast.Module:
     return found.tree
 
 
-@functools.cache
-def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a kind of node that make a program what it is; the others follow from where it stands."""
-    return tuple(name for name in kind._fields if name not in ("ctx", "kind", "type_comment", "type_ignores"))
+FIELDS = {
+    kind: tuple(name for name in kind._fields if name not in ("ctx", "kind", "type_comment", "type_ignores"))
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+"""Of each kind of node the fields that make a program what it is; the others follow from where it stands."""
 
 
 def children_of(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes right below a node, in order, those that only say how a name is used left out."""
-    for name in fields_of(type(node)):
+    for name in FIELDS[type(node)]:
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):
             yield value

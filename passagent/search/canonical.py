@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from passagent.agent.source import fields_of, tree_of
+from passagent.agent.source import FIELDS, tree_of
 from passagent.evaluator.result import MANIFEST
 
 PACKAGE = "pass_dir"
@@ -94,7 +94,7 @@ def _write(node: ast.AST, words: list[str], seen: list[ast.AST]) -> None:
     words.append(kind.__name__)
     if kind in _SEEN:
         seen.append(node)
-    for name in fields_of(kind):
+    for name in FIELDS[kind]:
         value: Any = getattr(node, name, None)
         if isinstance(value, ast.AST):
             _write(value, words, seen)

@@ -57,24 +57,25 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
 
     meter = meter_of(session, episode)
-    unsaved: list[tuple[Message, dict[str, int] | None]] = []
+    unsaved: list[tuple[Message, Usage | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        unsaved.append((message, asdict(usage) if usage else None))
+        unsaved.append((message, usage))
         if usage:
             session.check()
 
     def flush() -> None:
         if not unsaved:
             return
-        replied = [(Usage(**usage), message) for message, usage in unsaved if usage]
+        counted = [(message, asdict(usage) if usage else None) for message, usage in unsaved]
+        replies = [(message, usage) for message, usage in unsaved if usage]
         with session.store.transaction():
-            episodes.add_messages(session.store, episode, unsaved, session.owner)
-            for usage, message in replied:
+            episodes.add_messages(session.store, episode, counted, session.owner)
+            for message, usage in replies:
                 meter.settle(usage, message.get("stop_reason"))
         unsaved.clear()
-        for usage, _ in replied:
+        for _, usage in replies:
             session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
 
     place = workspace_path(session, episode)

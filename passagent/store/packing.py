@@ -64,8 +64,8 @@ _DIAGNOSIS_1 = (
     b'difference 0.001; passes at t >= -5)."{"label": "memory_bound", "text": "Correct on all subgraphs; '
     b"memory-bound on 1 of 3: the time is close to what moving the inputs and outputs takes: only fewer "
     b"bytes help (fuse what still makes an intermediate, read each input once, keep the dtype small). "
-    b"latency-bound on 2 of 3: the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
-    b"operators and launches help, and less host code around them; faster arithmetic does not. "
+    b"latency-bound on 2 of 3: the time is mostly the cost of issuing operators and kernels, not of the "
+    b"work: fewer operators and launches help, and less host code around them; faster arithmetic does not. "
     b"instruction-bound on 2 of 3: neither memory traffic nor issuing explains the time: the code inside the "
     b"kernel, its access pattern, its parallelism, or an operator that was left as it is decides. 1 of 3 "
     b"subgraphs are slower than eager. The least gain is on graphs/ (float32): 1.50x, 0.0438 ms against "
