@@ -7,6 +7,7 @@ any moment loses nothing but the call in flight.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ _PRAGMAS = (
 )
 _PAGE = 4096
 """Bytes: of larger ones more is left empty, and every commit writes whole pages."""
+_LOOK_AGAIN_S = 2e-4
+"""After which a database that another process writes to is tried again: about as long as one writes."""
 _STATEMENTS = 256
 """Compiled statements that are kept."""
 
@@ -72,6 +75,8 @@ class Store:
                 for pragma in _PRAGMAS:
                     db.execute(f"PRAGMA {pragma}")
                 migrate(db, path)
+                # `_run` waits from here on: SQLite looks again after up to 100 ms only
+                db.execute("PRAGMA busy_timeout = 0")
             except BaseException:
                 connection.close()
                 raise
@@ -115,7 +120,7 @@ class Store:
     def execute(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         """Run one writing statement, in the open transaction or in one of its own. Raises PassagentError."""
         try:
-            return self.db.conn.execute(sql, parameters)
+            return self._run(sql, parameters)
         except sqlite3.Error as error:
             raise self._explained(error) from error
 
@@ -151,13 +156,27 @@ class Store:
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The names of a query's columns, and its first `rows`; None: all."""
         try:
-            cursor = self.db.conn.execute(sql, parameters or {})
+            cursor = self._run(sql, parameters or {})
             found = cursor.fetchall() if rows is None else cursor.fetchmany(rows)
         except sqlite3.Error as error:
             raise self._explained(error) from error
         names = [column[0] for column in cursor.description]
         cursor.close()  # a query that is left in the middle would keep its snapshot
         return names, found
+
+    def _run(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
+        """Run a statement, waiting for another process's transaction to end."""
+        until = None
+        while True:
+            try:
+                return self.db.conn.execute(sql, parameters)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                until = until or time.monotonic() + BUSY_TIMEOUT_S
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
 
     def _explained(self, error: sqlite3.Error) -> Exception:
         return sqlite_fault(error, self.runs_dir / DATABASE) or error
