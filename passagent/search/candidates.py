@@ -11,7 +11,7 @@ from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
 from passagent.errors import InfrastructureError
 from passagent.evaluator.environment import evaluator_version
-from passagent.evaluator.known import Known, keep, recall
+from passagent.evaluator.known import Known, keep, pack, recall
 from passagent.evaluator.pool import SubjectLost
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import opinions
@@ -112,8 +112,9 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         release = await session.admit(Want(evaluations=1))
         try:
             evaluation = await evaluate(session, candidate)
+            packed = pack(evaluation)
             with store.transaction():
-                evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id)
+                evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id, packed)
                 node = _finish_unless_asked(session, node, evaluation_id, evaluation)
         finally:
             release()

@@ -40,6 +40,7 @@ from passagent.search.session import Session
 from passagent.store import episodes, gains, hints, leftovers, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
+from passagent.store.messages import Packed
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -57,26 +58,28 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
 
     meter = meter_of(session, episode)
-    unsaved: list[tuple[Message, Usage | None]] = []
+    unsaved: list[tuple[Packed, dict[str, int] | None]] = []
+    replies: list[tuple[Usage, str | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        unsaved.append((message, usage))
+        packed = episodes.pack_message(session.store, episode, message, len(messages) + 1)
+        unsaved.append((packed, asdict(usage) if usage else None))
         if usage:
+            replies.append((usage, message.get("stop_reason")))
             session.check()
 
     def flush() -> None:
         if not unsaved:
             return
-        counted = [(message, asdict(usage) if usage else None) for message, usage in unsaved]
-        replies = [(message, usage) for message, usage in unsaved if usage]
         with session.store.transaction():
-            episodes.add_messages(session.store, episode, counted, session.owner)
-            for message, usage in replies:
-                meter.settle(usage, message.get("stop_reason"))
-        unsaved.clear()
-        for _, usage in replies:
+            episodes.add_packed(session.store, episode, unsaved, session.owner)
+            for usage, reason in replies:
+                meter.settle(usage, reason)
+        for usage, _ in replies:
             session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
+        unsaved.clear()
+        replies.clear()
 
     place = workspace_path(session, episode)
     try:
@@ -134,13 +137,14 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         model=choose_model(session, episode),
     )
     context = episode_context(session, episode, parent)
-    messages = compose(context)
+    messages = [redacted(message) for message in compose(context)]
+    packed = [episodes.pack_message(store, episode, message, seq) for seq, message in enumerate(messages, 1)]
     with store.transaction():
         episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
         hints.record_uses(store, episode, [hint.id for hint in context.hints])
-        episodes.add_messages(store, episode, [(redacted(message), None) for message in messages])
+        episodes.add_packed(store, episode, [(message, None) for message in packed])
     if parent and reason is not None:
         session.on_event(Migrated(parent, episode.island, reason))
     session.notify()  # another island may wait to know where this one began

@@ -13,6 +13,7 @@ from typing import Any
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
+from passagent.store.messages import Packed
 from passagent.store.runs import SEEDS, Run
 from passagent.store.workers import taken_over
 
@@ -208,27 +209,50 @@ def add_messages(
     store: Store,
     episode: Episode,
     messages: list[tuple[dict[str, Any], dict[str, int] | None]],
+) -> None:
+    """Append messages that hold no secret (redaction.redacted), all or none; see add_message."""
+    seq = _last(store, episode.id)["last"] or 0
+    packed = [
+        (pack_message(store, episode, message, seq + 1 + number), usage)
+        for number, (message, usage) in enumerate(messages)
+    ]
+    add_packed(store, episode, packed)
+
+
+def pack_message(store: Store, episode: Episode, message: dict[str, Any], seq: int) -> Packed:
+    """A message without secrets, ready to be the conversation's number `seq`: outside of a transaction."""
+    task = None if seq <= TASK_SEQ else _last(store, episode.id)["task"]
+    return store.messages.pack(message, episode.run_id, task, is_task=seq == TASK_SEQ)
+
+
+def _last(store: Store, episode_id: int) -> dict[str, Any]:
+    """Of a conversation: the number of the last message, the task message, and who holds the episode."""
+    row = store.row(
+        "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task, "
+        "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps WHERE episode_id = :episode",
+        {"episode": episode_id, "task": TASK_SEQ},
+    )
+    assert row is not None
+    return row
+
+
+def add_packed(
+    store: Store,
+    episode: Episode,
+    messages: list[tuple[Packed, dict[str, int] | None]],
     owner: str | None = None,
 ) -> None:
-    """Append messages that hold no secret (redaction.redacted), all or none; see add_message.
+    """Append messages of pack_message, all or none.
 
     With `owner` raises PassagentError if that one was taken for dead.
     """
     with store.transaction():
-        row = store.row(
-            "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task, "
-            "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps "
-            "WHERE episode_id = :episode",
-            {"episode": episode.id, "task": TASK_SEQ},
-        )
-        assert row is not None
+        row = _last(store, episode.id)
         if owner is not None and row["owner"] != owner:
             raise taken_over(episode.run_id)
-        task, at, steps = row["task"], now(), []
-        for seq, (message, usage) in enumerate(messages, (row["last"] or 0) + 1):
-            is_task = seq == TASK_SEQ
-            message_id = store.messages.add(message, episode.run_id, task, is_task)
-            task = message_id if is_task else task
+        at, steps = now(), []
+        for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
+            message_id = store.messages.add(packed, episode.run_id)
             tokens = {kind: usage.get(kind) if usage else None for kind in _TOKENS}
             steps.append({"episode": episode.id, "seq": seq, "message": message_id, "at": at} | tokens)
             if usage is not None:

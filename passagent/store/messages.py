@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from passagent.errors import PassagentError
 from passagent.store.packing import pack_text, unpack_text
@@ -32,6 +32,18 @@ _ENOUGH = 0.6
 """A task message that takes more than this share of what its base takes becomes a base itself."""
 
 
+class Packed(NamedTuple):
+    """A message as it is stored."""
+
+    digest: bytes
+    known: int | None = None
+    """The id of an equal one that is stored already."""
+    base: int | None = None
+    body: bytes = b""
+    task_text: bytes = b""
+    """Of a task message its text: others will be packed against it."""
+
+
 class Messages:
     """The table `messages` of a store, and the bases that this process wrote or read last."""
 
@@ -43,35 +55,42 @@ class Messages:
         self._task_of_run: dict[str, tuple[int, int]] = {}
         """The run's newest task message without a base, and its packed size."""
 
-    def add(self, message: dict[str, Any], run_id: str, task_id: int | None, is_task: bool = False) -> int:
-        """The id of a message with this content, stored if there is none.
+    def pack(
+        self, message: dict[str, Any], run_id: str, task_id: int | None, is_task: bool = False
+    ) -> Packed:
+        """A message ready to be stored; to be called before the transaction, which others wait for.
 
-        `task_id` is that of the episode's task message, `is_task` says that this is it. To be called in a
-        transaction.
+        `task_id` is that of the episode's task message, `is_task` says that this is it.
         """
         text = json.dumps(message).encode()  # ASCII: a lone surrogate of a model can be stored, too
         digest = hashlib.sha256(text).digest()[:16]
         if digest in self._stored and (found := self._id_of(digest)) is not None:
-            return found
+            return Packed(digest, found)
         known = self._task_of_run.get(run_id) if is_task else None
         base = known[0] if known else task_id if len(text) > _SMALL else None
-        packed = pack_text(text, self._text(base) if base is not None else b"")
-        if known and len(packed) > _ENOUGH * known[1]:
-            base, packed = None, pack_text(text)
+        body = pack_text(text, self._text(base) if base is not None else b"")
+        if known and len(body) > _ENOUGH * known[1]:
+            base, body = None, pack_text(text)
+        return Packed(digest, None, base, body, text if is_task else b"")
+
+    def add(self, packed: Packed, run_id: str) -> int:
+        """The id of a message with this content, stored if there is none. To be called in a transaction."""
+        if packed.known is not None:
+            return packed.known
         added = self._store.row(
             "INSERT INTO messages (digest, base, body) VALUES (:digest, :base, :body) "
             "ON CONFLICT DO NOTHING RETURNING id",
-            {"digest": digest, "base": base, "body": packed},
+            {"digest": packed.digest, "base": packed.base, "body": packed.body},
         )
-        _remember(self._stored, digest, None, _REMEMBERED)
+        _remember(self._stored, packed.digest, None, _REMEMBERED)
         if added is None:
-            message_id = self._id_of(digest)
+            message_id = self._id_of(packed.digest)
             assert message_id is not None
             return message_id
-        if is_task:
-            _remember(self._texts, added["id"], text, _KEPT)
-            if base is None:
-                self._task_of_run[run_id] = added["id"], len(packed)
+        if packed.task_text:
+            _remember(self._texts, added["id"], packed.task_text, _KEPT)
+            if packed.base is None:
+                self._task_of_run[run_id] = added["id"], len(packed.body)
         return int(added["id"])
 
     def _id_of(self, digest: bytes) -> int | None:
