@@ -18,7 +18,7 @@ from many import Runs, finish, forks, is_in, kill, stall_in_a_transaction, steps
 from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.search import candidates, controller, joining, remeasure
+from passagent.search import controller, session
 from passagent.search.events import Trouble
 from passagent.store import (
     Store,
@@ -208,9 +208,7 @@ class Elsewhere(tiny_search.FastEvaluator):
 
 def move(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """This machine is another one from now on."""
-    for module in (candidates, joining, remeasure, controller):
-        if hasattr(module, "environment_key"):
-            monkeypatch.setattr(module, "environment_key", lambda config: f"host {name}; gpu A")
+    monkeypatch.setattr(session, "environment_key", lambda config: f"host {name}; gpu A")
 
 
 def test_on_another_machine_the_elites_are_measured_again(

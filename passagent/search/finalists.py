@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from passagent.evaluator.known import environment_key, keep
+from passagent.evaluator.known import keep
 from passagent.evaluator.result import Candidate
 from passagent.search.candidates import evaluate
 from passagent.search.events import NodeConfirmed
@@ -49,7 +49,7 @@ def _plan(session: Session, series: int) -> bool:
 async def _measure(session: Session, series: int) -> None:
     """Measure what is still open of the series, until a person stops the search."""
     store, run = session.store, session.run
-    environment = environment_key(session.config.evaluator)
+    environment = session.environment
     for row in confirmations.series_rows(store, run.id, series):
         if row.evaluation_id is not None:
             continue

@@ -10,7 +10,6 @@ from passagent import __version__
 from passagent.agent.prompt import prompts_hash
 from passagent.errors import UsageError
 from passagent.evaluator.environment import evaluator_version
-from passagent.evaluator.known import environment_key
 from passagent.search.events import Trouble
 from passagent.search.session import Session
 from passagent.store import calls, runs, workers
@@ -91,7 +90,7 @@ def terms_of(session: Session) -> Terms:
 
 def environment_of(session: Session) -> str:
     """Evaluator version and environment: scores of another one are not compared with those of this one."""
-    return f"{evaluator_version()}; {environment_key(session.config.evaluator)}"
+    return f"{evaluator_version()}; {session.environment}"
 
 
 def _check_fits(terms: Terms, other: Worker) -> None:

@@ -7,7 +7,7 @@ evaluation but no longer has a score, so it comes after all that have one.
 
 from __future__ import annotations
 
-from passagent.evaluator.known import environment_key, keep, recall
+from passagent.evaluator.known import keep, recall
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search.candidates import evaluate
 from passagent.search.events import Trouble
@@ -63,7 +63,7 @@ async def _measure(session: Session, environment: str) -> None:
 async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
     """The node's evaluation here: its id and itself. A validator's opinion of it holds here, too."""
     store, candidate = session.store, Candidate(nodes.get_files(session.store, node))
-    environment = environment_key(session.config.evaluator)
+    environment = session.environment
     known = recall(store, session.task, candidate, environment, lambda opinion: True, unstable=True)
     if known is not None:
         return known.id, known.evaluation
