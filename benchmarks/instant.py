@@ -148,7 +148,7 @@ def variants(real: Evaluation, count: int = VARIANTS) -> list[Evaluation]:
 
 def _noisy(graph: GraphResult, factor: float, rng: random.Random) -> GraphResult:
     def samples(times: list[float], scale: float) -> list[float]:
-        return [round(time * scale * math.exp(abs(rng.gauss(0, 0.03))), 6) for time in times]
+        return [float(f"{time * scale * math.exp(abs(rng.gauss(0, 0.03))):.4g}") for time in times]
 
     assert graph.speedup and graph.compiled_ms
     speedup = graph.speedup.model_copy(update={"e2e": graph.speedup.e2e / factor})
@@ -231,7 +231,7 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
         "CREATE TEMP TABLE own AS SELECT message_id FROM steps GROUP BY message_id HAVING count(*) = 1"
     )
     connection.execute("CREATE UNIQUE INDEX temp.own_by_id ON own (message_id)")
-    steps = {name: _top(connection, name) for name in _COPIED if name != "steps"}
+    steps = {name: _top(connection, name) for name in _COPIED if name not in ("steps", "hint_uses")}
     columns = {name: _columns(connection, name) for name in _COPIED}
     tops = dict(steps)
     done = made
@@ -320,7 +320,7 @@ _COPIED = {
         "message_id": "message_id + :messages_up * (message_id IN (SELECT message_id FROM own))",
     },
     "calls": {"id": "id + :calls_up", "episode_id": "episode_id + :episodes_up"},
-    "hint_uses": {"id": "id + :hint_uses_up", "episode_id": "episode_id + :episodes_up"},
+    "hint_uses": {"episode_id": "episode_id + :episodes_up"},
 }
 """Tables that grow with every iteration, and what is another in a copied row."""
 _LAST = "(SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)"

@@ -107,7 +107,14 @@ def go_on(session: Any, episodes: int) -> None:
     config = session.config
     if episodes:
         config = override(config, {"search.iters": made + episodes})
-    runs.set_config(session.store, session.run.id, config.model_dump_json(), config.search.iters)
+    runs.set_config(
+        session.store,
+        session.run.id,
+        config=config.model_dump_json(),
+        iters=config.search.iters,
+        model=session.run.model,
+        device=session.run.device,
+    )
     session.run, session.config = runs.get_run(session.store, session.run.id), config
     session.__post_init__()
     asyncio.run(search(session))
@@ -183,19 +190,29 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
         "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),
         "best of island": lambda node: nodes.best_of_island(store, run.id, node.island, 3),
         "elites with migrants": lambda node: IslandView(store, run.id, node.island).elites(3),
+        "best of the other islands": lambda node: nodes.best_of_others(
+            store, run.id, node.island, node.number
+        ),
+        "newest of the island": lambda node: nodes.newest_before(
+            store, episodes.get_episode(store, node.episode_id), 4, 16
+        ),
+        "best that an island knows of": lambda node: nodes.best_known(
+            store, run.id, node.island, node.number
+        ),
         "best before an episode": lambda node: nodes.best_before(store, run.id, node.island, node.number),
-        "best AS when a node was made": lambda node: nodes.best_as_before(store, node),
+        "AS of parent and best when a node was made": lambda node: nodes.as_before(store, node),
         "newest failures": lambda node: nodes.latest_failures(store, run.id, node.island, 4),
         "attempts shown in a prompt": lambda node: attempts(
             known,
             episodes.get_episode(store, node.episode_id),
             nodes.get_node(store, node.parent_id or node.id),
+            node.number,
         ),
         "equal candidate before": lambda node: store.row(
             "SELECT min(id) FROM nodes WHERE run_id = :r AND canonical_key = :k AND island = :i",
             {"r": run.id, "k": node.canonical_key, "i": node.island},
         ),
-        "progress of the run": lambda node: runs.progress(store, run.id),
+        "standing of the run": lambda node: runs.standing(store, run.id),
         "similar past tasks": lambda node: similar_tasks(store, rng.choices(task.operators, k=6), "cpu", 3),
     }
     found = {}

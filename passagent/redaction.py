@@ -83,13 +83,17 @@ def redacted(value: Any) -> Any:
 
 
 def _redact(text: str, written: list[tuple[str, str]]) -> str:
+    if len(text) < _MIN_LENGTH:
+        return text
     for value, name in written:
         if value in text:
             text = text.replace(value, name)
     lower = text.lower()
     for shape, replacement, marks in _SHAPES:
-        if any(mark in lower for mark in marks):  # looking for a word is much cheaper than for a shape
-            text = shape.sub(replacement, text)
+        for mark in marks:
+            if mark in lower:  # looking for a word is much cheaper than for a shape
+                text = shape.sub(replacement, text)
+                break
     return text
 
 

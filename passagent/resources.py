@@ -3,6 +3,7 @@
 A user's directory of the same layout (`PASSAGENT_RESOURCES=DIR`) overrides the shipped files one by one.
 """
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +13,20 @@ from passagent.errors import UsageError
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def roots() -> list[Path]:
+def roots() -> tuple[Path, ...]:
     """Directories searched, the first that holds a file wins."""
+    return _roots(os.environ.get("PASSAGENT_RESOURCES"))
+
+
+@functools.lru_cache(maxsize=8)
+def _roots(user: str | None) -> tuple[Path, ...]:
     shipped = _PACKAGE / "_data"
-    found = [shipped if shipped.is_dir() else _PACKAGE.parent]
-    user = os.environ.get("PASSAGENT_RESOURCES")
-    if user:
-        if not Path(user).is_dir():
-            raise UsageError(f"PASSAGENT_RESOURCES={user}: no such directory; unset it or create it")
-        found.insert(0, Path(user))
-    return found
+    found = shipped if shipped.is_dir() else _PACKAGE.parent
+    if not user:
+        return (found,)
+    if not Path(user).is_dir():
+        raise UsageError(f"PASSAGENT_RESOURCES={user}: no such directory; unset it or create it")
+    return Path(user), found
 
 
 def exists(relative: str) -> bool:

@@ -27,7 +27,7 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
-    parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
+    parent: Any = SimpleNamespace(diagnosed={"label": label, "text": ""})
     return [p.path for p in context.passages(known, None if label == "start" else parent)]
 
 
@@ -90,6 +90,7 @@ def test_attempts_are_the_nearest_and_the_others_are_counted(tmp_path: Path) -> 
     with Store.open(tmp_path / "runs") as store:
         run = runs.find_run(store, "last")
         made = [node for node in nodes.of_run(store, run.id) if node.island == 0]
+        in_all = runs.get_island(store, run.id, 0).nodes
         for parent in made:
             episode = replace(episodes.get_episode(store, parent.episode_id), parent_id=parent.id)
             for limit in (0, 1, 3, 50):
@@ -98,7 +99,7 @@ def test_attempts_are_the_nearest_and_the_others_are_counted(tmp_path: Path) -> 
                 known: Any = SimpleNamespace(
                     store=store, run=run, config=config.model_copy(update={"agent": agent})
                 )
-                shown, more = context.attempts(known, episode, parent)
+                shown, more = context.attempts(known, episode, parent, in_all)
                 assert len(shown) <= limit
                 ids = [attempt.node_id for attempt in shown]
                 assert ids == sorted(ids) and parent.id not in ids

@@ -82,7 +82,7 @@ def test_why_tells_the_whole_chain(call, place):
             depths[node.id] = depths[node.parent_id] + 1
         deepest = max(found, key=lambda id_: depths[id_])
         migrated = store.rows("SELECT * FROM elite_migrations")
-        shown = store.rows("SELECT episode_id, hint_id FROM hint_uses ORDER BY id")
+        shown = store.rows("SELECT episode_id, hint_id FROM hint_uses ORDER BY episode_id, place")
     assert depths[deepest] > 3 and migrated, "the run is too plain to test with"
 
     code, out, _ = call("why", deepest, "--json")
@@ -367,7 +367,10 @@ def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
 
 DAMAGE = {
     "islands": ["UPDATE islands SET episodes = 0 WHERE island = 1"],
-    "hints": ["UPDATE hint_uses SET gain = NULL WHERE id = 3"],
+    "hints": [
+        "UPDATE hint_uses SET gain = NULL WHERE place = 1 "
+        "AND episode_id = (SELECT min(episode_id) FROM hint_uses)"
+    ],
     "duplicates": [
         "INSERT INTO evaluations SELECT 999, candidate_key, task_key, evaluator_version, environment, "
         "status, as_score, seconds, result, created_at FROM evaluations WHERE id = "

@@ -107,7 +107,7 @@ def test_ties_are_not_broken_by_who_was_faster(tmp_path: Path) -> None:
             session = open_tiny(store, task, islands=4, iters=40)
             run, owner = session.run, workers.join(store, session.run.id)
             made = {island: add_node(store, run, owner, island, score=2.0) for island in order}
-            best = choose_migrant(store, run, 0, 5, 0.01).node
+            best = choose_migrant(store, run, 0, 9, 0.01).node
             for node in made.values():
                 episode = episodes.claim(store, run, 0, owner)
                 migrations.add_migration(store, episode, node, "a tie")

@@ -135,12 +135,12 @@ def test_queries_of_the_tree(store):
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
     assert nodes.best_before(store, run.id, 0, 1) is None
     assert nodes.best_before(store, run.id, 0, 2).id == a.id
-    assert nodes.best_as_before(store, c) == 1.5
-    assert nodes.best_as_before(store, a) is None
+    assert nodes.as_before(store, c)[1] == 1.5
+    assert nodes.as_before(store, a)[1] is None
     assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
     migrations.add_migration(store, episode, other, "because")
-    assert nodes.best_as_before(store, b) == 1.9
+    assert nodes.as_before(store, b)[1] == 1.9
     assert [n.id for n in migrations.migrants(store, run.id, 0, 3)] == [other.id]
     assert migrations.has_migrated(store, other, 0) and not migrations.has_migrated(store, a, 0)
 

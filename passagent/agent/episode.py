@@ -15,7 +15,7 @@ from itertools import takewhile
 from passagent.agent.editor import RESTORED, WRITTEN
 from passagent.agent.fold import Sent, fold
 from passagent.agent.observe import read_status
-from passagent.agent.tokens import tokens
+from passagent.agent.tokens import CHARACTERS
 from passagent.agent.tools import EDITOR, EVALUATOR, Tool, check_arguments
 from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
@@ -75,7 +75,7 @@ async def run_episode(
     calls are run. Raises what the model and `submit` raise, such as InfrastructureError or a used-up budget.
     """
     by_name, specs = {tool.spec.name: tool for tool in tools}, [tool.spec for tool in tools]
-    overhead = tokens(json.dumps([vars(spec) for spec in specs]))
+    overhead = sum(spec.size for spec in specs) // CHARACTERS
     budget = limits.context_tokens
 
     def add(message: Message, usage: Usage | None = None) -> None:

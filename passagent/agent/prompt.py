@@ -30,7 +30,7 @@ def compose(context: EpisodeContext) -> list[Message]:
     `Episode seed: `. Each part keeps to its budget (`agent.context_budget`) and says what it leaves out.
     Raises UsageError for a role without a prompt.
     """
-    environment = _environment(tuple(resources.roots()))
+    environment = _environment(resources.roots())
     if not resources.exists(f"prompts/roles/{context.role}.j2"):
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
     budget, parent = context.limits.context_budget, context.parent
@@ -84,6 +84,7 @@ def note_of(files: dict[str, str]) -> str:
     return parsed(text).docstring.strip().partition("\n")[0]
 
 
+@functools.lru_cache(maxsize=1024)
 def short_note(note: str, limit: int = 140) -> str:
     """A note without a program's plan (`[plan: {...}]`), cut to `limit` characters."""
     text = re.sub(r"\s*\[plan:.*", "", note)

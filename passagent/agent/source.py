@@ -29,7 +29,7 @@ class Parsed(NamedTuple):
         return (ast.get_docstring(self.tree) or "") if self.tree else ""
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=8)
 def parsed(text: str) -> Parsed:
     """The file of this text."""
     try:
@@ -47,14 +47,26 @@ def tree_of(text: str) -> ast.Module:
     return found.tree
 
 
+FIELDS = {
+    kind: tuple(name for name in kind._fields if name not in ("ctx", "kind", "type_comment", "type_ignores"))
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+"""Of each kind of node the fields that make a program what it is; the others follow from where it stands."""
+
+
+def children_of(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes right below a node, in order, those that only say how a name is used left out."""
+    for name in FIELDS[type(node)]:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, ast.AST))
+
+
 def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a tree, in no order that counts: several times as fast as ast.walk."""
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
-        for value in vars(node).values():
-            if isinstance(value, ast.AST):
-                todo.append(value)
-            elif isinstance(value, list):
-                todo += [item for item in value if isinstance(item, ast.AST)]
+    """All nodes of a tree, each before what is below it; see children_of."""
+    yield tree
+    for child in children_of(tree):
+        yield from nodes_of(child)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from passagent.agent.context import ParentView
 from passagent.agent.prompt import compose
 from passagent.config import Config
 from passagent.errors import UsageError
@@ -34,6 +35,7 @@ class _Known:
     hints: list[Hint]
     device_name: str
     machine: Machine | None
+    views: dict[Node, ParentView] = field(default_factory=dict)
 
 
 def prompt(name: str, node_id: int, runs_dir: str, is_next: bool, as_json: bool) -> None:

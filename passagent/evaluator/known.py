@@ -29,6 +29,7 @@ from passagent.evaluator.environment import device_name, evaluator_version, work
 from passagent.evaluator.result import Candidate, Compiler, Evaluation
 from passagent.store import Store, evaluations
 from passagent.store.database import now
+from passagent.store.packing import pack_result
 from passagent.tasks import Task
 
 
@@ -103,16 +104,26 @@ def keep(
     environment: str,
     evaluation: Evaluation,
     run_id: str | None = None,
+    packed: bytes | None = None,
 ) -> int:
-    """Store an evaluation made under `environment`, charged to a run if there is one; its id."""
+    """Store an evaluation made under `environment`, charged to a run if there is one; its id.
+
+    `packed`: what `pack` made of it, for a transaction to be short.
+    """
     return evaluations.add_evaluation(
         store,
         run_id,
         task_key=task.key,
         environment=environment,
         candidate_key=_key(subject),
-        result=evaluation.model_dump(mode="json"),
+        result=vars(evaluation) if packed else evaluation.model_dump(mode="json"),
+        packed=packed,
     )
+
+
+def pack(evaluation: Evaluation) -> bytes:
+    """The evaluation as it is stored."""
+    return pack_result(evaluation.model_dump(mode="json"))
 
 
 def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:

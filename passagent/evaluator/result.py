@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Candidate:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """sha256 of names and contents: equal for equal candidates."""
         return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
@@ -151,6 +152,7 @@ class GraphResult(BaseModel):
     eager_ms: float | None = None
     compiled_ms: float | None = None
     eager_samples_ms: list[float] = Field(default_factory=list)
+    """To four digits, as are those of the other side."""
     compiled_samples_ms: list[float] = Field(default_factory=list)
     not_timed: str | None = None
     """Why a subgraph whose values agree was not timed."""

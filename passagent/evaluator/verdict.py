@@ -75,11 +75,16 @@ def fill_times(result: GraphResult, timing: Timing) -> None:
     result.speedup = Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
     result.eager_ms = float(np.median(eager.e2e)) / 1e6
     result.compiled_ms = float(np.median(compiled.e2e)) / 1e6
-    result.eager_samples_ms = [n / 1e6 for n in eager.e2e]
-    result.compiled_samples_ms = [n / 1e6 for n in compiled.e2e]
+    result.eager_samples_ms = [_shown(n) for n in eager.e2e]
+    result.compiled_samples_ms = [_shown(n) for n in compiled.e2e]
     result.blocks = [len(block) for block in compiled.blocks]
     result.pairs = timing.pairs
     result.trials, result.unstable = len(compiled.e2e), timing.unstable
+
+
+def _shown(ns: float) -> float:
+    """A sample in ms, to four digits: its noise is a hundred times that."""
+    return float(f"{ns / 1e6:.4g}")
 
 
 def graph_score(graph: GraphResult, end: Literal["e2e", "low", "high"] = "e2e") -> score.GraphScore:

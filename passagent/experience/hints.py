@@ -5,6 +5,7 @@ Pure functions: what a hint gained so far comes in as statistics, logging a use 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import random
@@ -121,7 +122,7 @@ def retrieve(
     used, kinds = set(operators), set(dtypes)
     ranked = []
     for hint in hints:
-        fit = fitness(hint, label, used, target, kinds)
+        fit = fitness(hint, label, used, target, kinds) if label in hint.trigger else 0.0
         if fit == 0:
             continue
         uses, mean = stats.get(hint.id, (0, 0.0))
@@ -155,6 +156,7 @@ def expected_gain(confidence: float, uses: int, mean_log_gain: float) -> float:
     return (PRIOR_USES * PRIOR_GAIN * confidence + uses * mean_log_gain) / (PRIOR_USES + uses)
 
 
+@functools.cache
 def home(hint_id: str, islands: int) -> int:
     """The island that a hint belongs to: fixed by its id."""
     return int.from_bytes(hashlib.sha256(hint_id.encode()).digest()[:4], "little") % islands

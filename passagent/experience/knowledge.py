@@ -53,7 +53,7 @@ class _Library:
 
 def documents() -> dict[str, str]:
     """Relative path to text of every document, read once a process."""
-    return _library(tuple(resources.roots())).documents
+    return _library(resources.roots()).documents
 
 
 @functools.lru_cache(maxsize=4)
@@ -79,7 +79,7 @@ def read(path: str = INDEX) -> str:
 
 def search(query: str, operators: Iterable[str] = (), limit: int = 5) -> list[Passage]:
     """The sections that answer `query` best (BM25), those that name the task's `operators` ahead."""
-    return list(_ranked(tuple(resources.roots()), query, tuple(operators))[:limit])
+    return list(_ranked(resources.roots(), query, tuple(operators))[:limit])
 
 
 @functools.lru_cache(maxsize=256)

@@ -12,7 +12,9 @@ verbatim (thinking blocks, reasoning items), under the API's name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import json
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 Message = dict[str, Any]
@@ -29,6 +31,11 @@ class ToolSpec:
     description: str
     parameters: dict[str, Any]
     """JSON schema of the arguments, an object."""
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Characters of it as JSON."""
+        return len(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)

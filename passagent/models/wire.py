@@ -91,7 +91,7 @@ def clean(value: Any, hidden: tuple[str, ...] = ()) -> Any:
     if isinstance(value, str):
         for secret in hidden:
             value = value.replace(secret, REDACTED)
-        return _SURROGATES.sub("\ufffd", value)
+        return value if value.isascii() else _SURROGATES.sub("\ufffd", value)
     if isinstance(value, dict):
         return {clean(key, hidden): clean(item, hidden) for key, item in value.items()}
     if isinstance(value, list):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Protocol, TextIO
 
@@ -96,8 +95,8 @@ def event_line(board: Board, event: Event) -> str:
 
 def _said(node: Node) -> str:
     """What the candidate is, or why it failed."""
-    if node.status != "ok" and node.diagnosis:
-        return short_note(json.loads(node.diagnosis)["text"], 110)
+    if node.status != "ok" and (found := node.diagnosed):
+        return short_note(found["text"], 110)
     return short_note(node.note, 70)
 
 

@@ -69,7 +69,7 @@ def _step_data(
         "status": node.status,
         "failed_rounds": [status for status in rounds if status != "ok"],
         "error": evaluation.error if evaluation else None,
-        "diagnosis": json.loads(node.diagnosis) if node.diagnosis else None,
+        "diagnosis": node.diagnosed,
         "note": node.note,
         "repeat_of": node.repeat_of,
         "changed": [change._asdict() for change in changed],

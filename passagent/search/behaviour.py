@@ -9,23 +9,26 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from passagent.agent.source import nodes_of, tree_of
+from passagent.agent.source import children_of, nodes_of, tree_of
 from passagent.evaluator.result import MANIFEST
 
 _LANGUAGES = {"jit": "triton", "cuda_kernel": "cuda", "cpp_kernel": "c++"}
 
 
-def behaviour_of(files: Mapping[str, str]) -> str | None:
-    """Such as `3f9a0c52b1d4 1 triton`; None for a candidate that cannot be parsed."""
+def behaviour_of(files: Mapping[str, str], seen: Iterable[ast.AST] = ()) -> str | None:
+    """Such as `3f9a0c52b1d4 1 triton`; None for a candidate that cannot be parsed.
+
+    `seen`: all calls and functions of the candidate, where they are known already.
+    """
     try:
         trees = {name: tree_of(text) for name, text in files.items() if name.endswith(".py")}
         passes = [f"{name}.py" for name in json.loads(files.get(MANIFEST, "[]"))]
         regions = sorted(" ".join(region(trees[name])) for name in passes if name in trees)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
-    kernels = [language for tree in trees.values() for language in _kernels(tree)]
+    kernels = list(_kernels(seen or [node for tree in trees.values() for node in nodes_of(tree)]))
     digest = hashlib.sha256(json.dumps(regions).encode()).hexdigest()[:12]
     return f"{digest} {len(kernels)} {'+'.join(sorted(set(kernels))) or 'none'}"
 
@@ -34,32 +37,32 @@ def region(tree: ast.Module) -> list[str]:
     """The operators of the module's `pattern`, in the order they are computed; empty without one."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == "pattern":
-            return [name for statement in node.body for name in _operators(statement)]
+            found: list[str] = []
+            for statement in node.body:
+                _add_operators(statement, found)
+            return found
     return []
 
 
-def _operators(node: ast.AST) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        yield from _operators(child)
-    match node:
-        case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
-            yield name
-        case ast.BinOp(op=op) | ast.UnaryOp(op=op) | ast.AugAssign(op=op) if not _is_number(node):
-            yield type(op).__name__.lower()
-        case ast.Compare(ops=[op, *_]):
-            yield type(op).__name__.lower()
-        case ast.Subscript():
-            yield "getitem"
+def _add_operators(node: ast.AST, found: list[str]) -> None:
+    for child in children_of(node):
+        _add_operators(child, found)
+    if isinstance(node, ast.Call):
+        found += [_last(node.func)] if _last(node.func) else []
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        found.append(type(node.op).__name__.lower())
+    elif isinstance(node, ast.UnaryOp):
+        if not isinstance(node.operand, ast.Constant):  # `-1` is a number and no operator
+            found.append(type(node.op).__name__.lower())
+    elif isinstance(node, ast.Compare):
+        found.append(type(node.ops[0]).__name__.lower())
+    elif isinstance(node, ast.Subscript):
+        found.append("getitem")
 
 
-def _is_number(node: ast.AST) -> bool:
-    """`-1` is a number and no operator."""
-    return isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
-
-
-def _kernels(tree: ast.Module) -> Iterator[str]:
-    """The language of each kernel that the module defines."""
-    for node in nodes_of(tree):
+def _kernels(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The language of each kernel that is defined among `nodes`."""
+    for node in nodes:
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
                 # @triton.jit, also with arguments

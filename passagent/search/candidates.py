@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -12,7 +11,7 @@ from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
 from passagent.errors import InfrastructureError
 from passagent.evaluator.environment import evaluator_version
-from passagent.evaluator.known import Known, environment_key, keep, recall
+from passagent.evaluator.known import Known, keep, pack, recall
 from passagent.evaluator.pool import SubjectLost
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import opinions
@@ -30,36 +29,39 @@ RETRY_AFTER_S = (1.0, 10.0)
 """Waits before an evaluation that the machine failed is tried again, s."""
 
 
-def submitter(session: Session, episode: Episode) -> Callable[[dict[str, str], str], Awaitable[str]]:
-    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again."""
+def submitter(
+    session: Session, episode: Episode, flush: Callable[[], None]
+) -> Callable[[dict[str, str], str], Awaitable[str]]:
+    """`submit(files, call_id)` of an episode; a call that is repeated after a crash finds its node again.
+
+    `flush` stores the conversation so far, the call with it.
+    """
 
     async def submit(files: dict[str, str], call_id: str) -> str:
         candidate = Candidate(files)
-        earlier = nodes.of_episode(session.store, episode.id)
-        node = nodes.propose(
-            session.store,
-            episode,
-            call_id,
-            files,
-            candidate.key,
-            note_of(files),
-            parent_id=_parent(earlier, call_id, episode),
-            marks=marks_of(files, candidate.key),
-        )
+        note, marks = note_of(files), marks_of(files, candidate.key)
+        with session.store.transaction():
+            flush()
+            earlier = nodes.of_episode(session.store, episode.id)
+            parent_id = _parent(earlier, call_id, episode)
+            node = nodes.propose(
+                session.store, episode, call_id, files, candidate.key, note, parent_id, marks
+            )
+            is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
         if node.state == "done":
             assert node.evaluation_id is not None
             evaluation = Evaluation.model_validate(
                 evaluations.get_evaluation(session.store, node.evaluation_id)
             )
         else:
-            node, evaluation = await judge(session, node, candidate)
-        parent = nodes.get_node(session.store, node.parent_id) if node.parent_id is not None else None
+            node, evaluation = await judge(session, node, candidate, is_begun)
+        parent_as, best_as = nodes.as_before(session.store, node)
         told = observation(
             evaluation,
-            parent.as_score if parent else None,
-            nodes.best_as_before(session.store, node),
+            parent_as,
+            best_as,
             files,
-            json.loads(node.diagnosis)["text"] if node.diagnosis else "",
+            found["text"] if (found := node.diagnosed) else "",
         )
         said = remark(session, episode, node)
         return f"{said}\n{told}" if said else told
@@ -73,14 +75,18 @@ def _parent(earlier: list[Node], call_id: str, episode: Episode) -> int | None:
     return before[-1].id if before else episode.parent_id
 
 
-async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation]:
+async def judge(
+    session: Session, node: Node, candidate: Candidate, is_begun: bool
+) -> tuple[Node, Evaluation]:
     """Evaluate the node, or answer from the store; store and diagnose. Raises what the evaluator raises.
 
-    While an equal candidate is being evaluated, by this process or another, it is waited for.
+    While an equal candidate is being evaluated, by this process or another, it is waited for; `is_begun` says
+    that none is.
     """
-    while not nodes.start(session.store, node.id, session.owner):
+    while not is_begun:
         session.check()
         await session.changed.wait()
+        is_begun = nodes.start(session.store, node.id, session.owner)
     session.on_event(NodeStarted(node))
     try:
         node, evaluation, is_known = await _judge(session, node, candidate)
@@ -96,7 +102,7 @@ async def judge(session: Session, node: Node, candidate: Candidate) -> tuple[Nod
 async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation, bool]:
     """The node done, its evaluation, and whether the store knew it."""
     store, task = session.store, session.task
-    environment = environment_key(session.config.evaluator)
+    environment = session.environment
     found = _recall(session, node, candidate, environment) if session.config.search.reuse else None
     await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
     if found:
@@ -106,8 +112,9 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         release = await session.admit(Want(evaluations=1))
         try:
             evaluation = await evaluate(session, candidate)
+            packed = pack(evaluation)
             with store.transaction():
-                evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id)
+                evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id, packed)
                 node = _finish_unless_asked(session, node, evaluation_id, evaluation)
         finally:
             release()

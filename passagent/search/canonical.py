@@ -12,15 +12,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from passagent.agent.source import tree_of
+from passagent.agent.source import FIELDS, tree_of
 from passagent.evaluator.result import MANIFEST
 
 PACKAGE = "pass_dir"
 """Helper modules may be imported from it, too."""
 
 
-def canonical_key(files: Mapping[str, str], candidate_key: str) -> str:
-    """Equal for candidates that are the same program; `candidate_key` for one that cannot be parsed."""
+def canonical_key(files: Mapping[str, str], candidate_key: str, seen: list[ast.AST] | None = None) -> str:
+    """Equal for candidates that are the same program; `candidate_key` for one that cannot be parsed.
+
+    `seen` gets the calls and the functions on the way; none of them where not all can be read.
+    """
+    found: list[ast.AST] = []
     try:
         modules = {_module(name): text for name, text in files.items() if name.endswith(".py")}
         # a module alone has no other's name to change, so its tree can be another reader's, too
@@ -28,10 +32,12 @@ def canonical_key(files: Mapping[str, str], candidate_key: str) -> str:
         trees = {name: parse(text) for name, text in modules.items()}
         manifest = [str(name) for name in json.loads(files.get(MANIFEST, "[]"))]
         names = _places(trees, manifest)
-        sources = {names[module]: _source(tree, names) for module, tree in trees.items()}
+        sources = {names[module]: _source(tree, names, found) for module, tree in trees.items()}
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return candidate_key
     other = {name: text for name, text in files.items() if not name.endswith(".py") and name != MANIFEST}
+    if seen is not None:
+        seen += found
     whole = [[names.get(name, name) for name in manifest], sources, other]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
@@ -68,37 +74,41 @@ def _local(name: str) -> str:
     return "" if name == PACKAGE else name.removeprefix(f"{PACKAGE}.")
 
 
-def _source(tree: ast.Module, names: Mapping[str, str]) -> str:
+def _source(tree: ast.Module, names: Mapping[str, str], seen: list[ast.AST]) -> str:
     """The module's tree in words, without docstrings, its references to other files renamed."""
     if len(names) > 1:
         tree = _Renamed(names, _bound(tree, names)).visit(tree)
     words: list[str] = []
-    _write(tree, words)
+    _write(tree, words, seen)
     return " ".join(words)
 
 
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_SEEN = {ast.Call, ast.FunctionDef}
 _PASS = ast.Pass()
 
 
-def _write(value: Any, words: list[str]) -> None:
-    """A tree in words, docstrings left out: as ast.dump has it, in a fraction of the time."""
-    if isinstance(value, ast.AST):
-        fields = vars(value)
-        words.append(f"{type(value).__name__}(")
-        for name in value._fields:
-            field: Any = fields.get(name)
-            if name == "body" and isinstance(value, _WITH_DOCSTRING) and _has_docstring(field):
-                field = field[1:] or [_PASS]
-            _write(field, words)
-        words.append(")")
-    elif isinstance(value, list):
-        words.append("[")
-        for item in value:
-            _write(item, words)
-        words.append("]")
-    else:
-        words.append(repr(value))
+def _write(node: ast.AST, words: list[str], seen: list[ast.AST]) -> None:
+    """A tree in words, docstrings left out: each node's kind, then its fields, lists with their lengths."""
+    kind = type(node)
+    words.append(kind.__name__)
+    if kind in _SEEN:
+        seen.append(node)
+    for name in FIELDS[kind]:
+        value: Any = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            _write(value, words, seen)
+        elif isinstance(value, list):
+            if name == "body" and isinstance(node, _WITH_DOCSTRING) and _has_docstring(value):
+                value = value[1:] or [_PASS]
+            words.append(str(len(value)))
+            for item in value:
+                if isinstance(item, ast.AST):
+                    _write(item, words, seen)
+                else:
+                    words.append(repr(item))
+        else:
+            words.append(repr(value))
 
 
 def _has_docstring(body: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 from typing import Protocol
 
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
@@ -16,7 +17,6 @@ from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.search.drafts import is_draft
-from passagent.search.islandview import IslandView
 from passagent.search.models import EXPERT
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
@@ -36,6 +36,11 @@ class Known(Protocol):
     hints: list[Hint]
     device_name: str
     machine: Machine | None
+    views: dict[Node, ParentView]
+    """Parents that were shown."""
+
+
+MAX_VIEWS = 64
 
 
 def episode_context(known: Known, episode: Episode, parent: Node | None) -> EpisodeContext:
@@ -44,15 +49,20 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
     The other islands' best is left out: it depends on which of them is faster. A draft is told of nothing
     that came before it (KernelEvolve 4: without memory context).
     """
+    store, run_id = known.store, known.run.id
+    island, scores = runs.get_island(store, run_id, episode.island), list[float]()
     is_first = is_draft(known.config.search, episode.number)
-    best = None if is_first else IslandView(known.store, known.run.id, episode.island).best()
-    scores = [node.as_score for node in (best, parent) if node and node.status == "ok" and node.as_score]
-    shown, more = ([], 0) if is_first else attempts(known, episode, parent)
+    shown, more = list[Attempt](), 0
+    if not is_first:
+        shown, more = attempts(known, episode, parent, island.nodes)
+        best = nodes.best_known(store, run_id, episode.island, episode.number)
+        scores += [best] if best is not None and best > 0 else []
+    scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
     return EpisodeContext(
         task=known.task,
         target=target_of(known.run.device),
         device_name=known.device_name,
-        role=role_of(known, episode.island),
+        role=island.role,
         seed=episode.seed,
         parent=parent_view(known, parent) if parent else None,
         best_as=max(scores, default=None),
@@ -93,13 +103,16 @@ def target_of(device: str) -> str:
     return device.partition(":")[0]
 
 
-def role_of(known: Known, island: int) -> str:
-    """The island's role."""
-    return runs.get_island(known.store, known.run.id, island).role
-
-
 def parent_view(known: Known, parent: Node) -> ParentView:
-    """The parent as the prompt shows it."""
+    """The parent as the prompt shows it; an elite is the parent of many episodes."""
+    if parent not in known.views:
+        if len(known.views) == MAX_VIEWS:
+            known.views.clear()
+        known.views[parent] = _view(known, parent)
+    return known.views[parent]
+
+
+def _view(known: Known, parent: Node) -> ParentView:
     assert parent.evaluation_id is not None and parent.status is not None
     evaluation = Evaluation.model_validate(evaluations.get_evaluation(known.store, parent.evaluation_id))
     files = nodes.get_files(known.store, parent)
@@ -115,16 +128,16 @@ def parent_view(known: Known, parent: Node) -> ParentView:
 
 def diagnosis_of(node: Node | None) -> Diagnosis:
     """The diagnosis stored with a node; of no node: the start."""
-    if node is None or node.diagnosis is None:
+    stored = node.diagnosed if node else None
+    if stored is None:
         return START
-    stored = json.loads(node.diagnosis)
     return Diagnosis(stored["label"], stored["text"])
 
 
-def attempts(known: Known, episode: Episode, parent: Node | None) -> tuple[list[Attempt], int]:
+def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> tuple[list[Attempt], int]:
     """The nearest ancestors and newest siblings, at most agent.siblings, in order of making.
 
-    And how many other candidates the island has made.
+    And how many other candidates there are of those that the island has `made`.
     """
     limit, island = known.config.agent.siblings, episode.island
     if not limit:
@@ -134,7 +147,6 @@ def attempts(known: Known, episode: Episode, parent: Node | None) -> tuple[list[
         found = nodes.ancestors(known.store, parent.id, limit // 2) + found
     chosen = {node.id: node for node in found[:limit] if node.status is not None}
     own = {node.id for node in [*chosen.values(), *([parent] if parent else [])] if node.island == island}
-    made = runs.get_island(known.store, known.run.id, island).nodes
     shown = [
         Attempt(node.id, node.status or "", node.as_score, node.note) for _, node in sorted(chosen.items())
     ]
@@ -146,7 +158,6 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
     limit = known.config.agent.hints
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
-    records = hints.statistics(known.store)
     distilled = [Hint.model_validate(hint) for hint in hints.distilled(known.store)]
     ranked = retrieve(
         [*known.hints, *distilled],
@@ -154,7 +165,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
         known.task.operators,
         target_of(known.run.device),
         {subgraph.dtype for subgraph in known.task.subgraphs},
-        {name: (r.credited, r.total_gain / max(r.credited, 1)) for name, r in records.items()},
+        hints.mean_gains(known.store),
         limit,
         rng=random.Random(f"hints:{episode.seed}"),
         island=(episode.island, known.run.islands),
@@ -183,7 +194,8 @@ def passages(known: Known, parent: Node | None) -> list[Passage]:
         return []
     label = diagnosis_of(parent).label
     found = knowledge.search(_ASKED.get(label, label.replace("_", " ")), known.task.operators, limit=50)
-    return [passage for passage in found if _is_useful(passage, target, known.device_name)][:limit]
+    useful = (passage for passage in found if _is_useful(passage, target, known.device_name))
+    return list(islice(useful, limit))
 
 
 def _is_useful(passage: Passage, target: str, device_name: str) -> bool:

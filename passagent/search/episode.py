@@ -24,8 +24,9 @@ from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
+from passagent.redaction import redacted
 from passagent.search.candidates import submitter
-from passagent.search.context import episode_context
+from passagent.search.context import episode_context, parent_view
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
@@ -35,10 +36,11 @@ from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
-from passagent.search.session import Session, Stopping
+from passagent.search.session import Session
 from passagent.store import episodes, gains, hints, leftovers, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
+from passagent.store.messages import Packed
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -56,41 +58,46 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
 
     meter = meter_of(session, episode)
-
-    unsaved: list[tuple[Message, dict[str, int] | None]] = []
+    unsaved: list[tuple[Packed, dict[str, int] | None]] = []
+    replies: list[tuple[Usage, str | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
-        unsaved.append((message, asdict(usage) if usage else None))
-        if message["role"] == "tool":
-            return  # what a stored call led to can be found again: it is stored before the next call
-        with session.store.transaction():
-            flush()
-            if usage:
-                meter.settle(usage, message.get("stop_reason"))
+        # stored before anything is waited for: with the node that is evaluated, or before the next call
+        packed = episodes.pack_message(session.store, episode, message, len(messages) + 1)
+        unsaved.append((packed, asdict(usage) if usage else None))
         if usage:
-            session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
-        session.check()
+            replies.append((usage, message.get("stop_reason")))
+            session.check()
 
     def flush() -> None:
-        if unsaved:
-            with session.store.transaction():
-                episodes.check_held(session.store, episode.id, session.owner)
-                episodes.add_messages(session.store, episode, unsaved)
-            unsaved.clear()
+        if not unsaved:
+            return
+        with session.store.transaction():
+            episodes.add_packed(session.store, episode, unsaved, session.owner)
+            for usage, reason in replies:
+                meter.settle(usage, reason)
+        for usage, _ in replies:
+            session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
+        unsaved.clear()
+        replies.clear()
 
     place = workspace_path(session, episode)
     try:
-        workspace = Workspace(place, session.task.path)
-        workspace.reset(nodes.get_files(session.store, parent) if parent else {})
-        agent_tools = tools(session, episode, workspace, parent)
+        if episode.island not in session.workspaces:
+            session.workspaces[episode.island] = Workspace(place, session.task.path)
+        workspace = session.workspaces[episode.island]
+        workspace.reset(parent_view(session, parent).files if parent else {})
+        agent_tools = tools(session, episode, workspace, parent, flush)
         model = _Flushing(metered(writer_of(session, episode), meter), flush)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
     except OSError as error:
+        flush()
         raise os_fault(error, place) from error
-    except Stopping:
+    except BaseException:
         flush()
         raise
     with session.store.transaction():
+        episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
     session.on_event(EpisodeDone(episode))
@@ -130,15 +137,14 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         model=choose_model(session, episode),
     )
     context = episode_context(session, episode, parent)
-    messages = compose(context)
+    messages = [redacted(message) for message in compose(context)]
+    packed = [episodes.pack_message(store, episode, message, seq) for seq, message in enumerate(messages, 1)]
     with store.transaction():
-        episodes.check_held(store, episode.id, session.owner)
-        episodes.set_parent(store, episode)
+        episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
         hints.record_uses(store, episode, [hint.id for hint in context.hints])
-        for message in messages:
-            episodes.add_message(store, episode, message, None)
+        episodes.add_packed(store, episode, [(message, None) for message in packed])
     if parent and reason is not None:
         session.on_event(Migrated(parent, episode.island, reason))
     session.notify()  # another island may wait to know where this one began
@@ -173,14 +179,11 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     # a program that was there before is no progress, whatever a second measurement of it says
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
-    own = nodes.best_before(store, session.run.id, island, episode.number)
-    seed = nodes.best_before(store, session.run.id, SEEDS, episode.number)
-    came = migrations.migrants(store, session.run.id, island, 1)
-    begun = [parent] if parent and parent.status == "ok" else []
-    known = [node.as_score for node in (own, seed, *came, *begun) if node and node.as_score is not None]
-    gained = is_progress(max(known, default=None), new, session.config.search.min_gain)
+    known = [nodes.best_known(store, session.run.id, island, episode.number)]
+    known += [parent.as_score] if parent and parent.status == "ok" else []
+    before = max((score for score in known if score is not None), default=None)
+    gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
-        episodes.check_held(store, episode.id, session.owner)
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         hints.credit(store, episode, gain or 0.0)
         if island != SEEDS:
@@ -193,18 +196,26 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
 def _count_gain(session: Session, best: float | None) -> None:
     """Count what an episode that left `best` gained for the run."""
     store, run_id = session.store, session.run.id
-    seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
-    start = seed.as_score if seed else None
-    before, min_gain = gains.of_run(store, run_id), session.config.search.min_gain
-    gains.save(store, gains_after(before, run_id, start, best, session.elapsed_s, min_gain))
+    before, start = gains.of_run(store, run_id), None
+    if before is None:
+        seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
+        start = seed.as_score if seed else None
+    after = gains_after(before, run_id, start, best, session.elapsed_s, session.config.search.min_gain)
+    gains.save(store, after)
 
 
-def tools(session: Session, episode: Episode, workspace: Workspace, parent: Node | None) -> list[Tool]:
-    """The agent's tools that `agent.tools` asks for, bound to this episode."""
+def tools(
+    session: Session,
+    episode: Episode,
+    workspace: Workspace,
+    parent: Node | None,
+    flush: Callable[[], None],
+) -> list[Tool]:
+    """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     found = {
         EDITOR: partial(file_editor, workspace),
-        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode), start_as),
+        EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
         KNOWLEDGE: partial(search_knowledge, partial(knowledge.search, operators=session.task.operators)),
     }
     return [found[name]() for name in session.config.agent.tools]
@@ -217,5 +228,6 @@ def workspace_path(session: Session, episode: Episode) -> Path:
 
 def clear_workspaces(session: Session) -> None:
     """Remove the workspaces of this process, and of those that left the run or died over it."""
+    session.workspaces.clear()
     for path in leftovers.stale_workspaces(session.store, session.run.id, but_for_dead=True):
         shutil.rmtree(path, ignore_errors=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from passagent.evaluator.result import GRAVITY
 from passagent.search.rounds import Position
 from passagent.search.treeview import TreeView, open_tree
-from passagent.store import Store, archive, episodes, migrations, nodes
+from passagent.store import Store, archive, episodes, nodes
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -18,7 +18,7 @@ _RECENT = 4
 
 def fitness(node: Node) -> float:
     """The AS of a correct node; a correct node that was not timed comes after every timed one."""
-    return archive.UNTIMED if node.as_score is None else node.as_score
+    return nodes.UNTIMED if node.as_score is None else node.as_score
 
 
 def rank(node: Node) -> tuple[float, int, int]:
@@ -38,12 +38,7 @@ class IslandView:
 
     def elites(self, limit: int) -> list[Node]:
         """The best correct nodes with distinct sources, migrants and seeds included, the best first."""
-        seeds = nodes.best_of_island(self.store, self.run_id, SEEDS, limit) if self.island != SEEDS else []
-        found = [
-            *seeds,
-            *nodes.best_of_island(self.store, self.run_id, self.island, limit),
-            *migrations.migrants(self.store, self.run_id, self.island, limit),
-        ]
+        found = nodes.elites(self.store, self.run_id, self.island, limit)
         distinct: dict[str, Node] = {}
         for node in sorted(found, key=rank, reverse=True):
             distinct.setdefault(node.canonical_key, node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passagent.config import SearchConfig
-from passagent.search.islandview import IslandView, fitness, rank
+from passagent.search.islandview import fitness, rank
 from passagent.search.policies import policy_of
 from passagent.search.rounds import round_of
 from passagent.store import Store, migrations, nodes, runs
@@ -27,29 +27,25 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
     All islands must have finished the rounds before that of episode `number`: then the choice does not depend
     on which of them is faster.
     """
-    before = round_of(run, number) * run.islands + 1
-    here = IslandView(store, run.id, island).best()
-    elites = [
-        node
-        for other in range(run.islands)
-        if other != island and (node := nodes.best_before(store, run.id, other, before)) is not None
-    ]
-    best = max(elites, key=rank, default=None)
-    if best is None or (here and fitness(best) <= fitness(here)):
+    before = (round_of(run, number) - 1) * run.islands + 1
+    here = nodes.best_known(store, run.id, island, number)
+    best = max(nodes.best_of_others(store, run.id, island, before), key=rank, default=None)
+    if best is None or (here is not None and fitness(best) <= here):
         return None
     if migrations.has_migrated(store, best, island):
         return None
-    to, source = (runs.islands(store, run.id)[number] for number in (island, best.island))
+    found = runs.islands(store, run.id)
+    to, source = found[island], found[best.island]
     return Migration(
         best,
         f"island {island} ({to.role}) had {to.stagnant} episodes without a gain of {min_gain:.0%} and has "
         f"{'nothing correct' if here is None else _as(here)}; "
-        f"island {best.island} ({source.role}) has {_as(best)}",
+        f"island {best.island} ({source.role}) has {_as(fitness(best))}",
     )
 
 
-def _as(node: Node) -> str:
-    return "a correct pass that was not timed" if node.as_score is None else f"AS {node.as_score:.3f}"
+def _as(score: float) -> str:
+    return "a correct pass that was not timed" if score == nodes.UNTIMED else f"AS {score:.3f}"
 
 
 def why_none(store: Store, run: Run, config: SearchConfig) -> str:

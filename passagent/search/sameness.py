@@ -6,6 +6,8 @@ depend on which island is faster.
 
 from __future__ import annotations
 
+import ast
+
 from passagent.search.behaviour import behaviour_of
 from passagent.search.canonical import canonical_key
 from passagent.search.islandview import IslandView
@@ -22,7 +24,9 @@ EPISODES, NODES = 4, 16
 
 def marks_of(files: dict[str, str], candidate_key: str) -> Marks:
     """What is stored with a node so that it can be found again."""
-    return Marks(canonical_key(files, candidate_key), behaviour_of(files), sketch_of(files))
+    seen: list[ast.AST] = []
+    key = canonical_key(files, candidate_key, seen)
+    return Marks(key, behaviour_of(files, seen), sketch_of(files))
 
 
 def remark(session: Session, episode: Episode, node: Node) -> str:
@@ -62,13 +66,9 @@ def _double(session: Session, node: Node) -> Node | None:
 def _others(session: Session, episode: Episode, node: Node) -> list[Node]:
     """The island's newest nodes and its elites, but for the episode's own and what it began with."""
     store, run = session.store, session.run
-    recent: list[Node] = []
-    for back in range(1, EPISODES + 1):
-        number = episode.number - back * run.islands
-        if number > 0:
-            recent += nodes.of_number(store, run.id, number)
+    recent = nodes.newest_before(store, episode, EPISODES, NODES)
     elites = IslandView(store, run.id, episode.island).elites(session.config.search.elites)
-    known = {other.id: other for other in [*recent[:NODES], *elites]}
+    known = {other.id: other for other in [*recent, *elites]}
     return [
         other
         for other in known.values()

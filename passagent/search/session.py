@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from passagent.agent.context import ParentView
+from passagent.agent.workspace import Workspace
 from passagent.config import Config
+from passagent.evaluator.known import environment_key
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
@@ -20,7 +24,8 @@ from passagent.search.events import OnEvent
 from passagent.search.gain import expected_per_hour
 from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
 from passagent.store import Store, gains, reservations, runs
-from passagent.store.runs import Run
+from passagent.store.nodes import Node
+from passagent.store.runs import Run, Standing
 from passagent.store.workers import Watch
 from passagent.tasks import Task
 
@@ -69,6 +74,10 @@ class Session:
     """Over the other processes."""
     others: int = 0
     """Processes that search beside this one."""
+    views: dict[Node, ParentView] = field(default_factory=dict)
+    """Parents as prompts showed them; see search.context."""
+    workspaces: dict[int, Workspace] = field(default_factory=dict)
+    """Of each island."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
@@ -78,6 +87,11 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
+
+    @functools.cached_property
+    def environment(self) -> str:
+        """Machine and protocol of the evaluations."""
+        return environment_key(self.config.evaluator)
 
     @property
     def elapsed_s(self) -> float:
@@ -108,25 +122,25 @@ class Session:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def check(self) -> Run:
+    def check(self) -> Standing:
         """The run as it is. Raises Stopping if it is to stop: by a rule, a person, another process."""
-        run = runs.get_run(self.store, self.run.id)
+        now = runs.standing(self.store, self.run.id)
         if self.stop_reason is None:
-            if run.wanted == "stop":
+            if now.wanted == "stop":
                 self.stop("stopped by a person", interrupted=True)
-            elif run.stop_reason is not None:
-                self.stop(run.stop_reason)
-            elif reason := self.rules(self.progress(run)):
+            elif now.stop_reason is not None:
+                self.stop(now.stop_reason)
+            elif reason := self.rules(self.progress(now)):
                 self.end(reason)
         if self.stop_reason is not None:
             raise Stopping(self.stop_reason)
-        return run
+        return now
 
-    async def ready(self) -> Run:
+    async def ready(self) -> Standing:
         """The run, once something new may be begun: not while it is paused. Raises Stopping."""
-        while (run := self.check()).wanted == "pause":
+        while (now := self.check()).wanted == "pause":
             await self.changed.wait()
-        return run
+        return now
 
     async def admit(self, want: Want) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
@@ -135,15 +149,16 @@ class Session:
         that could leave some.
         """
         while True:
-            run = await self.ready()
+            await self.ready()
             if not is_limited(self.config.search, want):
                 return lambda: None
             with self.store.transaction():
-                held = reservations.held(self.store, run.id)
-                reason = lack(self.config.search, self.progress(), want, held)
+                held = reservations.held(self.store, self.run.id)
+                now = runs.standing(self.store, self.run.id)
+                reason = lack(self.config.search, self.progress(now), want, held)
                 if reason is None:
                     key = reservations.reserve(
-                        self.store, run.id, self.owner, want.tokens, want.cost or 0.0, want.evaluations
+                        self.store, self.run.id, self.owner, want.tokens, want.cost or 0.0, want.evaluations
                     )
                     return lambda: self._release(key)
             if not held.works:
@@ -155,18 +170,16 @@ class Session:
         reservations.release(self.store, reservation)
         self.notify()
 
-    def progress(self, run: Run | None = None) -> Progress:
-        """The run so far, from the store."""
-        run = run or runs.get_run(self.store, self.run.id)
-        episodes, best_as = runs.progress(self.store, run.id)
-        gained = gains.of_run(self.store, run.id)
+    def progress(self, now: Standing) -> Progress:
+        """What the stopping rules look at."""
+        expects = self.config.search.until is not None
         return Progress(
-            episodes=episodes,
-            evaluations=run.evaluations,
-            tokens=run.tokens,
+            episodes=now.episodes,
+            evaluations=now.evaluations,
+            tokens=now.tokens,
             elapsed_s=self.elapsed_s,
-            best_as=best_as,
-            cost=run.cost,
-            stagnant=gained.stagnant if gained else 0,
-            gain_per_hour=expected_per_hour(gained),
+            best_as=now.best_as,
+            cost=now.cost,
+            stagnant=now.stagnant,
+            gain_per_hour=expected_per_hour(gains.of_run(self.store, self.run.id)) if expects else None,
         )

@@ -16,22 +16,23 @@ from passagent.store.runs import SEEDS, Run
 def is_ready(store: Store, run: Run, config: SearchConfig, model: Model, episode: Episode) -> bool:
     """Whether all islands have come as far as the choices of `episode` look back.
 
-    A migrant is looked for in all rounds before (when the island stagnates), the model of an ensemble chosen
-    by the rounds up to the last but one, and so is a place in the shared tree; that also needs to know where
-    the episodes of the last round began.
+    A migrant is looked for (when the island stagnates) in the rounds up to the last but one, so that no
+    island waits for those that are still in the last: a device that all share would idle. By these rounds
+    the model of an ensemble is chosen, too, and a place in the shared tree; that also needs to know where the
+    episodes of the last round began.
     """
     if episode.island == SEEDS:
         return True
     before = Position(episode.number, run.islands).round
-    needed = before - 1 if isinstance(model, Ensemble) else 0
-    if not is_draft(config, episode.number):
-        scope = policy_of(config).scope
-        if scope == "tree":
-            needed = max(needed, before - 1)
-            last = before * run.islands
-            if before and episodes.begun(store, run.id, last - run.islands + 1, last) < run.islands:
-                return False
-        island = runs.get_island(store, run.id, episode.island)
-        if scope == "islands" and island.stagnant >= config.stagnation:
-            needed = before
-    return all(other.episodes >= needed for other in runs.islands(store, run.id))
+    scope = None if is_draft(config, episode.number) else policy_of(config).scope
+    if scope == "tree" and before:
+        last = before * run.islands
+        if episodes.begun(store, run.id, last - run.islands + 1, last) < run.islands:
+            return False
+    islands = runs.islands(store, run.id)
+    looks_back = (
+        isinstance(model, Ensemble)
+        or scope == "tree"
+        or (scope == "islands" and islands[episode.island].stagnant >= config.stagnation)
+    )
+    return not looks_back or all(other.episodes >= before - 1 for other in islands)

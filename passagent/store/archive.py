@@ -7,10 +7,7 @@ as nodes are judged, so that nothing looks at all nodes of a run.
 from __future__ import annotations
 
 from passagent.store.database import Store
-from passagent.store.nodes import Node
-
-UNTIMED = -1.0
-"""Stands for the AS of a correct node that was not timed: every timed one is better."""
+from passagent.store.nodes import UNTIMED, Node
 
 
 def add(store: Store, node: Node, island: int) -> None:
@@ -37,10 +34,10 @@ def add(store: Store, node: Node, island: int) -> None:
 
 def cells(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
     """The best nodes of different behaviours, at most `limit`, the best first."""
-    rows = store.rows(
+    return store.all(
+        Node,
         "SELECT nodes.* FROM archive JOIN nodes ON nodes.id = node_id WHERE archive.run_id = :run "
         "AND archive.island = :island ORDER BY archive.as_score DESC, archive.number, archive.place "
         "LIMIT :limit",
         {"run": run_id, "island": island, "limit": limit},
     )
-    return [Node(**row) for row in rows]

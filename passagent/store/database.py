@@ -7,11 +7,12 @@ any moment loses nothing but the call in flight.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
@@ -25,13 +26,17 @@ DATABASE = "passagent.db"
 _PRAGMAS = (
     "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
     "foreign_keys = ON",
-    "wal_autocheckpoint = 2000",  # pages (16 MB): a page that is written often is forced to disk once
+    "wal_autocheckpoint = 4000",  # pages (16 MB): a page that is written often is forced to disk once
     "cache_size = -16000",  # kB
 )
-_PAGE = 8192
-"""Bytes: an evaluation is some 3 kB, of which pages of 4 kB would hold one each."""
+_PAGE = 4096
+"""Bytes: of larger ones more is left empty, and every commit writes whole pages."""
+_LOOK_AGAIN_S = 2e-4
+"""After which a database that another process writes to is tried again: about as long as one writes."""
 _STATEMENTS = 256
 """Compiled statements that are kept."""
+
+T = TypeVar("T")
 
 
 class Store:
@@ -70,6 +75,8 @@ class Store:
                 for pragma in _PRAGMAS:
                     db.execute(f"PRAGMA {pragma}")
                 migrate(db, path)
+                # `_run` waits from here on: SQLite looks again after up to 100 ms only
+                db.execute("PRAGMA busy_timeout = 0")
             except BaseException:
                 connection.close()
                 raise
@@ -113,35 +120,73 @@ class Store:
     def execute(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         """Run one writing statement, in the open transaction or in one of its own. Raises PassagentError."""
         try:
-            return self.db.conn.execute(sql, parameters)
+            return self._run(sql, parameters)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def execute_many(self, sql: str, parameters: list[dict[str, Any]]) -> None:
+        """Run a writing statement once for each of `parameters`, in the open transaction."""
+        try:
+            self.db.conn.executemany(sql, parameters)
         except sqlite3.Error as error:
             raise self._explained(error) from error
 
     def rows(self, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of a query, column to value. Raises PassagentError."""
-        try:
-            cursor = self.db.conn.execute(sql, parameters or {})
-            found = cursor.fetchall()
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-        names = [column[0] for column in cursor.description]
+        names, found = self._ask(sql, parameters)
         return [dict(zip(names, row, strict=True)) for row in found]
 
     def row(self, sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The first row of a query, None if there is none. Raises PassagentError."""
+        names, found = self._ask(sql, parameters, rows=1)
+        return dict(zip(names, found[0], strict=True)) if found else None
+
+    def all(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> list[T]:
+        """The rows of a query as `kind`, a dataclass with a field for each column. Raises PassagentError."""
+        names, found = self._ask(sql, parameters)
+        return [_filled(kind, names, row) for row in found]
+
+    def one(self, kind: type[T], sql: str, parameters: dict[str, Any] | None = None) -> T | None:
+        """The first row of a query as `kind`, None if there is none; see `all`."""
+        names, found = self._ask(sql, parameters, rows=1)
+        return _filled(kind, names, found[0]) if found else None
+
+    def _ask(
+        self, sql: str, parameters: dict[str, Any] | None, rows: int | None = None
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The names of a query's columns, and its first `rows`; None: all."""
         try:
-            cursor = self.db.conn.execute(sql, parameters or {})
-            found = cursor.fetchone()
+            cursor = self._run(sql, parameters or {})
+            found = cursor.fetchall() if rows is None else cursor.fetchmany(rows)
         except sqlite3.Error as error:
             raise self._explained(error) from error
-        if found is None:
-            return None
         names = [column[0] for column in cursor.description]
         cursor.close()  # a query that is left in the middle would keep its snapshot
-        return dict(zip(names, found, strict=True))
+        return names, found
+
+    def _run(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
+        """Run a statement, waiting for another process's transaction to end."""
+        until = None
+        while True:
+            try:
+                return self.db.conn.execute(sql, parameters)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                until = until or time.monotonic() + BUSY_TIMEOUT_S
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
 
     def _explained(self, error: sqlite3.Error) -> Exception:
         return sqlite_fault(error, self.runs_dir / DATABASE) or error
+
+
+def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:
+    """What `kind(**row)` makes, which takes ten times as long for a frozen dataclass."""
+    made = object.__new__(kind)
+    vars(made).update(zip(names, row, strict=True))
+    return made
 
 
 def now() -> str:

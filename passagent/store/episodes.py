@@ -7,12 +7,13 @@ do, and the tree does not depend on which model answered first.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
+from passagent.store.messages import Packed
 from passagent.store.runs import SEEDS, Run
 from passagent.store.workers import taken_over
 
@@ -49,6 +50,12 @@ class Episode:
     """The model that writes it; None before it has begun."""
 
 
+_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")
+_ADD_STEP = (
+    f"INSERT INTO steps (episode_id, seq, message_id, created_at, {', '.join(_TOKENS)}) "
+    f"VALUES (:episode, :seq, :message, :at, {', '.join(':' + kind for kind in _TOKENS)})"
+)
+
 TASK_SEQ = 2
 """The place of the message that gives the task in a conversation; the first is the system message."""
 
@@ -73,30 +80,30 @@ def claim(store: Store, run: Run, island: int, owner: str, seeds: int = 0) -> Ep
         )
         if row is None or not row["is_in"]:
             raise taken_over(run.id)
-        last = store.row(
+        last = store.one(
+            Episode,
             "SELECT * FROM episodes WHERE run_id = :run AND island = :island ORDER BY number DESC LIMIT 1",
             {"run": run.id, "island": island},
         )
-        if last and last["owner"] not in (None, owner):
+        if last and last.owner not in (None, owner):
             raise Held
-        if last and last["state"] == "running":
+        if last and last.state == "running":
             store.execute(
-                "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last["id"]}
+                "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last.id}
             )
-            return Episode(**last | {"owner": owner})
+            return replace(last, owner=owner)
         first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, row["iters"])
-        number = last["number"] + step if last else first
+        number = last.number + step if last else first
         if number > end:
             return None
         if island == SEEDS and not _may_seed(store, run):
             return None
-        cursor = store.execute(
+        return store.one(
+            Episode,
             "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
-            "VALUES (:run, :number, :island, :seed, 'running', :owner, :at)",
+            "VALUES (:run, :number, :island, :seed, 'running', :owner, :at) RETURNING *",
             names | {"number": number, "seed": episode_seed(run.seed, number), "at": now()},
         )
-        assert cursor.lastrowid is not None
-        return get_episode(store, cursor.lastrowid)
 
 
 def _may_seed(store: Store, run: Run) -> bool:
@@ -137,20 +144,22 @@ def episode_seed(run_seed: int, number: int) -> int:
 
 def get_episode(store: Store, episode_id: int) -> Episode:
     """The episode of this id."""
-    row = store.row("SELECT * FROM episodes WHERE id = :id", {"id": episode_id})
-    if row is None:
+    found = store.one(Episode, "SELECT * FROM episodes WHERE id = :id", {"id": episode_id})
+    if found is None:
         raise PassagentError(f"{episode_id}: no such episode in {store.runs_dir}")
-    return Episode(**row)
+    return found
 
 
 def of_number(store: Store, run_id: str, number: int) -> Episode:
     """The run's episode of this number."""
-    row = store.row(
-        "SELECT * FROM episodes WHERE run_id = :run AND number = :number", {"run": run_id, "number": number}
+    found = store.one(
+        Episode,
+        "SELECT * FROM episodes WHERE run_id = :run AND number = :number",
+        {"run": run_id, "number": number},
     )
-    if row is None:
+    if found is None:
         raise PassagentError(f"{run_id}: has no episode {number}")
-    return Episode(**row)
+    return found
 
 
 def begun(store: Store, run_id: str, first: int, last: int) -> int:
@@ -169,61 +178,86 @@ def seeds(store: Store, run_id: str) -> int:
     return int(row["n"]) if row else 0
 
 
-def set_parent(store: Store, episode: Episode) -> None:
-    """Store where the episode starts from, and which model writes it."""
-    store.execute(
-        "UPDATE episodes SET parent_id = :parent, migrated = :migrated, model = :model WHERE id = :id",
+def set_parent(store: Store, episode: Episode, owner: str) -> None:
+    """Store where the episode starts from, and which model writes it.
+
+    Raises PassagentError if the owner was taken for dead.
+    """
+    changed = store.execute(
+        "UPDATE episodes SET parent_id = :parent, migrated = :migrated, model = :model "
+        "WHERE id = :id AND owner = :owner",
         {
+            "owner": owner,
             "parent": episode.parent_id,
             "migrated": episode.migrated,
             "model": episode.model,
             "id": episode.id,
         },
     )
+    if not changed.rowcount:
+        raise taken_over(episode.run_id)
 
 
 def add_message(
     store: Store, episode: Episode, message: dict[str, Any], usage: dict[str, int] | None
 ) -> None:
     """Append a message, without secrets, to the conversation; `usage` (of models) marks a model's reply."""
-    add_messages(store, episode, [(message, usage)])
+    add_messages(store, episode, [(redacted(message), usage)])
 
 
 def add_messages(
-    store: Store, episode: Episode, messages: list[tuple[dict[str, Any], dict[str, int] | None]]
+    store: Store,
+    episode: Episode,
+    messages: list[tuple[dict[str, Any], dict[str, int] | None]],
 ) -> None:
-    """Append messages to the conversation, all or none; see add_message."""
+    """Append messages that hold no secret (redaction.redacted), all or none; see add_message."""
+    seq = _last(store, episode.id)["last"] or 0
+    packed = [
+        (pack_message(store, episode, message, seq + 1 + number), usage)
+        for number, (message, usage) in enumerate(messages)
+    ]
+    add_packed(store, episode, packed)
+
+
+def pack_message(store: Store, episode: Episode, message: dict[str, Any], seq: int) -> Packed:
+    """A message without secrets, ready to be the conversation's number `seq`: outside of a transaction."""
+    task = None if seq <= TASK_SEQ else _last(store, episode.id)["task"]
+    return store.messages.pack(message, episode.run_id, task, is_task=seq == TASK_SEQ)
+
+
+def _last(store: Store, episode_id: int) -> dict[str, Any]:
+    """Of a conversation: the number of the last message, the task message, and who holds the episode."""
+    row = store.row(
+        "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task, "
+        "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps WHERE episode_id = :episode",
+        {"episode": episode_id, "task": TASK_SEQ},
+    )
+    assert row is not None
+    return row
+
+
+def add_packed(
+    store: Store,
+    episode: Episode,
+    messages: list[tuple[Packed, dict[str, int] | None]],
+    owner: str | None = None,
+) -> None:
+    """Append messages of pack_message, all or none.
+
+    With `owner` raises PassagentError if that one was taken for dead.
+    """
     with store.transaction():
-        row = store.row(
-            "SELECT coalesce(max(seq), 0) AS last, (SELECT message_id FROM steps "
-            "WHERE episode_id = :episode AND seq = :task) AS task FROM steps WHERE episode_id = :episode",
-            {"episode": episode.id, "task": TASK_SEQ},
-        )
-        assert row is not None
-        task, at = row["task"], now()
-        for seq, (message, usage) in enumerate(messages, row["last"] + 1):
-            is_task = seq == TASK_SEQ
-            message_id = store.messages.add(redacted(message), episode.run_id, task, is_task)
-            task = message_id if is_task else task
-            tokens = usage or {}
-            store.execute(
-                "INSERT INTO steps (episode_id, seq, message_id, input_tokens, output_tokens, cached_tokens, "
-                "reasoning_tokens, cache_write_tokens, created_at) VALUES (:episode, :seq, :message, "
-                ":input, :output, :cached, :reasoning, :written, :at)",
-                {
-                    "episode": episode.id,
-                    "seq": seq,
-                    "message": message_id,
-                    "input": tokens.get("input_tokens"),
-                    "output": tokens.get("output_tokens"),
-                    "cached": tokens.get("cached_tokens"),
-                    "reasoning": tokens.get("reasoning_tokens"),
-                    "written": tokens.get("cache_write_tokens"),
-                    "at": at,
-                },
-            )
+        row = _last(store, episode.id)
+        if owner is not None and row["owner"] != owner:
+            raise taken_over(episode.run_id)
+        at, steps = now(), []
+        for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
+            message_id = store.messages.add(packed, episode.run_id)
+            tokens = {kind: usage.get(kind) if usage else None for kind in _TOKENS}
+            steps.append({"episode": episode.id, "seq": seq, "message": message_id, "at": at} | tokens)
             if usage is not None:
                 _count(store, episode, usage)
+        store.execute_many(_ADD_STEP, steps)
 
 
 def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
@@ -261,11 +295,12 @@ def finish(
         "WHERE run_id = :run AND island = :island",
         {"progress": int(is_progress), "run": episode.run_id, "island": episode.island},
     )
-    store.execute(
+    [done] = store.all(
+        Episode,
         "UPDATE episodes SET state = 'done', end_reason = :reason, gain = :gain, finished_at = :at, "
         "owner = CASE WHEN :hold THEN owner END, "
         "(best_node, best_as) = (SELECT id, as_score FROM nodes WHERE episode_id = :id AND status = 'ok' "
-        "ORDER BY as_score DESC NULLS LAST, id LIMIT 1) WHERE id = :id",
+        "ORDER BY as_score DESC NULLS LAST, id LIMIT 1) WHERE id = :id RETURNING *",
         {"reason": reason, "gain": gain, "at": now(), "hold": int(hold), "id": episode.id},
     )
-    return get_episode(store, episode.id)
+    return done

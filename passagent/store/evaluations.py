@@ -28,10 +28,12 @@ def add_evaluation(
     environment: str,
     result: dict[str, Any],
     candidate_key: str,
+    packed: bytes | None = None,
 ) -> int:
     """Store an evaluation (Evaluation as plain data), charge it to the run, if any, and return its id.
 
-    `environment` names the machine and the protocol: results of different ones are never exchanged.
+    `packed`: the result by pack_result, where a transaction is open that others wait for. `environment` names
+    the machine and the protocol: results of different ones are never exchanged.
     """
     with store.transaction():
         cursor = store.execute(
@@ -46,7 +48,7 @@ def add_evaluation(
                 "status": result["status"],
                 "score": result["as_score"],
                 "seconds": result["seconds"],
-                "result": pack_result(result),
+                "result": packed or pack_result(result),
                 "at": now(),
             },
         )

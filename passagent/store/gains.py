@@ -30,8 +30,7 @@ class Gains:
 
 def of_run(store: Store, run_id: str) -> Gains | None:
     """The run's row; None before its first episode ended."""
-    row = store.row("SELECT * FROM gains WHERE run_id = :run", {"run": run_id})
-    return Gains(**row) if row else None
+    return store.one(Gains, "SELECT * FROM gains WHERE run_id = :run", {"run": run_id})
 
 
 def save(store: Store, gains: Gains) -> None:

@@ -36,38 +36,43 @@ def record_uses(store: Store, episode: Episode, hint_ids: list[str]) -> None:
         return
     names = {"run": episode.run_id, "episode": episode.id, "at": now(), "ids": json.dumps(hint_ids)}
     with store.transaction():
-        store.execute("INSERT OR IGNORE INTO hints (id) SELECT value FROM json_each(:ids)", names)
-        added = store.rows(
-            "INSERT OR IGNORE INTO hint_uses (hint_id, run_id, episode_id, created_at) "
-            "SELECT value, :run, :episode, :at FROM json_each(:ids) RETURNING hint_id",
+        store.execute(
+            "INSERT INTO hints (id, uses, last_used_at) SELECT value, 1, :at FROM json_each(:ids) "
+            "WHERE value NOT IN (SELECT hint_id FROM hint_uses WHERE episode_id = :episode) "
+            "ON CONFLICT (id) DO UPDATE SET uses = uses + 1, last_used_at = excluded.last_used_at",
             names,
         )
         store.execute(
-            "UPDATE hints SET uses = uses + 1, last_used_at = :at "
-            "WHERE id IN (SELECT value FROM json_each(:added))",
-            {"at": names["at"], "added": json.dumps([row["hint_id"] for row in added])},
+            "INSERT OR IGNORE INTO hint_uses (episode_id, place, hint_id, run_id) "
+            "SELECT :episode, key + 1, value, :run FROM json_each(:ids)",
+            names,
         )
 
 
 def credit(store: Store, episode: Episode, gain: float) -> None:
     """The log gain in AS that followed the episode's hints (0: none); each use is credited once."""
     with store.transaction():
-        credited = store.rows(
-            "UPDATE hint_uses SET gain = :gain WHERE episode_id = :episode AND gain IS NULL "
-            "RETURNING hint_id",
-            {"gain": gain, "episode": episode.id},
+        names = {"gain": gain, "episode": episode.id}
+        store.execute(
+            "UPDATE hints SET credited = credited + 1, helped = helped + (:gain > 0), "
+            "total_gain = total_gain + :gain WHERE id IN "
+            "(SELECT hint_id FROM hint_uses WHERE episode_id = :episode AND gain IS NULL)",
+            names,
         )
-        if credited:
-            store.execute(
-                "UPDATE hints SET credited = credited + 1, helped = helped + (:gain > 0), "
-                "total_gain = total_gain + :gain WHERE id IN (SELECT value FROM json_each(:ids))",
-                {"gain": gain, "ids": json.dumps([row["hint_id"] for row in credited])},
-            )
+        store.execute("UPDATE hint_uses SET gain = :gain WHERE episode_id = :episode AND gain IS NULL", names)
 
 
 def statistics(store: Store) -> dict[str, HintRecord]:
     """The record of every hint that was ever shown."""
-    return {row["id"]: HintRecord(**row) for row in store.rows("SELECT * FROM hints")}
+    return {record.id: record for record in store.all(HintRecord, "SELECT * FROM hints")}
+
+
+def mean_gains(store: Store) -> dict[str, tuple[int, float]]:
+    """Of every hint that was ever shown how often it was credited, and the mean log gain that followed."""
+    return {
+        row["id"]: (row["credited"], row["mean"])
+        for row in store.rows("SELECT id, credited, total_gain / max(credited, 1) AS mean FROM hints")
+    }
 
 
 def want_distilled(store: Store, episode: Episode) -> None:

@@ -41,7 +41,7 @@ def hints_shown(store: Store, episode_id: int) -> list[HintUse]:
     """The hints in the episode's prompt, in order."""
     rows = store.rows(
         "SELECT hints.id, gain, uses, total_gain / nullif(credited, 0) AS mean_gain FROM hint_uses "
-        "JOIN hints ON hints.id = hint_id WHERE episode_id = :id ORDER BY hint_uses.id",
+        "JOIN hints ON hints.id = hint_id WHERE episode_id = :id ORDER BY place",
         {"id": episode_id},
     )
     return [HintUse(**row) for row in rows]

@@ -50,19 +50,20 @@ def add_migration(store: Store, episode: Episode, node: Node, reason: str) -> No
 
 def list_migrations(store: Store, run_id: str) -> list[EliteMigration]:
     """All migrations of a run in order."""
-    rows = store.rows("SELECT * FROM elite_migrations WHERE run_id = :run ORDER BY id", {"run": run_id})
-    return [EliteMigration(**row) for row in rows]
+    return store.all(
+        EliteMigration, "SELECT * FROM elite_migrations WHERE run_id = :run ORDER BY id", {"run": run_id}
+    )
 
 
 def migrants(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
     """The best nodes that came to the island, the best first."""
-    rows = store.rows(
+    return store.all(
+        Node,
         "SELECT nodes.* FROM elite_migrations JOIN nodes ON nodes.id = node_id "
         "WHERE elite_migrations.run_id = :run AND to_island = :island "
         "ORDER BY nodes.as_score DESC, nodes.number, nodes.place LIMIT :limit",
         {"run": run_id, "island": island, "limit": limit},
     )
-    return [Node(**row) for row in rows]
 
 
 def has_migrated(store: Store, node: Node, island: int) -> bool:

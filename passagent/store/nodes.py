@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from passagent.errors import UsageError
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
+from passagent.store.packing import pack_diagnosis, unpack_diagnosis
 from passagent.store.runs import SEEDS
 
 
@@ -37,8 +38,8 @@ class Node:
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
-    diagnosis: str | None
-    """JSON of the diagnosis."""
+    diagnosis: bytes | str | None
+    """As stored; `diagnosed` is what it says."""
     owner: str | None
     """The process that evaluates it."""
     created_at: str
@@ -52,7 +53,16 @@ class Node:
     behaviour: str | None
     """What it fuses, in how many kernels, in which language; None: it cannot be read."""
     sketch: bytes | None
-    """Of its tokens, to find what is nearly the same."""
+    """Of its lines, to find what is nearly the same."""
+
+    @property
+    def diagnosed(self) -> dict[str, Any] | None:
+        """The diagnosis as plain data; None: there is none."""
+        return None if self.diagnosis is None else unpack_diagnosis(self.diagnosis)
+
+
+UNTIMED = -1.0
+"""Stands for the AS of a correct node that was not timed: every timed one is better."""
 
 
 class Marks(NamedTuple):
@@ -82,25 +92,23 @@ def propose(
     marks = marks or Marks(candidate_key)
     with store.transaction():
         name, count = call_id, 1
-        while row := store.row(
+        while row := store.one(
+            Node,
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row["files"] == key:
-                return Node(**row)
+            if row.files == key:
+                return row
             count += 1
             name = f"{call_id}#{count}"
-        first = store.row(
-            "SELECT min(id) AS id FROM nodes WHERE run_id = :run AND canonical_key = :key "
-            "AND island = :island",
-            {"run": episode.run_id, "key": marks.canonical_key, "island": episode.island},
-        )
-        cursor = store.execute(
+        [node] = store.all(
+            Node,
             "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
             "candidate_key, repeat_of, created_at, number, canonical_key, behaviour, sketch, place) "
-            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, :repeat_of, "
-            ":at, :number, :canonical, :behaviour, :sketch, "
-            "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode))",
+            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, "
+            "(SELECT min(id) FROM nodes WHERE run_id = :run AND canonical_key = :canonical "
+            "AND island = :island), :at, :number, :canonical, :behaviour, :sketch, "
+            "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
             {
                 "run": episode.run_id,
                 "parent": parent_id,
@@ -111,34 +119,25 @@ def propose(
                 "note": note,
                 "files": key,
                 "key": candidate_key,
-                "repeat_of": first["id"] if first else None,
                 "at": now(),
                 "canonical": marks.canonical_key,
                 "behaviour": marks.behaviour,
                 "sketch": marks.sketch,
             },
         )
-        assert cursor.lastrowid is not None
-        return get_node(store, cursor.lastrowid)
+        return node
 
 
 def start(store: Store, node_id: int, owner: str) -> bool:
     """The node is evaluated by `owner` from now on; False while an equal one of the run is, by whomever."""
-    with store.transaction():
-        equal = store.row(
-            # + : by the index of the few nodes that are not done, not by the many that may be equal
-            "SELECT 1 FROM nodes, (SELECT run_id AS run, canonical_key AS key FROM nodes WHERE id = :id) "
-            "WHERE run_id = run AND state != 'done' AND +canonical_key = key AND state = 'evaluating' "
-            "AND id != :id",
-            {"id": node_id},
-        )
-        if equal is not None:
-            return False
-        store.execute(
-            "UPDATE nodes SET state = 'evaluating', owner = :owner WHERE id = :id",
-            {"owner": owner, "id": node_id},
-        )
-        return True
+    started = store.execute(
+        # + : by the index of the few nodes that are not done, not by the many that may be equal
+        "UPDATE nodes SET state = 'evaluating', owner = :owner WHERE id = :id AND NOT EXISTS "
+        "(SELECT 1 FROM nodes AS other WHERE other.run_id = nodes.run_id AND other.state != 'done' "
+        "AND +other.canonical_key = nodes.canonical_key AND other.state = 'evaluating' AND other.id != :id)",
+        {"owner": owner, "id": node_id},
+    )
+    return bool(started.rowcount)
 
 
 def give_up(store: Store, node_id: int, owner: str) -> None:
@@ -152,45 +151,44 @@ def give_up(store: Store, node_id: int, owner: str) -> None:
 def finish(
     store: Store, node_id: int, evaluation_id: int, status: str, as_score: float | None, diagnosis: str | None
 ) -> Node:
-    """The node is done; its island's best and count follow in the same transaction."""
+    """The node is done, with a `diagnosis` as JSON; its island's best and count follow with it."""
     with store.transaction():
         store.execute(
-            "UPDATE islands SET nodes = nodes + 1 WHERE (run_id, island) = "
-            "(SELECT run_id, island FROM nodes WHERE id = :id AND state != 'done')",
-            {"id": node_id},
+            # a program measured twice is not better for that
+            "UPDATE islands SET nodes = nodes + (state != 'done'), "
+            "best_node = CASE WHEN is_best THEN :id ELSE best_node END, "
+            "best_as = CASE WHEN is_best THEN :score ELSE best_as END "
+            "FROM (SELECT run_id AS run, nodes.island AS place, state, :is_ok AND repeat_of IS NULL "
+            "AND (best_node IS NULL OR coalesce(:score, -1) > coalesce(best_as, -1)) AS is_best "
+            "FROM nodes JOIN islands USING (run_id, island) WHERE nodes.id = :id) "
+            "WHERE run_id = run AND island = place",
+            {"id": node_id, "score": as_score, "is_ok": int(status == "ok")},
         )
-        store.execute(
+        [node] = store.all(
+            Node,
             "UPDATE nodes SET state = 'done', status = :status, as_score = :score, "
             "evaluation_id = :evaluation, diagnosis = :diagnosis, owner = NULL, evaluated_at = :at "
-            "WHERE id = :id",
+            "WHERE id = :id RETURNING *",
             {
                 "status": status,
                 "score": as_score,
                 "evaluation": evaluation_id,
-                "diagnosis": diagnosis,
+                "diagnosis": None if diagnosis is None else pack_diagnosis(diagnosis),
                 "at": now(),
                 "id": node_id,
             },
         )
-        node = get_node(store, node_id)
-        if status == "ok" and node.repeat_of is None:  # a program measured twice is not better for that
-            store.execute(
-                "UPDATE islands SET best_node = :id, best_as = :score "
-                "WHERE run_id = :run AND island = :island "
-                "AND (best_node IS NULL OR coalesce(:score, -1) > coalesce(best_as, -1))",
-                {"id": node_id, "score": as_score, "run": node.run_id, "island": node.island},
-            )
     return node
 
 
 def get_node(store: Store, node_id: int) -> Node:
     """The node of this id. Raises UsageError."""
-    row = store.row("SELECT * FROM nodes WHERE id = :id", {"id": node_id})
-    if row is None:
+    node = store.one(Node, "SELECT * FROM nodes WHERE id = :id", {"id": node_id})
+    if node is None:
         raise UsageError(
             f"{node_id}: no such node in {store.runs_dir}; passagent show RUN lists a run's nodes"
         )
-    return Node(**row)
+    return node
 
 
 def get_files(store: Store, node: Node) -> dict[str, str]:
@@ -212,15 +210,32 @@ def of_number(store: Store, run_id: str, number: int) -> list[Node]:
     )
 
 
+def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> list[Node]:
+    """What the island's last few `episodes` before this one made, the newest episode's first."""
+    return _nodes(
+        store,
+        "WHERE episode_id IN (SELECT id FROM episodes WHERE run_id = :run AND island = :island "
+        "AND number < :number AND number > 0 ORDER BY number DESC LIMIT :episodes) "
+        "ORDER BY number DESC, id LIMIT :limit",
+        {
+            "run": episode.run_id,
+            "island": episode.island,
+            "number": episode.number,
+            "episodes": episodes,
+            "limit": limit,
+        },
+    )
+
+
 def twins(store: Store, node: Node, limit: int) -> list[Node]:
     """Evaluated nodes of any run that are the same program as `node` in other files, the newest first."""
-    rows = store.rows(
+    return store.all(
+        Node,
         "SELECT nodes.* FROM nodes JOIN evaluations ON evaluations.id = evaluation_id "
         "AND evaluations.candidate_key = nodes.candidate_key WHERE canonical_key = :key "
         "AND nodes.candidate_key != :files ORDER BY nodes.id DESC LIMIT :limit",
         {"key": node.canonical_key, "files": node.candidate_key, "limit": limit},
     )
-    return [Node(**row) for row in rows]
 
 
 def first_of_program(store: Store, run_id: str, island: int, canonical_key: str) -> Node | None:
@@ -246,7 +261,8 @@ def unfinished(store: Store, run_id: str) -> list[Node]:
 
 def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
     """The chain from the node's parent towards the task, at most `limit`, the nearest first."""
-    rows = store.rows(
+    return store.all(
+        Node,
         "WITH RECURSIVE chain (id, parent_id, depth) AS ("
         "  SELECT id, parent_id, 0 FROM nodes WHERE id = :id"
         "  UNION ALL"
@@ -255,7 +271,6 @@ def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
         ") SELECT nodes.* FROM chain JOIN nodes ON nodes.id = chain.id WHERE depth > 0 ORDER BY depth",
         {"id": node_id, "limit": limit},
     )
-    return [Node(**row) for row in rows]
 
 
 def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Node]:
@@ -280,6 +295,35 @@ def best_of_island(store: Store, run_id: str, island: int, limit: int) -> list[N
     )
 
 
+def elites(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
+    """The best correct nodes that the island knows of: its own, migrants and seeds, `limit` of each."""
+    best = (
+        "SELECT * FROM nodes WHERE run_id = :run AND island = {} AND status = 'ok' AND repeat_of IS NULL "
+        "ORDER BY as_score DESC, number, place LIMIT :limit"
+    )
+    return store.all(
+        Node,
+        f"SELECT * FROM ({best.format(':island')}) "
+        f"UNION ALL SELECT * FROM ({best.format(':seeds')}) WHERE :island != :seeds "
+        "UNION ALL SELECT * FROM (SELECT nodes.* FROM elite_migrations JOIN nodes ON nodes.id = node_id "
+        "WHERE elite_migrations.run_id = :run AND to_island = :island "
+        "ORDER BY nodes.as_score DESC, nodes.number, nodes.place LIMIT :limit)",
+        {"run": run_id, "island": island, "seeds": SEEDS, "limit": limit},
+    )
+
+
+def best_of_others(store: Store, run_id: str, island: int, number: int) -> list[Node]:
+    """Of each other island the best correct node of its episodes below `number`."""
+    return store.all(
+        Node,
+        "SELECT nodes.* FROM islands JOIN nodes ON nodes.id = (SELECT id FROM nodes AS own "
+        "WHERE own.run_id = :run AND own.island = islands.island AND status = 'ok' AND repeat_of IS NULL "
+        "AND own.number < :number ORDER BY as_score DESC, number, place LIMIT 1) "
+        "WHERE islands.run_id = :run AND islands.island NOT IN (:island, :seeds)",
+        {"run": run_id, "island": island, "seeds": SEEDS, "number": number},
+    )
+
+
 def best_before(store: Store, run_id: str, island: int, number: int) -> Node | None:
     """The best correct node that the island's episodes below `number` made."""
     found = _nodes(
@@ -291,8 +335,26 @@ def best_before(store: Store, run_id: str, island: int, number: int) -> Node | N
     return next(iter(found), None)
 
 
-def best_as_before(store: Store, node: Node) -> float | None:
-    """The best AS that the node's island knew of when the node was made: its own, migrants and seeds."""
+def best_known(store: Store, run_id: str, island: int, number: int) -> float | None:
+    """The best AS that the island knows of when its episode `number` begins: its own, migrants' and seeds'.
+
+    UNTIMED where nothing correct was timed, None where nothing is correct.
+    """
+    own = (
+        "SELECT * FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = {} "
+        "AND status = 'ok' AND repeat_of IS NULL AND number < :number ORDER BY as_score DESC LIMIT 1)"
+    )
+    row = store.row(
+        f"SELECT max(coalesce(as_score, {UNTIMED})) AS best FROM ({own.format(':island')} "
+        f"UNION ALL {own.format(':seeds')} UNION ALL SELECT as_score FROM elite_migrations "
+        "JOIN nodes ON nodes.id = node_id WHERE elite_migrations.run_id = :run AND to_island = :island)",
+        {"run": run_id, "island": island, "number": number, "seeds": SEEDS},
+    )
+    return row["best"] if row else None
+
+
+def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
+    """The AS of the node's parent; and the best that its island knew of when it was made, see best_known."""
     own = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
         "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
@@ -303,17 +365,20 @@ def best_as_before(store: Store, node: Node) -> float | None:
         "AND elite_migrations.episode_id <= :episode"
     )
     row = store.row(
-        f"SELECT max(as_score) AS best FROM ({own} UNION ALL {migrated} UNION ALL "
+        f"SELECT (SELECT as_score FROM nodes WHERE id = :parent) AS parent, max(as_score) AS best "
+        f"FROM ({own} UNION ALL {migrated} UNION ALL "
         "SELECT best_as FROM islands WHERE run_id = :run AND island = :seeds AND island != :island)",
         {
             "run": node.run_id,
             "island": node.island,
             "id": node.id,
+            "parent": node.parent_id,
             "episode": node.episode_id,
             "seeds": SEEDS,
         },
     )
-    return row["best"] if row else None
+    assert row is not None
+    return row["parent"], row["best"]
 
 
 def latest_failures(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
@@ -339,4 +404,4 @@ def counts(store: Store, run_id: str) -> dict[int, dict[str, int]]:
 
 
 def _nodes(store: Store, where: str, parameters: dict[str, Any]) -> list[Node]:
-    return [Node(**row) for row in store.rows(f"SELECT * FROM nodes {where}", parameters)]
+    return store.all(Node, f"SELECT * FROM nodes {where}", parameters)

@@ -82,6 +82,25 @@ class Island:
     """Candidates judged."""
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What a run has come to and what is asked of it: all that those who work on it look at all the time."""
+
+    wanted: str
+    """See Run.wanted."""
+    stop_reason: str | None
+    evaluations: int
+    tokens: int
+    """Input and output together."""
+    cost: float
+    episodes: int
+    """Finished, seeds not counted."""
+    best_as: float | None
+    """Seeds included."""
+    stagnant: int
+    """Episodes since the run's best AS last rose."""
+
+
 def create_run(store: Store, *, roles: list[str], operators: list[str], **columns: Any) -> Run:
     """A new run with an island for each of `roles`; `columns` are those of `runs` that a caller knows."""
     values = {
@@ -108,35 +127,36 @@ def create_run(store: Store, *, roles: list[str], operators: list[str], **column
 
 def get_run(store: Store, run_id: str) -> Run:
     """The run of this exact id."""
-    row = store.row("SELECT * FROM runs WHERE id = :id", {"id": run_id})
-    if row is None:
+    run = store.one(Run, "SELECT * FROM runs WHERE id = :id", {"id": run_id})
+    if run is None:
         raise UsageError(f"{run_id}: no such run in {store.runs_dir}; passagent runs lists them")
-    return Run(**row)
+    return run
 
 
 def find_run(store: Store, name: str) -> Run:
     """The run that a person means by an id, a unique prefix of one, or `last`. Raises UsageError."""
     if name == "last":
-        rows = store.rows("SELECT * FROM runs ORDER BY rowid DESC LIMIT 1")
-        if not rows:
+        newest = store.one(Run, "SELECT * FROM runs ORDER BY rowid DESC LIMIT 1")
+        if newest is None:
             raise UsageError(f"{store.runs_dir}: holds no runs; start one with passagent run")
-        return Run(**rows[0])
-    rows = store.rows(
+        return newest
+    found = store.all(
+        Run,
         "SELECT * FROM runs WHERE substr(id, 1, length(:name)) = :name AND :name != '' LIMIT 6",
         {"name": name},
     )
-    if not rows:
+    if not found:
         raise UsageError(f"{name}: no such run in {store.runs_dir}; passagent runs lists them")
-    if len(rows) > 1:
+    if len(found) > 1:
         raise UsageError(
-            f"{name}: means several runs ({', '.join(row['id'] for row in rows)}); write more of the id"
+            f"{name}: means several runs ({', '.join(run.id for run in found)}); write more of the id"
         )
-    return Run(**rows[0])
+    return found[0]
 
 
 def list_runs(store: Store) -> list[Run]:
     """All runs, the newest first."""
-    return [Run(**row) for row in store.rows("SELECT * FROM runs ORDER BY rowid DESC")]
+    return store.all(Run, "SELECT * FROM runs ORDER BY rowid DESC")
 
 
 def islands(store: Store, run_id: str) -> list[Island]:
@@ -146,29 +166,34 @@ def islands(store: Store, run_id: str) -> list[Island]:
 
 def all_islands(store: Store, run_id: str) -> list[Island]:
     """The run's islands in order, first that of the seeds, if it has any."""
-    rows = store.rows("SELECT * FROM islands WHERE run_id = :run ORDER BY island", {"run": run_id})
-    return [Island(**row) for row in rows]
+    return store.all(Island, "SELECT * FROM islands WHERE run_id = :run ORDER BY island", {"run": run_id})
 
 
-def progress(store: Store, run_id: str) -> tuple[int, float | None]:
-    """Episodes finished, seeds not counted, and the best AS, seeds included."""
-    row = store.row(
-        "SELECT total(CASE WHEN island != :seeds THEN episodes END) AS episodes, max(best_as) AS best "
-        "FROM islands WHERE run_id = :run",
+def standing(store: Store, run_id: str) -> Standing:
+    """The run's standing now."""
+    found = store.one(
+        Standing,
+        "SELECT wanted, stop_reason, evaluations, input_tokens + output_tokens AS tokens, cost, "
+        "sum((island != :seeds) * islands.episodes) AS episodes, max(islands.best_as) AS best_as, "
+        "coalesce((SELECT stagnant FROM gains WHERE gains.run_id = runs.id), 0) AS stagnant "
+        "FROM runs JOIN islands ON islands.run_id = runs.id WHERE runs.id = :run GROUP BY runs.id",
         {"run": run_id, "seeds": SEEDS},
     )
-    assert row is not None
-    return int(row["episodes"]), row["best"]
+    if found is None:
+        raise UsageError(f"{run_id}: no such run in {store.runs_dir}; passagent runs lists them")
+    return found
 
 
 def get_island(store: Store, run_id: str, island: int) -> Island:
     """One island of a run, or that of its seeds."""
-    row = store.row(
-        "SELECT * FROM islands WHERE run_id = :run AND island = :island", {"run": run_id, "island": island}
+    found = store.one(
+        Island,
+        "SELECT * FROM islands WHERE run_id = :run AND island = :island",
+        {"run": run_id, "island": island},
     )
-    if row is None:
+    if found is None:
         raise PassagentError(f"{run_id}: has no island {island}")
-    return Island(**row)
+    return found
 
 
 def end(store: Store, run_id: str, reason: str) -> None:

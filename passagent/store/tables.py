@@ -351,3 +351,20 @@ CREATE TABLE task_pairs (
 ) WITHOUT ROWID;
 CREATE INDEX runs_by_task ON runs (task_key)
 """
+
+SMALLER = """
+CREATE TABLE hint_uses_by_episode (
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    place INTEGER NOT NULL,
+    hint_id TEXT NOT NULL REFERENCES hints (id),
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    gain REAL,
+    PRIMARY KEY (episode_id, hint_id)
+) WITHOUT ROWID;
+INSERT INTO hint_uses_by_episode SELECT episode_id, row_number() OVER (PARTITION BY episode_id ORDER BY id),
+    hint_id, run_id, gain FROM hint_uses;
+DROP TABLE hint_uses;
+ALTER TABLE hint_uses_by_episode RENAME TO hint_uses;
+DROP INDEX evaluations_by_key;
+CREATE INDEX evaluations_by_candidate ON evaluations (candidate_key)
+"""
