@@ -96,8 +96,8 @@ def test_killed_after_every_step(tmp_path: Path) -> None:
     start(tmp_path / "whole.txt", "run", task, whole, die=False)
     expected = episode_of(whole)
     replies = [turn.message for turn in expected.messages if turn.message["role"] == "assistant"]
-    # the first two messages; each reply, with the results of its calls up to the evaluator's; each evaluation,
-    # and its result
+    # the first two messages; each reply, with the results of its calls up to the evaluator's; each
+    # evaluation, and its result
     judged = [r for r in replies if any(call["name"] == "pass_evaluator" for call in r["tool_calls"])]
     steps = 1 + len(replies) + len(judged) + len(expected.nodes)
     assert steps == 10
