@@ -26,8 +26,8 @@ from passagent.models.wire import clean
 from passagent.redaction import redacted
 
 Save = Callable[[Message, Usage | None], None]
-"""Takes a message of the conversation, with the call's usage if it is a model's, to be stored before anything is
-waited for."""
+"""Takes a message of the conversation, with the call's usage if it is a model's; it is stored before anything
+is waited for."""
 
 EMPTY = "Your reply was empty. Call a tool, or end the episode with a sentence on what you found."
 CUT_TEXT = "Your reply was cut off at the limit of output tokens. Call a tool now; keep texts short."
