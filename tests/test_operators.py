@@ -342,7 +342,7 @@ def findings(call):
         assert code == bool(failed)
         if failed:
             said = f"{len(failed)} of {len(found)} checks failed: {', '.join(failed)}"
-        assert one_line(err).endswith(said)
+            assert one_line(err).endswith(said)
         return found, code
 
     return examine
