@@ -1,4 +1,4 @@
-"""Which calls both sides make in turn on a GPU: turns of a few calls, groups of turns on a core, their series."""
+"""Which calls both sides make in turn on a GPU: turns of a few calls, groups of turns on a core, series."""
 
 from __future__ import annotations
 
