@@ -252,8 +252,8 @@ def test_measuring_ends_when_the_interval_is_narrow_enough():
         ("cuda", 0.0001, 0.5, True),
         ("cuda", 0.01, 0.5, False),
         ("cuda", 0.01, 1.5, True),  # past the budget the interval may be wider
-        ("cuda", 0.1, 2.9, False),
-        ("cuda", 0.1, 3.1, True),  # bounded
+        ("cuda", 0.1, 1.9, False),
+        ("cuda", 0.1, 2.1, True),  # bounded
         ("cpu", 0.1, 0.9, False),
         ("cpu", 0.1, 1.1, True),
     ],
