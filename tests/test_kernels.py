@@ -190,6 +190,26 @@ def test_a_machine_without_gcc_says_so(monkeypatch):
         toolchain.compiler.cache_clear()
 
 
+def test_exp_f32_is_exact_to_a_unit_in_the_last_place():
+    kernel = cpp_kernel(
+        """void power(float* x, int64_t n) {
+           #pragma omp simd
+             for (int64_t i = 0; i < n; ++i) x[i] = exp_f32(x[i]);
+           }""",
+        "power",
+    )
+    edges = torch.tensor(
+        [0.0, -0.0, 88.7228, 88.73, 1e30, -103.0, -104.1, -1e30, torch.inf, -torch.inf, torch.nan]
+    )
+    given = torch.cat([torch.linspace(-103, 88.72, 1_000_000), edges])
+    x, exact = given.clone(), given.double().exp()
+    kernel(x, x.numel())
+    unit = torch.frexp(exact.float()).exponent.sub(24).clamp(min=-149).double().exp2()
+    finite = exact <= torch.finfo(torch.float32).max
+    assert ((x.double() - exact).abs() / unit)[finite].max() < 0.9
+    assert torch.equal(x[~finite].isinf(), ~given[~finite].isnan()) and x[-1].isnan()
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_round_to_is_a_store_and_a_load(dtype):
     kernel = cpp_kernel(

@@ -120,7 +120,7 @@ class Writer:
         self.params: dict[str, None] = {}
         self.inputs: dict[int, str] = {}
         self.counts: dict[str, int] = {}
-        self.blocked = self.heap = False
+        self.blocked = self.heap = self.chooses = self.turns = False
 
     def fresh(self, stem: str) -> str:
         self.counts[stem] = self.counts.get(stem, 0) + 1
