@@ -15,7 +15,7 @@ BAND = 16
 """Rows turned at a time: what they share are whole cache lines of float32."""
 
 HELPERS = f"""\
-// {BAND} rows of a tensor that lies across them: n elements of each, `step` apart, to rows of floats and back.
+// {BAND} rows of a tensor that lies across them: n elements of each, `step` apart, to rows of floats or back.
 template <class T>
 static void turn(const T* from, int64_t step, int64_t n, int64_t rows, float* to, int64_t width) {{
   float square[{BAND}][{BAND}];
