@@ -79,8 +79,8 @@ def standing(measured: Mapping[int, Rounds]) -> list[Finalist]:
 def is_settled(found: Sequence[Finalist]) -> bool:
     """Whether further rounds have nothing to tell: the winner's AS is known, and who is behind it.
 
-    Each of the others is behind for sure, or for sure less than 1% behind. The intervals of two or three rounds
-    are as wide as so few rounds make them.
+    Each of the others is behind for sure, or for sure less than 1% behind. The intervals of two or three
+    rounds are as wide as so few rounds make them.
     """
     if not found:
         return True

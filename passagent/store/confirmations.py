@@ -1,8 +1,8 @@
 """The finalists' second measurements, side by side: the best of many noisy scores is a lucky one.
 
 A series is planned as a whole, then measured row by row: in every round each finalist once, in random order;
-it ends sooner where its first rounds tell the outcome. So a series that was cut off is gone on with, and never
-mixed with another one.
+it ends sooner where its first rounds tell the outcome. So a series that was cut off is gone on with, and
+never mixed with another one.
 """
 
 from __future__ import annotations
