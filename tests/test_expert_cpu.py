@@ -72,3 +72,30 @@ def test_a_choice_between_what_needs_a_function_has_no_branch(dtype):
     authored = write([graph])
     check(authored, graph, inputs)
     assert "either(" in source(authored)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(40, 80), (9, 700), (40, 33), (3, 8)])
+def test_what_is_the_same_in_every_row_is_computed_before_the_rows(dtype, shape):
+    def function(x, mean, variance, w, b):
+        return F.batch_norm(F.relu(x), mean, variance, w, b, False, 0.1, 1e-5)
+
+    inputs = [r(*shape, dtype=dtype), *[r(shape[1], dtype=dtype, seed=k).abs() + 0.5 for k in range(1, 5)]]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    check(authored, graph, inputs)
+    if min(shape) >= 9 and shape[1] > 64:
+        assert "sqrtf" not in source(authored).split("< rows; ++row")[1]
+
+
+def test_weights_of_16_bits_are_converted_once():
+    def function(x, w, b):
+        return F.layer_norm(x + x, (x.shape[-1],), w, b)
+
+    inputs = [r(20, 48, dtype=torch.bfloat16), *[r(48, dtype=torch.bfloat16, seed=k) for k in (1, 2)]]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    check(authored, graph, inputs)
+    assert "load_f32(&w_table[0], w, n" in source(authored) or "weight_table[0], weight, n" in source(
+        authored
+    )

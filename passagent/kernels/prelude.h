@@ -85,18 +85,17 @@ template <> inline float round_to<float16>(float x) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, r) | (u & 0x80000000u));
 }
 
-// e to the power of x, to 0.9 units in the last place, subnormal results too: expf, as libmvec has it, is off in every
-// second result, which shows where 16-bit values are rounded after it. Loops vectorise it.
+// e to the power of x, to 0.9 units in the last place (what is below 2^-125 is 0): expf, as libmvec has it, is off in
+// every second result, which shows where 16-bit values are rounded after it. Loops vectorise it.
 static inline float exp_f32(float x) {
-  const float inside = std::min(std::max(x, -104.0f), 89.0f);
-  const float n = fmaf(inside, 1.44269504f, 0x1.8p23f) - 0x1.8p23f;
+  const float inside = std::min(std::max(x, -87.3f), 89.0f);
+  const float shifted = fmaf(inside, 1.44269504f, 0x1.8p23f);  // the exponent is in its last bits
+  const float n = shifted - 0x1.8p23f;
   const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, inside));
   float p = fmaf(fmaf(1.37805939e-3f, r, 8.37312452e-3f), r, 4.16695364e-2f);
   p = fmaf(fmaf(fmaf(fmaf(p, r, 1.66664720e-1f), r, 4.99999851e-1f), r, 1.0f), r, 1.0f);
-  const int32_t exponent = static_cast<int32_t>(n), half = exponent >> 1;
-  const float scale = __builtin_bit_cast(float, (half + 127) << 23);
-  const float y = p * scale * __builtin_bit_cast(float, (exponent - half + 127) << 23);
-  return x != x ? x : y;
+  const uint32_t half = (__builtin_bit_cast(uint32_t, shifted) << 23) + (126u << 23);
+  return p * __builtin_bit_cast(float, half) * 2.0f;
 }
 
 // Convert n contiguous elements to float and back; the fast way to read and write half types.
@@ -108,6 +107,20 @@ template <class T> static inline void store_f32(T* __restrict__ dst, const float
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) dst[i] = T(src[i]);
 }
+#if defined(__AVX512F__)
+template <> inline void load_f32<bfloat16>(float* __restrict__ dst, const bfloat16* __restrict__ src, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i)));
+    _mm512_storeu_ps(dst + i, _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+  }
+  for (; i + 8 <= n; i += 8) {
+    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i)));
+    _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
+  }
+  for (; i < n; ++i) dst[i] = src[i];
+}
+#endif
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
 template <> inline void store_f32<bfloat16>(bfloat16* __restrict__ dst, const float* __restrict__ src, int64_t n) {
   int64_t i = 0;

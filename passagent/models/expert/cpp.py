@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from passagent.models.expert import cpp_bands
-from passagent.models.expert.cpp_bands import BandWriter
+from passagent.models.expert.cpp_tables import TableWriter
 from passagent.models.expert.cpp_values import Scope
 from passagent.models.expert.ir import Axis, Expr
 from passagent.models.expert.lowering import HALVES
@@ -53,7 +53,7 @@ def generate(
     return CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
 
 
-class CppWriter(BandWriter):
+class CppWriter(TableWriter):
     """One C++ function for all groups of a schedule."""
 
     def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
@@ -96,6 +96,8 @@ class CppWriter(BandWriter):
         self.row_pointers: dict[str, str] = {}
         self.find_band(group)
         self.turns = self.turns or self.band is not None
+        self.keeping, self.number = [set()], 0
+        tables = self.find_tables(group)
         self.keeping = [self.to_keep(group, k) for k in range(len(group.stages))]
         stages = [self.stage(s, k) for k, s in enumerate(group.stages)]
         rows = [self.axis_size(a) for a in group.rows if a is not self.band]
@@ -119,7 +121,7 @@ class CppWriter(BandWriter):
             inner = [*self.decode(group), *inner]
         parallel = bool(rows)
         if not parallel:
-            body = [*self.declared(), *inner]
+            body = [*self.declared(), *tables, *inner]
             return [
                 *_indent(head),
                 *(_indent(["{", *_indent(body), "}"]) if len(self.s.groups) > 1 else _indent(body)),
@@ -132,7 +134,7 @@ class CppWriter(BandWriter):
             body = [
                 f"#pragma omp parallel {condition}",
                 "{",
-                *_indent([*made, "#pragma omp for", *loop]),
+                *_indent([*made, *tables, "#pragma omp for", *loop]),
                 "}",
             ]
         else:
@@ -207,21 +209,9 @@ class CppWriter(BandWriter):
         return chosen
 
     def stage(self, stage: Stage, number: int) -> list[str]:
-        depth = len(stage.loops)
         self.count_uses(stage)
         self.number = number
-        self.scope = Scope(
-            stage.loops,
-            [[] for _ in range(depth + 1)],
-            [[] for _ in range(depth + 1)],
-            [{} for _ in range(depth + 1)],
-        )
-        self.clauses: dict[str, list[str]] = {}
-        self.before_block: list[str] = []
-        self.values_of: dict[str, str] = {}
-        self.after_block: list[str] = []
-        self.pointers: dict[str, str] = {}
-        self.new_kept: dict[Expr, str] = {}
+        self.begin(stage)
         for item in stage.items:
             if isinstance(item, Store):
                 self.store(item)

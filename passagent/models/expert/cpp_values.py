@@ -66,6 +66,7 @@ class ValueWriter(Writer):
     pointers: dict[str, str]
     row_pointers: dict[str, str]
     turned: dict[Expr | int, str]
+    tables: dict[Expr, str]
 
     def turned_element(self, key: Expr | int) -> str:
         """See BandWriter."""
@@ -93,6 +94,8 @@ class ValueWriter(Writer):
             return f"({self.index_text(next(iter(self.s.axes([e.data]))))})"
         if e.kind == "reduce":
             return self.result(e)
+        if e in self.tables:
+            return f"{self.tables[e]}[{self.index_text(self.scope.axes[-1])}]"
         if e in self.kept:
             return f"{self.kept[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
         text = self.load(e, own) if e.kind == "load" else self.operation(e, own)
@@ -165,7 +168,7 @@ class ValueWriter(Writer):
 
     def calls(self, e: Expr) -> bool:
         """Whether a value is made, where it stands, with a function of the math library."""
-        if e in self.kept or e.kind == "reduce":
+        if e in self.kept or e in self.tables or e.kind == "reduce":
             return False
         return e.data in _CALLED or any(self.calls(a) for a in e.args)
 
