@@ -99,3 +99,15 @@ def test_weights_of_16_bits_are_converted_once():
     assert "load_f32(&w_table[0], w, n" in source(authored) or "weight_table[0], weight, n" in source(
         authored
     )
+
+
+def test_a_norm_is_not_computed_again_for_what_is_padded():
+    def function(x, w, b):
+        norm = F.layer_norm(x.flatten(2).transpose(1, 2), (24,), w, b)
+        return norm, F.layer_norm(F.pad(norm.view(1, 6, 5, 24), (0, 0, 0, 2, 0, 1)), (24,), w, b)
+
+    inputs = [r(1, 24, 6, 5), r(24, seed=1), r(24, seed=2)]
+    graph = captured(function, inputs)
+    authored = write([graph])
+    check(authored, graph, inputs)
+    assert "reduced again" in authored.refused["pad"]
