@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import lockstep, timing
+from passagent.evaluator import lockstep, timing, turns
 from passagent.evaluator.baseline import SETS, Reference
+from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Rotation
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.process import Answer
@@ -23,11 +24,8 @@ from passagent.evaluator.timing import (
     Samples,
     TimedCallError,
     clocks_agree,
-    interval,
-    log_ratios,
     measure,
     measure_passbench,
-    ratio,
 )
 from passagent.tasks import Subgraph, TensorMeta
 
@@ -62,6 +60,21 @@ def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(count, leas
         width.append(math.log(high / low))
     assert least <= held / rounds <= 0.995
     assert np.mean(width) < 5 * 0.06 / math.sqrt(count)  # nor is it wide for nothing
+
+
+@pytest.mark.parametrize("bound", ["host", "gpu"])
+def test_where_one_side_waits_for_the_gpu_a_busy_host_does_not_move_the_ratio(bound):
+    random = np.random.default_rng(5)
+    found = []
+    for load in (0.0, 0.2, 0.5):  # the share of blocks in which others slow the host down
+        eager, compiled = [], []
+        for _ in range(120):
+            pace = 1.3 if random.random() < load else 1.0
+            theirs, mine = 90_000 * pace, 30_000 * (pace if bound == "host" else 1.0)
+            for side, base in ((eager, theirs), (compiled, mine)):
+                side.append([int(t) for t in base * np.exp(random.normal(0, 0.02, 8))])
+        found.append(ratio(log_ratios(eager, compiled)))
+    assert found == pytest.approx([3.0] * 3, rel=0.01)
 
 
 def test_more_blocks_make_it_narrower():
@@ -147,7 +160,7 @@ def reference(often=(0, 1), mutated=()) -> Reference:
 def test_rarely_refreshed_inputs_keep_still_within_a_block():
     few = reference(often=[0])
     draw = Draw(few.rotation)
-    made = [timing._windows(draw, few, 9) for _ in range(5)]
+    made = [turns.windows(draw, few, 9) for _ in range(5)]
     for block in made:
         assert len(block) == 9
         assert len({windows[0] for windows in block}) == 9
@@ -233,6 +246,29 @@ def test_measuring_ends_when_the_interval_is_narrow_enough():
     assert not narrow.unstable
 
 
+@pytest.mark.parametrize(
+    ("device", "spread", "seconds", "ends"),
+    [
+        ("cuda", 0.0001, 0.5, True),
+        ("cuda", 0.01, 0.5, False),
+        ("cuda", 0.01, 1.5, True),  # past the budget the interval may be wider
+        ("cuda", 0.1, 2.9, False),
+        ("cuda", 0.1, 3.1, True),  # bounded
+        ("cpu", 0.1, 0.9, False),
+        ("cpu", 0.1, 1.1, True),
+    ],
+)
+def test_a_wide_interval_is_given_more_time_on_a_gpu(monkeypatch, device, spread, seconds, ends):
+    random = np.random.default_rng(1)
+    found = timing.Timing()
+    found.eager.blocks, found.compiled.blocks = blocks(random, 30, 2.0, spread)
+    config = CONFIG.model_copy(
+        update={"device": device, "budget_s": 1.0, "interval": 0.005, "max_trials": 10_000}
+    )
+    monkeypatch.setattr(timing.time, "monotonic", lambda: 100.0 + seconds)
+    assert timing._enough(found, 100.0, config) == ends
+
+
 def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():
     config = CONFIG.model_copy(update={"budget_s": 1e-9})
     log = []
@@ -300,7 +336,7 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
     for theirs, mine in zip(sides["eager"], sides["candidate"], strict=True):
         assert [g["keep"] for g in theirs["groups"]] == [None] * len(theirs["groups"])
         assert [g | {"keep": None} for g in mine["groups"]] == theirs["groups"]
-        assert 0 < len(mine["groups"]) <= timing.SERIES
+        assert 0 < len(mine["groups"]) <= turns.SERIES
         kept = [g for g in mine["groups"] if g["keep"] is not None]
         assert 0 < len(kept) <= SETS  # as many as there is room for
         for group in kept:
@@ -321,9 +357,9 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
     for _, windows, kept in verified:
         place, position = kept["keep"]
         assert kept["turns"][place][position] == windows
-    longest = timing.TURNS * timing.MEASURED
+    longest = turns.TURNS * turns.MEASURED
     for block in measured.compiled.blocks:
-        assert longest - timing.MEASURED < len(block) <= longest
+        assert longest - turns.MEASURED < len(block) <= longest
     assert len(measured.eager.blocks) == len(measured.compiled.blocks)
     assert len(measured.compiled.device) == len(measured.eager.device) > 0
 
@@ -338,7 +374,7 @@ def test_groups_of_slow_calls_are_even_too(per_call_ns):
     assert {len(group["turns"]) % 2 for group in groups} == {0}
     if per_call_ns > 10**6:
         assert all(group["skips"] == [0] * len(group["turns"]) for group in groups)
-        assert all(2 <= len(group["turns"]) <= timing.TURNS for group in groups)
+        assert all(2 <= len(group["turns"]) <= turns.TURNS for group in groups)
 
 
 class Waiting(Scripted):

@@ -23,7 +23,9 @@ import numpy as np
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
+from passagent.evaluator import turns
 from passagent.evaluator.baseline import SETS, Reference, run_request
+from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Windows
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.process import Answer
@@ -32,26 +34,9 @@ MIN_PAIRS = 6
 """Pairs of blocks of a measurement, at least."""
 BLOCK = 10
 """Calls of a block, on average; slow calls come in shorter blocks."""
-TURNS = 4
-"""Turns of either side on one core, before the workers move to another: an even number."""
-MEASURED = 6
-"""Calls of a turn that are measured."""
-COLD = 1
-"""Calls of a turn that are not: the first finds the caches as the other side left them."""
-COLDER = 3
-"""The same of the first turn on a core."""
-_LONG_CALL_S = 0.001
-"""From here on caches do not matter, and a turn is one call."""
-SERIES = 16
-"""Groups that are asked for at once, at most: what is done between two series is time without samples."""
-FEWEST = 3
-"""The same, at least."""
-KEPT = 2
-"""Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
-_BLOCK_S = 0.05
-"""What a side's calls of a block or group may take, s."""
-_REFRESH_S = 0.0001
-"""What giving the inputs new values takes beside a call, about, s."""
+PATIENCE = 3
+"""Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
+WIDE = 2
 _PROBE_CALLS = 3
 _VERIFIED = 0.3
 """Share of the candidate's blocks of which one call's outputs are compared."""
@@ -66,9 +51,7 @@ _CLOCK_ROUNDS = 3
 _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
 _ENDED_EARLY = {"kind": "runtime_error", "message": "timed calls ended early, without an answer"}
-_RESAMPLES = 400
 _DEVICE_CALLS = 20
-CONFIDENCE = 0.95
 BETWEEN_WORKERS = 0.006
 """Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
 of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
@@ -121,7 +104,7 @@ class Timing:
     speedup: float = math.nan
     """eager / compiled, end to end: see `ratio`; by PassBench's protocol that of the two medians."""
     low: float = math.nan
-    """Interval of the speedup (CONFIDENCE), and `high`."""
+    """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
     high: float = math.nan
     unstable: bool = False
     clock_disagrees: bool = False
@@ -179,13 +162,13 @@ def _blocks(
     config: EvaluatorConfig,
 ) -> Timing:
     timing = Timing()
-    length = max(1, min(BLOCK, round(_BLOCK_S / per_call_s)))
-    deadline = time.monotonic() + config.budget_s
+    length = max(1, min(BLOCK, round(turns.BLOCK_S / per_call_s)))
+    begun = time.monotonic()
     while True:
         pair = len(timing.eager.blocks)
         calls = max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
         chosen = 1 + secrets.randbelow(SETS - 1)
-        windows = _windows(draw, reference, calls)
+        windows = turns.windows(draw, reference, calls)
         keep = secrets.randbelow(calls) if secrets.randbelow(1000) < 1000 * _VERIFIED else None
         for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
             if side is baseline:
@@ -197,7 +180,7 @@ def _blocks(
             verify(chosen, windows[keep], answer.message["kept"])
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
-        if pair + 1 >= MIN_PAIRS and _enough(timing, deadline, config):
+        if pair + 1 >= MIN_PAIRS and _enough(timing, begun, config):
             return timing
 
 
@@ -212,19 +195,19 @@ def _groups(
     config: EvaluatorConfig,
 ) -> Timing:
     # Young processes are slower at first: where calls are short, the first series is for warming up.
-    timing = Timing() if per_call_s >= _LONG_CALL_S else None
-    deadline = time.monotonic() + config.budget_s
-    most = _groups_in(config.budget_s / 2, per_call_s)
+    timing = Timing() if per_call_s >= turns.LONG_CALL_S else None
+    begun = time.monotonic()
+    most = turns.groups_in(config.budget_s / 2, per_call_s)
     cores: list[int] = []
     while True:
         groups: list[dict[str, Any]] = []
         count = most - secrets.randbelow(most // 2)
-        verified = secrets.SystemRandom().sample(range(count), KEPT)
+        verified = secrets.SystemRandom().sample(range(count), turns.KEPT)
         for number in range(count):
             if not cores:
                 cores = sorted(os.sched_getaffinity(0))
                 secrets.SystemRandom().shuffle(cores)
-            group = _group(draw, reference, per_call_s, is_verified=number in verified)
+            group = turns.group(draw, reference, per_call_s, is_verified=number in verified)
             groups.append(group | {"core": cores.pop()})
         answer = _in_turn(candidate, baseline, reference, groups, timing or Timing(), config)
         checked = [group for group in groups if group["keep"] is not None]
@@ -234,45 +217,9 @@ def _groups(
         if secrets.randbelow(2):
             surprise()
         if timing is None:
-            timing, deadline = Timing(), time.monotonic() + config.budget_s
-        elif _enough(timing, deadline, config):
+            timing, begun = Timing(), time.monotonic()
+        elif _enough(timing, begun, config):
             return timing
-
-
-def _groups_in(seconds: float, per_call_s: float) -> int:
-    """How many groups of both sides' calls fit into a time, FEWEST to SERIES."""
-    lengths, _ = _turns(per_call_s)
-    group_s = 2 * sum(lengths) * (per_call_s + _REFRESH_S)
-    return max(FEWEST, min(SERIES, int(seconds / group_s)))
-
-
-def _turns(per_call_s: float) -> tuple[list[int], list[int]]:
-    """Of a side's turns on one core the calls, and how many of them go unmeasured."""
-    if per_call_s < _LONG_CALL_S:
-        skips = [COLDER] + [COLD] * (TURNS - 1)
-        return [skip + MEASURED for skip in skips], skips
-    count = max(2, min(TURNS, 2 * round(_BLOCK_S / per_call_s / 2)))
-    return [1] * count, [0] * count
-
-
-def _group(draw: Draw, reference: Reference, per_call_s: float, is_verified: bool) -> dict[str, Any]:
-    """The calls of either side on one core: the windows of its turns, and how many go unmeasured."""
-    lengths, skips = _turns(per_call_s)
-    keep = None
-    if is_verified:
-        place = secrets.randbelow(len(lengths))
-        keep = [place, skips[place] + secrets.randbelow(lengths[place] - skips[place])]
-        lengths[place] = keep[1] + 1  # the turn ends with it: what comes after finds another state
-    windows = _windows(draw, reference, sum(lengths))
-    turns = [windows[sum(lengths[:i]) : sum(lengths[: i + 1])] for i in range(len(lengths))]
-    chosen = 1 + secrets.randbelow(SETS - 1)
-    return {
-        "first": secrets.randbelow(2),
-        "set": chosen,
-        "turns": turns,
-        "skips": skips,
-        "keep": keep,
-    }
 
 
 def _in_turn(
@@ -319,57 +266,21 @@ def _in_turn(
             (timing.compiled, mine, theirs["without"]),
         ):
             times = [int(n) for n in report["samples"]]
-            side.blocks.append(_measured(times, group))
+            side.blocks.append(turns.measured(times, group))
             side.hidden.append(int(seen) - sum(times))
     return answer
 
 
-def _measured(times: list[int], group: dict[str, Any]) -> list[int]:
-    """The times without those of each turn's first calls."""
-    left = iter(times)
-    turns = [[next(left) for _ in windows] for windows in group["turns"]]
-    return [n for turn, skip in zip(turns, group["skips"], strict=True) for n in turn[skip:]]
-
-
-def _enough(timing: Timing, deadline: float, config: EvaluatorConfig) -> bool:
+def _enough(timing: Timing, begun: float, config: EvaluatorConfig) -> bool:
+    """Whether the interval is narrow; past the budget it may be wider, and past PATIENCE budgets as it is."""
     trials = sum(map(len, timing.compiled.blocks))
-    over = time.monotonic() > deadline or trials >= config.max_trials
-    if over or trials < config.trials:
-        return over
+    budgets = (time.monotonic() - begun) / config.budget_s
+    if trials >= config.max_trials or budgets > (1 if config.device == "cpu" else PATIENCE):
+        return True
+    if budgets <= 1 and trials < config.trials:
+        return False
     low, high = interval(log_ratios(timing.eager.blocks, timing.compiled.blocks))
-    return math.log(high / low) / 2 <= config.interval
-
-
-def _windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
-    """Windows for a block's calls; those of inputs that are refreshed once a block stay."""
-    first = draw.next()
-    later = [draw.next() for _ in range(calls - 1)]
-    return [first, *([w if i in reference.often else first[i] for i, w in enumerate(one)] for one in later)]
-
-
-def log_ratios(eager: Sequence[list[int]], compiled: Sequence[list[int]]) -> np.ndarray[Any, Any]:
-    """log(eager / compiled) of each pair of blocks: the median over all pairs of their calls.
-
-    That is Hodges and Lehmann's estimator of what two medians differ by; over 30 subgraphs it varied less
-    than the difference of the blocks' medians itself.
-    """
-    pairs = zip(eager, compiled, strict=True)
-    logs = [[np.log(np.maximum(block, 1)) for block in pair] for pair in pairs]
-    return np.array([float(np.median(np.subtract.outer(tops, bottoms))) for tops, bottoms in logs])
-
-
-def ratio(logs: np.ndarray[Any, Any]) -> float:
-    """The midmean of the blocks' ratios: blocks that a machine disturbed count neither way."""
-    return float(np.exp(_midmean(logs)))
-
-
-def interval(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """The bootstrap interval of `ratio`, over the pairs of blocks."""
-    random = np.random.default_rng(len(logs))
-    drawn = logs[random.integers(len(logs), size=(_RESAMPLES, len(logs)))]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.exp(np.quantile(_midmean(drawn), [tail, 1 - tail]))
-    return float(low), float(high)
+    return math.log(high / low) / 2 <= config.interval * (1 if budgets <= 1 else WIDE)
 
 
 def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
@@ -398,13 +309,6 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
     whole.unstable = (down + up) / 2 > config.unstable
     return whole
-
-
-def _midmean(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The mean of the middle half, over the last axis."""
-    count = values.shape[-1]
-    inner = np.sort(values, axis=-1)[..., count // 4 : count - count // 4]
-    return inner.mean(axis=-1)
 
 
 def clocks_agree(eager: Samples, compiled: Samples) -> bool:
