@@ -190,6 +190,25 @@ def test_a_machine_without_gcc_says_so(monkeypatch):
         toolchain.compiler.cache_clear()
 
 
+def test_exp_f32_is_exact_to_a_unit_in_the_last_place():
+    kernel = cpp_kernel(
+        """void power(float* x, int64_t n) {
+           #pragma omp simd
+             for (int64_t i = 0; i < n; ++i) x[i] = exp_f32(x[i]);
+           }""",
+        "power",
+    )
+    edges = torch.tensor([0.0, -0.0, 88.7228, 88.73, 1e30, -104.1, -1e30, torch.inf, -torch.inf, torch.nan])
+    given = torch.cat([torch.linspace(-90, 88.72, 1_000_000), edges])
+    x, exact = given.clone(), given.double().exp()
+    kernel(x, x.numel())
+    unit = torch.frexp(exact.float()).exponent.sub(24).double().exp2()
+    normal = (exact <= torch.finfo(torch.float32).max) & (exact >= 2.0**-125)
+    assert ((x.double() - exact).abs() / unit)[normal].max() < 0.9
+    assert x[exact < 2.0**-125].max() < 2.0**-125 and (x[exact < 2.0**-127] == 0).all()
+    assert x[exact > torch.finfo(torch.float32).max].isposinf().all() and x[-1].isnan()
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_round_to_is_a_store_and_a_load(dtype):
     kernel = cpp_kernel(

@@ -21,7 +21,7 @@ from passagent.search.controller import Outcome, search
 from passagent.search.gain import expected_per_hour, gains_after
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant, why_none
-from passagent.search.pairing import interval, standing
+from passagent.search.pairing import interval, is_settled, standing
 from passagent.search.policies import policy_of
 from passagent.search.runlog import redact, run_log
 from passagent.search.session import Session
@@ -423,12 +423,15 @@ def test_a_limit_stops_in_the_middle_of_an_episode(store, task):
 
 
 class Lucky(tiny_search.FastEvaluator):
-    """The first score of a candidate is luck: it is best where later ones are worst."""
+    """The first score of a candidate is luck: it is best where later ones are worst. Rounds are disturbed."""
+
+    noise = 0.1
 
     async def evaluate(self, task_path, candidate):
         evaluation = await super().evaluate(task_path, candidate)
         score = int(candidate.key[:4], 16) / 65536 + 0.5
-        score = 3 - score if self.asked.count(candidate.key) > 1 else score
+        if (times := self.asked.count(candidate.key)) > 1:
+            score = (3 - score) * (1 + self.noise * (times % 2))
         graph = evaluation.graphs[0].model_copy(
             update={"status": "ok", "speedup": Speedup(e2e=score), "passes_from_t": -10}
         )
@@ -448,9 +451,10 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     assert len(session.evaluator.asked) == run.evaluations + 15  # they are not charged to the budget
     winner = confirmations.winner(store, run.id)
     assert winner.id == min(best_first, key=lambda node: node.as_score).id != best_first[0].id
-    assert confirmations.score_of(store, winner) == pytest.approx(3 - winner.as_score)
+    mean = (3 - winner.as_score) * 1.1 ** (2 / 5)
+    assert confirmations.score_of(store, winner) == pytest.approx(mean)
     text = run_text(store, run, session.config)
-    assert f"measured again side by side: node {winner.id}, AS {3 - winner.as_score:.4f}" in text
+    assert f"measured again side by side: node {winner.id}, AS {mean:.4f}" in text
     assert "cannot be told apart" not in text  # every round says the same
 
     # a clock that was set back meanwhile makes no older node a new one, and no newer one an old one
@@ -463,6 +467,34 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     lucky = {"id": fourth.id, "score": best_first[0].as_score + 0.1}
     store.execute("UPDATE nodes SET as_score = :score, evaluated_at = '1999' WHERE id = :id", lucky)
     assert confirmations.winner(store, run.id).id == fourth.id
+
+
+def test_a_series_ends_when_its_outcome_is_known(store, task):
+    evaluator = Lucky()
+    evaluator.noise = 0.0
+    settings = {"islands": 2, "iters": 6, "finalists": 3, "confirm_rounds": 5}
+    session = open_tiny(store, task, evaluator=evaluator, **settings)
+    finish(session)
+    run = runs.get_run(store, session.run.id)
+    rows = confirmations.last_series(store, run.id)
+    assert [row.round for row in rows] == [1, 1, 1, 2, 2, 2]
+    assert len(evaluator.asked) == run.evaluations + 6
+    best_first = confirmations.finalists(store, run.id, 3)
+    assert confirmations.winner(store, run.id).id == min(best_first, key=lambda node: node.as_score).id
+    finish(open_tiny(store, task, evaluator=evaluator, run=session.run, **settings))
+    assert len(evaluator.asked) == run.evaluations + 6  # and it stays ended
+
+
+def test_what_settles_a_series():
+    steady = lambda gain: [[gain + slow] for slow in (0.0, 0.001, -0.001)]  # noqa: E731
+    assert is_settled(standing({1: steady(0.5), 2: steady(0.4)}))
+    assert is_settled(standing({1: steady(0.5), 2: steady(0.499)}))  # less than 1% behind: either will do
+    noisy = [[0.48], [0.45], [0.49]]
+    assert not is_settled(standing({1: steady(0.5), 2: noisy}))
+    assert not is_settled(
+        standing({1: [[0.5], [0.6], [0.4]], 2: [[0.4], [0.5], [0.3]]})
+    )  # what is it itself?
+    assert is_settled(standing({1: steady(0.5)})) and is_settled([])
 
 
 def test_a_series_that_was_cut_off_is_gone_on_with(store, task):

@@ -74,31 +74,29 @@ template <> inline float round_to<bfloat16>(float x) {
   const uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
   return __builtin_bit_cast(float, (u & 0x7fffffffu) > 0x7f800000u ? (u | 0x400000u) & 0xffff0000u : r);
 }
-#if defined(__F16C__) && defined(__x86_64__) && !defined(__clang__)
-// The hardware's conversion there and back, as a function that `#pragma omp simd` loops call a vector at a time:
-// the compiler has no pattern for it, and the integer form below costs ten times as much.
-extern "C" __attribute__((simd("notinbranch"), const)) float passagent_round_f16(float) noexcept;
-extern "C" float passagent_round_f16_scalar(float) noexcept __asm__("passagent_round_f16");
-extern "C" float passagent_round_f16_scalar(float x) noexcept { return _cvtsh_ss(_cvtss_sh(x, 0)); }
-extern "C" __m128 _ZGVbN4v_passagent_round_f16(__m128 x) { return _mm_cvtph_ps(_mm_cvtps_ph(x, 0)); }
-extern "C" __m256 _ZGVcN8v_passagent_round_f16(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, 0)); }
-extern "C" __m256 _ZGVdN8v_passagent_round_f16(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, 0)); }
-#if defined(__AVX512F__)
-extern "C" __m512 _ZGVeN16v_passagent_round_f16(__m512 x) { return _mm512_cvtph_ps(_mm512_cvtps_ph(x, 0)); }
-#endif
-template <> inline float round_to<float16>(float x) { return passagent_round_f16(x); }
-#else
+// For float16 a number 2^13 times as large is added and taken away, so that the sum's last place is float16's (2^-24
+// for what is subnormal there); what is beyond float16 overflows in the product. In any loop this costs less than a
+// call of the hardware's conversion there and back, for which the compiler has no vector form.
 template <> inline float round_to<float16>(float x) {
   const uint32_t u = __builtin_bit_cast(uint32_t, x);
-  const uint32_t a = u & 0x7fffffffu;
-  uint32_t r = (a + 0xfffu + ((a >> 13) & 1u)) & 0xffffe000u;
-  r = r > 0x477fe000u ? 0x7f800000u : r;
-  r = a > 0x7f800000u ? a : r;
-  const float tiny = (__builtin_bit_cast(float, a) + 0.5f) - 0.5f;
-  r = a < 0x38800000u ? __builtin_bit_cast(uint32_t, tiny) : r;
-  return __builtin_bit_cast(float, r | (u & 0x80000000u));
+  const uint32_t exponent = std::min(std::max(u & 0x7f800000u, 0x38800000u), 0x48000000u);
+  const float large = __builtin_bit_cast(float, exponent + 0x06c00000u);
+  const float r = ((x + large) - large) * 0x1p112f * 0x1p-112f;
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, r) | (u & 0x80000000u));
 }
-#endif
+
+// e to the power of x, to 0.9 units in the last place (what is below 2^-125 is 0): expf, as libmvec has it, is off in
+// every second result, which shows where 16-bit values are rounded after it. Loops vectorise it.
+static inline float exp_f32(float x) {
+  const float inside = std::min(std::max(x, -87.3f), 89.0f);
+  const float shifted = fmaf(inside, 1.44269504f, 0x1.8p23f);  // the exponent is in its last bits
+  const float n = shifted - 0x1.8p23f;
+  const float r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, inside));
+  float p = fmaf(fmaf(1.37805939e-3f, r, 8.37312452e-3f), r, 4.16695364e-2f);
+  p = fmaf(fmaf(fmaf(fmaf(p, r, 1.66664720e-1f), r, 4.99999851e-1f), r, 1.0f), r, 1.0f);
+  const uint32_t half = (__builtin_bit_cast(uint32_t, shifted) << 23) + (126u << 23);
+  return p * __builtin_bit_cast(float, half) * 2.0f;
+}
 
 // Convert n contiguous elements to float and back; the fast way to read and write half types.
 template <class T> static inline void load_f32(float* __restrict__ dst, const T* __restrict__ src, int64_t n) {
@@ -109,6 +107,35 @@ template <class T> static inline void store_f32(T* __restrict__ dst, const float
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) dst[i] = T(src[i]);
 }
+#if defined(__AVX512F__)
+template <> inline void load_f32<bfloat16>(float* __restrict__ dst, const bfloat16* __restrict__ src, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i)));
+    _mm512_storeu_ps(dst + i, _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+  }
+  for (; i + 8 <= n; i += 8) {
+    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i)));
+    _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
+  }
+  for (; i < n; ++i) dst[i] = src[i];
+}
+#endif
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+template <> inline void store_f32<bfloat16>(bfloat16* __restrict__ dst, const float* __restrict__ src, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 x = _mm512_loadu_ps(src + i);
+    if (_mm512_fpclass_ps_mask(x, 0x20)) {  // subnormal numbers, which the hardware's conversion takes for 0
+      for (int64_t k = i; k < i + 16; ++k) dst[k] = bfloat16(src[k]);
+    } else {
+      const __m256i halves = (__m256i)_mm512_cvtneps_pbh(x);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + i), halves);
+    }
+  }
+  for (; i < n; ++i) dst[i] = bfloat16(src[i]);
+}
+#endif
 #if defined(__F16C__)
 template <> inline void load_f32<float16>(float* __restrict__ dst, const float16* __restrict__ src, int64_t n) {
   int64_t i = 0;

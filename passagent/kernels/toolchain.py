@@ -26,7 +26,8 @@ HEADERS = frozenset({
 } | ({"immintrin.h"} if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 FLAGS += ["-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-jump-tables"]
-FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-g1", "-DNDEBUG"]
+FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-DNDEBUG"]
+FLAGS += ["-g1", "-gdwarf-4"]  # lines of a source; of DWARF 5 objdump mistakes the first function's file
 if os.uname().machine == "x86_64":
     FLAGS += ["-fcf-protection=none"]
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")

@@ -12,8 +12,9 @@ from passagent.evaluator.result import Evaluation
 from passagent.report.evaluation import graph_table
 from passagent.report.spending import spending_data, spending_text
 from passagent.report.text import clock, number, table, thousands
+from passagent.search.finalists import rounds_of
 from passagent.search.migration import why_none
-from passagent.search.pairing import Rounds, contributions, standing
+from passagent.search.pairing import standing
 from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs, workers
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -67,14 +68,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
 
 def finalists_data(store: Store, run: Run) -> list[dict[str, Any]]:
     """How the finalists came off side by side, the best first; `behind`: the winner's AS over theirs."""
-    rows = confirmations.last_series(store, run.id)
-    confirmed = confirmations.scores(rows)
-    measured: dict[int, Rounds] = {}
-    for row in rows:
-        if confirmed.get(row.node_id) is not None and row.evaluation_id is not None:
-            result = evaluations.get_evaluation(store, row.evaluation_id)
-            contribution = contributions(Evaluation.model_validate(result))
-            measured.setdefault(row.node_id, []).append(contribution)
+    measured = rounds_of(store, confirmations.last_series(store, run.id))
     return [asdict(finalist) | {"is_behind": finalist.is_behind} for finalist in standing(measured)]
 
 

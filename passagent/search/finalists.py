@@ -7,13 +7,19 @@ do not look at it, so the tree does not depend on when it was done.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from passagent.evaluator.known import keep
-from passagent.evaluator.result import Candidate
+from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search.candidates import evaluate
 from passagent.search.events import NodeConfirmed
+from passagent.search.pairing import Rounds, contributions, is_settled, standing
 from passagent.search.session import Session
-from passagent.store import confirmations, nodes, runs
+from passagent.store import Store, confirmations, evaluations, nodes, runs
+from passagent.store.confirmations import Confirmation
+
+FEWEST_ROUNDS = 2
+"""What any interval needs."""
 
 
 async def confirm(session: Session) -> None:
@@ -47,13 +53,16 @@ def _plan(session: Session, series: int) -> bool:
 
 
 async def _measure(session: Session, series: int) -> None:
-    """Measure what is still open of the series, until a person stops the search."""
+    """Measure what is still open of the series, until its outcome is known or a person stops the search."""
     store, run = session.store, session.run
     environment = session.environment
     for row in confirmations.series_rows(store, run.id, series):
         if row.evaluation_id is not None:
             continue
         if session.is_interrupted:
+            return
+        if row.place == 1 and _is_known(store, run.id, series, row.round - 1):
+            confirmations.shorten(store, run.id, series, row.round - 1)
             return
         node = nodes.get_node(store, row.node_id)
         candidate = Candidate(nodes.get_files(store, node))
@@ -63,3 +72,22 @@ async def _measure(session: Session, series: int) -> None:
             evaluation_id = keep(store, session.task, candidate, environment, evaluation)
             confirmations.measured(store, row, evaluation_id, evaluation.status, evaluation.as_score)
         session.on_event(NodeConfirmed(node, row.round, evaluation.status, evaluation.as_score))
+
+
+def _is_known(store: Store, run_id: str, series: int, rounds: int) -> bool:
+    """Whether the first `rounds` of a series settle it."""
+    if rounds < FEWEST_ROUNDS:
+        return False
+    rows = [row for row in confirmations.series_rows(store, run_id, series) if row.round <= rounds]
+    return is_settled(standing(rounds_of(store, rows)))
+
+
+def rounds_of(store: Store, rows: Sequence[Confirmation]) -> dict[int, Rounds]:
+    """What each finalist that was correct throughout came to, round by round, for `standing`."""
+    confirmed = confirmations.scores(rows)
+    measured: dict[int, Rounds] = {}
+    for row in rows:
+        if confirmed.get(row.node_id) is not None and row.evaluation_id is not None:
+            result = evaluations.get_evaluation(store, row.evaluation_id)
+            measured.setdefault(row.node_id, []).append(contributions(Evaluation.model_validate(result)))
+    return measured

@@ -19,6 +19,11 @@ RESAMPLES = 2000
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
 
+CLOSE = 1.01
+"""The winner's AS over another's below which it matters little which of the two is named."""
+NARROW = 1.05
+"""How far the end of the winner's interval may be from its AS before it is known well enough."""
+
 Rounds = list[list[float]]
 """Of a finalist: for each round ln(AS) of each subgraph."""
 
@@ -69,6 +74,19 @@ def standing(measured: Mapping[int, Rounds]) -> list[Finalist]:
         )
         for node_id in order
     ]
+
+
+def is_settled(found: Sequence[Finalist]) -> bool:
+    """Whether further rounds have nothing to tell: the winner's AS is known, and who is behind it.
+
+    Each of the others is behind for sure, or for sure less than 1% behind. The intervals of two or three
+    rounds are as wide as so few rounds make them.
+    """
+    if not found:
+        return True
+    best, *others = found
+    known = best.as_score.high <= NARROW * best.as_score.value
+    return known and all(one.is_behind or (one.behind and one.behind.high < CLOSE) for one in others)
 
 
 def _paired(best: Rounds, other: Rounds) -> list[float]:

@@ -1,12 +1,14 @@
 """The finalists' second measurements, side by side: the best of many noisy scores is a lucky one.
 
-A series is planned as a whole, then measured row by row: in every round each finalist once, in random order.
-So a series that was cut off is gone on with, and never mixed with another one.
+A series is planned as a whole, then measured row by row: in every round each finalist once, in random order;
+it ends sooner where its first rounds tell the outcome. So a series that was cut off is gone on with, and
+never mixed with another one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from passagent.store.database import Store, now
@@ -93,6 +95,15 @@ def measured(
     )
 
 
+def shorten(store: Store, run_id: str, series: int, rounds: int) -> None:
+    """End a series after its first `rounds`: what is planned and not measured is dropped."""
+    store.execute(
+        "DELETE FROM confirmations WHERE run_id = :run AND series = :series AND round > :rounds "
+        "AND evaluation_id IS NULL",
+        {"run": run_id, "series": series, "rounds": rounds},
+    )
+
+
 def last_series(store: Store, run_id: str) -> list[Confirmation]:
     """The newest series that was measured to its end; empty if there is none."""
     found = store.row(
@@ -103,7 +114,7 @@ def last_series(store: Store, run_id: str) -> list[Confirmation]:
     return series_rows(store, run_id, found["series"]) if found and found["series"] is not None else []
 
 
-def scores(rows: list[Confirmation]) -> dict[int, float | None]:
+def scores(rows: Sequence[Confirmation]) -> dict[int, float | None]:
     """The AS of each finalist that was correct in every round: the geometric mean of its rounds.
 
     None for one that could not be timed; the best first.

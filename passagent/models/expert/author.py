@@ -20,6 +20,7 @@ from passagent.models.expert.lowering import HALF
 from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view
+from passagent.models.expert.repeated import MOVES, reduces_again
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.writer import Kernel, Knobs, TritonKernel
 
@@ -207,6 +208,9 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
     low = lower_region(region, family.parameters, target, types)
     trace = low.trace
     schedule = Schedule(trace, low.outputs, target)
+    moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
+    if target == "cpu" and moves and reduces_again(schedule):
+        raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
     first = family.regions[0]
     names = [family.names[i] for i in first.inputs]
     outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from passagent.models.expert.cpp_values import Scope, ValueWriter
+from passagent.models.expert import cpp_bands
+from passagent.models.expert.cpp_tables import TableWriter
+from passagent.models.expert.cpp_values import Scope
 from passagent.models.expert.ir import Axis, Expr
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
@@ -22,6 +24,15 @@ template <class T> static float* room(T*, float* buffer) { return buffer; }
 static float* room(float* row, float*) { return row; }
 template <class T> static void put(T* row, const float* values, int64_t n) { store_f32(row, values, n); }
 static void put(float*, const float*, int64_t) {}
+"""
+
+CHOICE = """\
+// test ? a : b where both are at hand: a branch around a call of expf and the like is not vectorised.
+static inline float either(bool test, float a, float b) {
+  const uint32_t mask = -static_cast<uint32_t>(test);
+  const uint32_t bits = (__builtin_bit_cast(uint32_t, a) & mask) | (__builtin_bit_cast(uint32_t, b) & ~mask);
+  return __builtin_bit_cast(float, bits);
+}
 """
 
 
@@ -42,7 +53,7 @@ def generate(
     return CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
 
 
-class CppWriter(ValueWriter):
+class CppWriter(TableWriter):
     """One C++ function for all groups of a schedule."""
 
     def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
@@ -62,6 +73,8 @@ class CppWriter(ValueWriter):
         text = "\n".join([signature, *[line for body in bodies for line in body], "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
         helpers += HELPERS + "\n" if self.blocked else ""
+        helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
+        helpers += CHOICE + "\n" if self.chooses else ""
         return Kernel(
             (helpers + text + "\n"),
             self.name,
@@ -81,25 +94,34 @@ class CppWriter(ValueWriter):
         self.row = Scope([], [[]], [[]], [{}])
         self.kept: dict[Expr, str] = {}
         self.row_pointers: dict[str, str] = {}
+        self.find_band(group)
+        self.turns = self.turns or self.band is not None
+        self.keeping, self.number = [set()], 0
+        tables = self.find_tables(group)
         self.keeping = [self.to_keep(group, k) for k in range(len(group.stages))]
         stages = [self.stage(s, k) for k, s in enumerate(group.stages)]
-        rows = [self.axis_size(a) for a in group.rows]
+        rows = [self.axis_size(a) for a in group.rows if a is not self.band]
         head: list[str] = []
+        if self.band is not None:
+            n = self.axis_size(self.band)
+            head.append(f"const int64_t bands = ({n} + {cpp_bands.BAND - 1}) / {cpp_bands.BAND};")
+            rows = [*rows, "bands"]
         if group.tile is not None:
             n = self.axis_size(group.tile)
             head.append(f"const int64_t tiles = ({n} + {self.knobs.block - 1}) / {self.knobs.block};")
             rows = [*rows, "tiles"]
         total = " * ".join(rows) or "1"
         work = " * ".join(dict.fromkeys([*[self.axis_size(a) for a in self._all(group)]])) or "1"
-        inner: list[str] = []
-        if group.rows or group.tile is not None:
-            inner += self.decode(group)
-        inner += self.row.lines[0]
+        inner = list(self.row.lines[0])
         for lines in stages:
             inner += lines
+        if self.band is not None:
+            inner = self.banded(group, inner)
+        if group.rows or group.tile is not None:
+            inner = [*self.decode(group), *inner]
         parallel = bool(rows)
         if not parallel:
-            body = [*self.declared(), *inner]
+            body = [*self.declared(), *tables, *inner]
             return [
                 *_indent(head),
                 *(_indent(["{", *_indent(body), "}"]) if len(self.s.groups) > 1 else _indent(body)),
@@ -112,7 +134,7 @@ class CppWriter(ValueWriter):
             body = [
                 f"#pragma omp parallel {condition}",
                 "{",
-                *_indent([*made, "#pragma omp for", *loop]),
+                *_indent([*made, *tables, "#pragma omp for", *loop]),
                 "}",
             ]
         else:
@@ -138,7 +160,9 @@ class CppWriter(ValueWriter):
     def decode(self, group: Group) -> list[str]:
         """The indices of a row from its number."""
         lines, left = [], "row"
-        parts: list[tuple[str, str]] = [(self.axis_name(a), self.axis_size(a)) for a in group.rows]
+        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
+        if self.band is not None:
+            parts.append(("band", "bands"))
         if group.tile is not None:
             parts.append(("tile", "tiles"))
         for position, (name, size) in enumerate(reversed(parts)):
@@ -185,21 +209,9 @@ class CppWriter(ValueWriter):
         return chosen
 
     def stage(self, stage: Stage, number: int) -> list[str]:
-        depth = len(stage.loops)
         self.count_uses(stage)
         self.number = number
-        self.scope = Scope(
-            stage.loops,
-            [[] for _ in range(depth + 1)],
-            [[] for _ in range(depth + 1)],
-            [{} for _ in range(depth + 1)],
-        )
-        self.clauses: dict[str, list[str]] = {}
-        self.before_block: list[str] = []
-        self.values_of: dict[str, str] = {}
-        self.after_block: list[str] = []
-        self.pointers: dict[str, str] = {}
-        self.new_kept: dict[Expr, str] = {}
+        self.begin(stage)
         for item in stage.items:
             if isinstance(item, Store):
                 self.store(item)
@@ -255,8 +267,19 @@ class CppWriter(ValueWriter):
         address = self.s.addresses[id(store)]
         if self.copied(store):
             return
+        if id(store) in self.turned:
+            value = self.emit(self.unrounded(store), depth)
+            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {value};")
+            return
         value = self.emit(self.unrounded(store), depth)
         name, dtype = self.outputs[store.out], store.expr.dtype
+        if self.apart(dtype) and not self.walks(address):
+            buffer = self.fresh(f"{name}_values")
+            lines, (element, _) = self.aside(lambda: self.pointer(name, dtype, address, const=False))
+            self.before_block.append(f"{self.vtype(dtype)} {buffer}[{self.knobs.block}];")
+            self.scope.lines[depth].append(f"{buffer}[j] = {value};")
+            self.after_block += self.element_loop([*lines, f"{element} = {buffer}[j];"])
+            return
         pointer, unit = self.pointer(name, dtype, address, const=False)
         if dtype in HALVES and unit:
             self.blocked = True

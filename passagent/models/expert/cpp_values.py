@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from passagent.models.expert.ir import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
@@ -27,7 +29,10 @@ FUNCTIONS |= {
     "pow": "pow",
     "abs": "fabs",
 }
+_CALLED = frozenset(FUNCTIONS) - {"sqrt", "floor", "ceil", "abs"}
 FUNCTIONS |= {"fma": "fma", "copysign": "copysign"}
+
+_Written = TypeVar("_Written")
 
 
 @dataclass
@@ -55,10 +60,17 @@ class ValueWriter(Writer):
     buffers: list[tuple[str, str, str]]
     number: int
     blocked: bool
+    chooses: bool
     before_block: list[str]
     values_of: dict[str, str]
     pointers: dict[str, str]
     row_pointers: dict[str, str]
+    turned: dict[Expr | int, str]
+    tables: dict[Expr, str]
+
+    def turned_element(self, key: Expr | int) -> str:
+        """See BandWriter."""
+        raise NotImplementedError
 
     def depth(self, e: Expr) -> int:
         """Loops of the stage that an expression needs; 0 outside all of them."""
@@ -82,6 +94,8 @@ class ValueWriter(Writer):
             return f"({self.index_text(next(iter(self.s.axes([e.data]))))})"
         if e.kind == "reduce":
             return self.result(e)
+        if e in self.tables:
+            return f"{self.tables[e]}[{self.index_text(self.scope.axes[-1])}]"
         if e in self.kept:
             return f"{self.kept[e]}[{self.offset(self.scope.axes, self.scope.axes)}]"
         text = self.load(e, own) if e.kind == "load" else self.operation(e, own)
@@ -120,6 +134,9 @@ class ValueWriter(Writer):
     def operation(self, e: Expr, depth: int) -> str:
         if e.data == "where":
             test, a, b = [self.emit(x, depth) for x in e.args]
+            if e.dtype in {*HALVES, "float32"} and any(self.calls(x) for x in e.args[1:]):
+                self.chooses = True
+                return f"either({test}, {a}, {b})"
             return f"{test} ? {a} : {b}"
         args = [self.emit(a, depth) for a in e.args]
         if e.data in {"relu", "maximum", "minimum"}:
@@ -145,9 +162,15 @@ class ValueWriter(Writer):
         if e.data == "index_clamp":
             return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
-            suffix = "f" if e.dtype == "float32" else ""
+            suffix = ("_f32" if e.data == "exp" else "f") if e.dtype == "float32" else ""
             return f"{FUNCTIONS[e.data]}{suffix}({', '.join(args)})"
         raise Unsupported(e.data, "has no C++ form")
+
+    def calls(self, e: Expr) -> bool:
+        """Whether a value is made, where it stands, with a function of the math library."""
+        if e in self.kept or e in self.tables or e.kind == "reduce":
+            return False
+        return e.data in _CALLED or any(self.calls(a) for a in e.args)
 
     def convert(self, text: str, source: str, target: str) -> str:
         if target in HALVES:
@@ -181,6 +204,10 @@ class ValueWriter(Writer):
     def load(self, e: Expr, depth: int) -> str:
         name, address = self.names[e.data], self.s.addresses[e]
         self.inputs[e.data] = e.dtype
+        if e in self.turned:
+            return self.turned_element(e)
+        if not self.walks(address) and depth == len(self.scope.axes) and self.apart(e.dtype):
+            return self.gathered(e, name)
         pointer, unit = self.pointer(name, e.dtype, address, const=True)
         if e.dtype in HALVES and unit:
             self.blocked = True
@@ -194,6 +221,40 @@ class ValueWriter(Writer):
             ]
             return f"{row}[j]"
         return f"static_cast<float>({pointer})" if e.dtype in HALVES else pointer
+
+    def apart(self, dtype: str) -> bool:
+        """Whether elements that do not lie side by side are moved in a loop of their own.
+
+        There is no vector instruction for those of 8 and 16 bits: what computes would be scalar, too.
+        """
+        looped = bool(self.scope.axes) and not self.is_short(self.scope.axes[-1])
+        return looped and dtype in {*HALVES, "bool", "int8", "uint8", "int16"}
+
+    def gathered(self, e: Expr, name: str) -> str:
+        """An element of a block that is gathered before the loop."""
+        buffer = self.fresh(f"{name}_values")
+        address = self.s.addresses[e]
+        lines, (element, _) = self.aside(lambda: self.pointer(name, e.dtype, address, const=True))
+        vtype = self.vtype(e.dtype)
+        self.before_block += [
+            f"{vtype} {buffer}[{self.knobs.block}];",
+            *self.element_loop([*lines, f"{buffer}[j] = static_cast<{vtype}>({element});"]),
+        ]
+        return f"{buffer}[j]"
+
+    def element_loop(self, lines: list[str]) -> list[str]:
+        """A loop over the elements of a block."""
+        return ["for (int64_t j = 0; j < count; ++j) {", *[f"  {line}" for line in lines], "}"]
+
+    def aside(self, write: Callable[[], _Written]) -> tuple[list[str], _Written]:
+        """What `write` gives, and the statements that it wants in the innermost loop, which are put aside."""
+        depth = len(self.scope.axes)
+        lines, names = self.scope.lines[depth], self.scope.names[depth]
+        self.scope.lines[depth], self.scope.names[depth] = [], {}
+        written = write()
+        found = self.scope.lines[depth]
+        self.scope.lines[depth], self.scope.names[depth] = lines, names
+        return found, written
 
     def walks(self, address: Address) -> bool:
         """Whether the innermost loop goes through memory element by element."""

@@ -14,6 +14,9 @@ from typing import Any
 from passagent.models.expert.ir import Axis, Expr, Size, Trace, Unsupported, Value, contains, holds, reduced
 from passagent.models.expert.stages import Address, Group, Item, Mono, Stage, Store
 
+LONGEST_TURNED = 16384
+"""cpu: elements of a row, at most, that is reduced along what lies apart in memory."""
+
 
 class Schedule:
     """Outputs of a trace as groups; addresses and merged axes are looked up here."""
@@ -95,13 +98,31 @@ class Schedule:
         for position, size in zip(reversed(index), reversed(sizes), strict=True):
             self._expand(address, position, stride)
             stride = self.times(stride, self.mono(size))
+        self._put_together(address)
+        for e, _ in address.rest:
+            if e is not None:
+                self._visit(e)
         return address
+
+    def _put_together(self, address: Address) -> None:
+        """p // n * n + p % n is p: what was split and is walked as one."""
+        for rest, step in address.rest:
+            if rest is None or rest.data != "index_mod":
+                continue
+            whole, n = rest.args
+            wanted = self.times(step, self._factor(n)) if n.kind in {"const", "size"} else None
+            for whole_steps in address.rest:
+                e, stride = whole_steps
+                if e is not None and e.data == "index_div" and e.args == rest.args and stride == wanted:
+                    address.rest.remove(whole_steps)
+                    address.rest.remove((rest, step))
+                    self._expand(address, whole, step)
+                    return self._put_together(address)
 
     def _expand(self, address: Address, e: Expr, factor: Mono) -> None:
         if e.kind == "axis":
             if e.data in address.terms:
                 address.rest.append((e, factor))
-                self.bare.add(e.data)
             else:
                 address.terms[e.data] = factor
         elif e.kind == "const":
@@ -118,7 +139,6 @@ class Schedule:
             self._expand(address, e.args[1], self.times(factor, self._factor(e.args[0])))
         else:
             address.rest.append((e, factor))
-            self._visit(e)
 
     def _factor(self, e: Expr) -> Mono:
         return (e.data, ()) if e.kind == "const" else self.atoms(e.data)
@@ -320,6 +340,8 @@ class Schedule:
         )
         walked = self.sorted(used)
         tile = walked[-1] if walked and walked[-1] in rows else None
+        if tile is not None and self.target == "cpu" and self._walks_along(bound, stores):
+            tile = None  # rows run along what is reduced; what lies across them is turned (cpp_bands.py)
         rows = self._without_waste(rows, tile, reduces, stores)
         tile = tile if tile in rows else None
         if tile is not None:
@@ -331,6 +353,11 @@ class Schedule:
                 inner *= rows.pop().size.hint
                 tile = None
         return Group(rows, tile, self._stages(stores, reduces, rows))
+
+    def _walks_along(self, bound: frozenset[Axis], stores: list[Store]) -> bool:
+        """Whether a store goes through memory along an axis that is reduced, and rows of it can be held."""
+        unit = {a for s in stores for a, step in self.addresses[id(s)].terms.items() if step == (1, ())}
+        return bool(unit & bound) and self.volume(bound) <= LONGEST_TURNED
 
     def _without_waste(
         self, rows: list[Axis], tile: Axis | None, reduces: dict[Expr, None], stores: list[Store]

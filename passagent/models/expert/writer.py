@@ -110,6 +110,7 @@ class Writer:
     """The state that both targets' writers keep while they write a kernel."""
 
     kept: dict[Expr, str]
+    tables: dict[Expr, str]
 
     def __init__(
         self, schedule: Schedule, name: str, names: list[str], outputs: list[str], knobs: Knobs
@@ -119,8 +120,9 @@ class Writer:
         self.sizes: dict[str, str] = {}
         self.params: dict[str, None] = {}
         self.inputs: dict[int, str] = {}
+        self.tables = {}
         self.counts: dict[str, int] = {}
-        self.blocked = self.heap = False
+        self.blocked = self.heap = self.chooses = self.turns = False
 
     def fresh(self, stem: str) -> str:
         self.counts[stem] = self.counts.get(stem, 0) + 1
@@ -166,7 +168,8 @@ class Writer:
 
         def walk(e: Expr) -> None:
             self.uses[e] = self.uses.get(e, 0) + 1
-            if self.uses[e] == 1 and e.kind != "reduce" and e not in self.kept:
+            made = e in self.kept or e in self.tables
+            if self.uses[e] == 1 and e.kind != "reduce" and not made:
                 for a in e.args:
                     walk(a)
 
