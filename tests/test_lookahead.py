@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 import tiny
@@ -46,6 +46,12 @@ def task(tmp_path_factory):
     return tiny.write_subgraph(tmp_path_factory.mktemp("task") / "silu_mul_add", [4, 64])
 
 
+@pytest.fixture(scope="module")
+def referee():
+    with Referee(CONFIG, compilers=sorted(os.sched_getaffinity(0))[-1:]) as one:
+        yield one
+
+
 @pytest.fixture(autouse=True)
 def _own_locks(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
@@ -55,6 +61,26 @@ def _own_locks(tmp_path_factory, monkeypatch):
 def cores(monkeypatch):
     """A core for compilers on the CPU, too."""
     monkeypatch.setattr(pool, "set_apart", lambda shares, device: [share[-1:] for share in shares])
+
+
+LOST = """
+template <class T> void silu_mul_add(T* out, const T* a, const T* b, int64_t n) { out[n << 50] = T(1); }
+"""
+HANGING = "    while True:\n        pass"
+CONSTANT = 'k{0} = cpp_kernel("""void k{0}(float* out, int64_t n) {{ out[0] = {0}.{1}; }}""", "k{0}")'
+LAST = "    kernel(out, a, b, a.numel())\n    return out"
+CALLS = "\n".join(f"    k{number}(out, 0)" for number in range(6))
+
+
+def many() -> str:
+    """Six kernels that nobody has built."""
+    return "\n".join(CONSTANT.format(number, secrets.randbits(50)) for number in range(6))
+
+
+def slowly_checked():
+    """A candidate that the compilers are busy with."""
+    body = f"    out = torch.empty_like(a)\n{CALLS}\n{LAST}"
+    return tiny.candidate(body, f"{many()}\n{tiny.KERNEL}")
 
 
 def own_cpu() -> Device:
@@ -68,72 +94,55 @@ def facts(evaluation):
     ]
 
 
-def test_the_next_candidate_in_the_queue_is_built_meanwhile(task, cores):
-    (first, _), (second, source) = fresh(), fresh()
+@asynccontextmanager
+async def queue(task, *candidates):
+    """A pool with one device, and those who wait for the candidates' evaluation; the first one is begun."""
+    evaluators = EvaluatorPool(LONGER, [own_cpu()], lambda text: None)
+    callers = [asyncio.create_task(evaluators.evaluate(task, candidate)) for candidate in candidates]
+    try:
+        while not evaluators._seats[0].owner._is_asked:
+            await asyncio.sleep(0.01)
+        yield evaluators, callers
+    finally:
+        for caller in callers:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        await evaluators.close()
+
+
+def test_the_next_in_the_queue_is_built_meanwhile_unless_it_goes_away(task, referee, cores):
+    (gone, not_wanted), (second, source) = fresh(), fresh()
 
     async def work():
-        evaluators = EvaluatorPool(LONGER, [own_cpu()], lambda text: None)
-        try:
-            one = asyncio.create_task(evaluators.evaluate(task, first))
-            two = asyncio.create_task(evaluators.evaluate(task, second))
-            await one
-            return time.time(), await two
-        finally:
-            await evaluators.close()
+        async with queue(task, slowly_checked(), gone) as (evaluators, callers):
+            assert evaluators._seats[0].owner._next is not None, "it was told"
+            callers[1].cancel()
+            assert (await callers[0]).status == "ok"
+            turns = [time.time()]
+            both = [evaluators.evaluate(task, candidate) for candidate in (slowly_checked(), second)]
+            callers.extend(map(asyncio.create_task, both))
+            await callers[2]
+            return [*turns, time.time()], await callers[3]
 
-    turn, evaluation = asyncio.run(work())
-    assert built_at(source) < turn
-    with Referee(CONFIG) as referee:
-        assert facts(evaluation) == facts(referee.evaluate(load_task(task), second))
+    turns, evaluation = asyncio.run(work())
+    assert built_at(not_wanted) > turns[0]
+    assert built_at(source) < turns[1]
+    assert facts(evaluation) == facts(referee.evaluate(load_task(task), second))
     assert evaluation.status == "ok"
 
 
-def test_what_a_cancelled_caller_wanted_is_not_built(task, cores):
-    (first, _), (second, source) = fresh(), fresh()
-
-    async def work():
-        evaluators = EvaluatorPool(LONGER, [own_cpu()], lambda text: None)
-        owner = evaluators._seats[0].owner
-        try:
-            one = asyncio.create_task(evaluators.evaluate(task, first))
-            two = asyncio.create_task(evaluators.evaluate(task, second))
-            while not owner._is_asked:
-                await asyncio.sleep(0.01)
-            assert owner._next is not None
-            two.cancel()
-            assert (await one).status == "ok"
-            assert owner._next is None
-            return time.time()
-        finally:
-            await evaluators.close()
-
-    end = asyncio.run(work())
-    assert built_at(source) > end
-
-
 def test_an_owner_that_is_killed_meanwhile_leaves_nothing_behind(task, cores):
-    hanging, _ = fresh(body=HANGING)
-
     async def work():
-        evaluators = EvaluatorPool(LONGER, [own_cpu()], lambda text: None)
-        owner = evaluators._seats[0].owner
-        try:
-            one = asyncio.create_task(evaluators.evaluate(task, fresh()[0]))
-            two = asyncio.create_task(evaluators.evaluate(task, hanging))
-            while not owner._is_asked:
-                await asyncio.sleep(0.01)
+        async with queue(task, fresh()[0], fresh(body=HANGING)[0]) as (evaluators, _):
+            owner = evaluators._seats[0].owner.pid
             below: set[int] = set()
             while not any(map(is_guest, below)):
                 await asyncio.sleep(0.01)
-                below |= descendants(owner.pid)
-            os.kill(owner.pid, signal.SIGKILL)
+                below |= descendants(owner)
+            os.kill(owner, signal.SIGKILL)
             wait_for(lambda: not any(map(is_alive, below)))
-            two.cancel()
-            return await one
-        finally:
-            await evaluators.close()
 
-    assert asyncio.run(work()).status == "ok"
+    asyncio.run(work())
 
 
 def is_guest(pid: int) -> bool:
@@ -145,29 +154,27 @@ def is_guest(pid: int) -> bool:
         return False
 
 
-@contextmanager
-def looking(monkeypatch):
-    """A referee with a core for compilers, its guests' pids, and those that lived while calls were timed."""
-    guests: list[int] = []
+@pytest.fixture
+def guests(referee, monkeypatch):
+    """The pids of the candidates that ran beside others; that none of them lives while calls are timed."""
+    pids: list[int] = []
     disturbers: list[int] = []
-    measure = judging.measure
+    fork, measure = referee._fork, judging.measure
+
+    def noted(share=None):
+        worker = fork(share)
+        if share is not None:
+            pids.append(worker.pid)
+        return worker
 
     def watched(*args):
-        disturbers.extend(filter(is_alive, guests))
+        disturbers.extend(filter(is_alive, pids))
         return measure(*args)
 
-    with Referee(CONFIG, compilers=sorted(os.sched_getaffinity(0))[-1:]) as referee:
-        fork = referee._fork
-
-        def noted(share=None):
-            worker = fork(share)
-            if share is not None:
-                guests.append(worker.pid)
-            return worker
-
-        monkeypatch.setattr(referee, "_fork", noted)
-        monkeypatch.setattr(judging, "measure", watched)
-        yield referee, guests, disturbers
+    monkeypatch.setattr(referee, "_fork", noted)
+    monkeypatch.setattr(judging, "measure", watched)
+    yield pids
+    assert not disturbers
 
 
 def hold_checks_until(condition, monkeypatch):
@@ -181,64 +188,54 @@ def hold_checks_until(condition, monkeypatch):
     monkeypatch.setattr(judging.Judging, "_time_all", later)
 
 
-LOST = """
-template <class T> void silu_mul_add(T* out, const T* a, const T* b, int64_t n) { out[n << 50] = T(1); }
-"""
-HANGING = "    while True:\n        pass"
-CONSTANT = 'k{0} = cpp_kernel("""void k{0}(float* out, int64_t n) {{ out[0] = {0}.{1}; }}""", "k{0}")'
-MANY = "\n".join(CONSTANT.format(number, secrets.randbits(50)) for number in range(6))
-CALLS = "\n".join(f"    k{number}(out, 0)" for number in range(6))
-
-
 @pytest.mark.parametrize(("name", "candidate", "said"), [
     ("dies", fresh(LOST)[0], "WorkerDied"),
     ("hangs", fresh(body=HANGING)[0], "WorkerTimeout"),
-    ("asks", tiny.candidate(f"    out = torch.empty_like(a)\n{CALLS}\n    return out", MANY),
+    ("asks", tiny.candidate(f"    out = torch.empty_like(a)\n{CALLS}\n    return out", many()),
      "more than 3 builds"),
     ("breaks a rule", fresh(body="    return open('/etc/passwd')")[0], ""),
 ])  # fmt: skip
-def test_a_bad_candidate_costs_nothing_but_itself(task, name, candidate, said, monkeypatch, caplog):
+def test_a_bad_candidate_costs_nothing_but_itself(
+    task, referee, guests, name, candidate, said, monkeypatch, caplog
+):
     caplog.set_level(logging.INFO, "passagent.evaluator")
     monkeypatch.setattr(lookahead, "STEP_S", 1.0)
     monkeypatch.setattr(lookahead, "WISHES", 3)
-    with looking(monkeypatch) as (referee, guests, disturbers):
-        hold_checks_until(lambda: not said or said in caplog.text, monkeypatch)
-        referee.foresee(task, candidate)
-        evaluation = referee.evaluate(load_task(task), fresh()[0])
-    assert evaluation.status == "ok"
-    assert bool(guests) == bool(said) and not disturbers
+    hold_checks_until(lambda: not said or said in caplog.text, monkeypatch)
+    referee.foresee(task, candidate)
+    assert referee.evaluate(load_task(task), fresh()[0]).status == "ok"
+    assert bool(guests) == bool(said)
 
 
-def test_no_other_candidate_lives_while_calls_are_timed(task, monkeypatch):
-    hanging, _ = fresh(body=HANGING)
-    with looking(monkeypatch) as (referee, guests, disturbers):
-        hold_checks_until(lambda: any(map(is_alive, guests)), monkeypatch)
-        referee.foresee(task, hanging)
-        assert referee.evaluate(load_task(task), fresh()[0]).status == "ok"
-        assert guests and not disturbers and not any(map(is_alive, guests))
+def test_a_candidate_that_hangs_is_ended_before_calls_are_timed(task, referee, guests, monkeypatch):
+    hold_checks_until(lambda: any(map(is_alive, guests)), monkeypatch)
+    referee.foresee(task, fresh(body=HANGING)[0])
+    assert referee.evaluate(load_task(task), fresh()[0]).status == "ok"
+    assert guests and not any(map(is_alive, guests))
 
 
-def test_candidates_that_are_offered_too_late_wait_for_the_next_evaluation(task, monkeypatch):
+def test_what_is_offered_while_calls_are_timed_waits_for_the_next_evaluation(
+    task, referee, guests, monkeypatch
+):
     (second, source), (third, _) = fresh(), fresh()
     measure = judging.measure
-    with looking(monkeypatch) as (referee, guests, _):
 
-        def offering(*args):
-            if not guests:
-                referee.foresee(task, second)
-            return measure(*args)
+    def offering(*args):
+        if not guests:
+            referee.foresee(task, second)
+        return measure(*args)
 
-        monkeypatch.setattr(judging, "measure", offering)
-        assert referee.evaluate(load_task(task), fresh()[0]).status == "ok"
-        assert not guests
-        monkeypatch.setattr(judging, "measure", measure)
-        hold_checks_until(lambda: guests and not is_alive(guests[0]), monkeypatch)
-        assert referee.evaluate(load_task(task), third).status == "ok"
-        assert len(guests) == 1
-        began = time.time()
-        referee.foresee(task, second)
-        assert referee.evaluate(load_task(task), second).status == "ok"
-        assert len(guests) == 1, "it looks ahead at itself"
+    monkeypatch.setattr(judging, "measure", offering)
+    assert referee.evaluate(load_task(task), fresh()[0]).status == "ok"
+    assert not guests
+    monkeypatch.setattr(judging, "measure", measure)
+    hold_checks_until(lambda: guests and not is_alive(guests[0]), monkeypatch)
+    assert referee.evaluate(load_task(task), third).status == "ok"
+    assert len(guests) == 1
+    began = time.time()
+    referee.foresee(task, second)
+    assert referee.evaluate(load_task(task), second).status == "ok"
+    assert len(guests) == 1, "it looks ahead at itself"
     assert built_at(source) < began
 
 
@@ -262,7 +259,7 @@ def test_a_builder_keeps_to_its_cores_and_is_nice(monkeypatch):
         raise PassagentError("no")
 
     monkeypatch.setattr(lookahead.builds, "answer", compiled)
-    builders = lookahead.ThreadPoolExecutor(1, "", lookahead._settle, (cores,))
+    builders = lookahead.ThreadPoolExecutor(1, "", lookahead.settle, (cores,))
     with pytest.raises(PassagentError):
         builders.submit(lookahead.builds.answer, {}).result()
     builders.shutdown()

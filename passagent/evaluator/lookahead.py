@@ -71,8 +71,8 @@ class LookAhead:
     ) -> None:
         """`fork`: a worker for a candidate; `cores`: the compilers' own."""
         self._fork, self._captured, self._config = fork, captured, config
-        self._runner = ThreadPoolExecutor(1, "look-ahead", _settle, (cores,))
-        self._builders = ThreadPoolExecutor(len(cores), "build-ahead", _settle, (cores,))
+        self._runner = ThreadPoolExecutor(1, "look-ahead", settle, (cores,))
+        self._builders = ThreadPoolExecutor(len(cores), "build-ahead", settle, (cores,))
         self._lock = threading.Lock()
         self._is_open = False
         self._next: Next | None = None
@@ -233,7 +233,7 @@ class _Look:
         return self._following.candidate.key[:12]
 
 
-def _settle(cores: list[int]) -> None:
+def settle(cores: list[int]) -> None:
     """This thread, and the compilers that it starts, keep to `cores`."""
     os.sched_setaffinity(0, cores)
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
