@@ -70,9 +70,9 @@ class LookAhead:
         self, fork: Callable[[], Worker], captured: Captured, config: EvaluatorConfig, cores: list[int]
     ) -> None:
         """`fork`: a worker for a candidate; `cores`: the compilers' own."""
-        self._fork, self._captured, self._config = fork, captured, config
+        self.fork, self.captured, self.config = fork, captured, config
         self._runner = ThreadPoolExecutor(1, "look-ahead", settle, (cores,))
-        self._builders = ThreadPoolExecutor(len(cores), "build-ahead", settle, (cores,))
+        self.builders = ThreadPoolExecutor(len(cores), "build-ahead", settle, (cores,))
         self._lock = threading.Lock()
         self._is_open = False
         self._next: Next | None = None
@@ -107,12 +107,11 @@ class LookAhead:
         self.offer(None)
         self.shut()
         self._runner.shutdown()
-        self._builders.shutdown(cancel_futures=True)
+        self.builders.shutdown(cancel_futures=True)
 
     def _begin(self) -> None:
         if self._is_open and self._next is not None:
-            self._look = _Look(self._next, self._fork, self._captured, self._config, self._builders)
-            self._next = None
+            self._look, self._next = _Look(self, self._next), None
             self._runner.submit(self._look.run)
 
     def _drop(self) -> None:
@@ -125,16 +124,8 @@ class LookAhead:
 class _Look:
     """One candidate, run for its wishes."""
 
-    def __init__(
-        self,
-        following: Next,
-        fork: Callable[[], Worker],
-        captured: Captured,
-        config: EvaluatorConfig,
-        builders: ThreadPoolExecutor,
-    ) -> None:
-        self._following, self._fork, self._captured = following, fork, captured
-        self._config, self._builders = config, builders
+    def __init__(self, means: LookAhead, following: Next) -> None:
+        self._means, self._following = means, following
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._worker: Worker | None = None
@@ -146,7 +137,8 @@ class _Look:
         try:
             self._run()
         except Exception as error:  # whatever it is, the candidate's own evaluation reports it
-            log.info("looking ahead at %s: %s: %s", self._key(), type(error).__name__, error)
+            name = self._following.candidate.key[:12]
+            log.info("looking ahead at %s: %s: %s", name, type(error).__name__, error)
         finally:
             with self._lock:
                 worker, self._worker = self._worker, None
@@ -169,16 +161,16 @@ class _Look:
     def _run(self) -> None:
         candidate = self._following.candidate
         left = [one for one in load_task(self._following.task).subgraphs if not self._is_large(one)]
-        in_interpreter = self._config.device == "cpu" and uses_triton(candidate)
+        in_interpreter = self._means.config.device == "cpu" and uses_triton(candidate)
         if self._over.is_set() or in_interpreter or static.inspect(candidate):
             return
-        while not any(self._captured(subgraph) for subgraph in left):
+        while not any(self._means.captured(subgraph) for subgraph in left):
             if not left or self._over.wait(_LOOK_S):
                 return
-        worker = self._fork()
+        worker = self._means.fork()
         with self._lock:
             self._worker = worker
-        if not self._over.is_set() and self._ask(load_request(candidate.files, self._config)):
+        if not self._over.is_set() and self._ask(load_request(candidate.files, self._means.config)):
             while left and not self._over.is_set():
                 left = [subgraph for subgraph in left if not self._is_built(subgraph)]
                 while not self._over.wait(_LOOK_S) and not all(job.done() for job in self._jobs.values()):
@@ -191,7 +183,7 @@ class _Look:
 
     def _is_built(self, subgraph: Subgraph) -> bool:
         """One audited call: whether it had all that it asked for. The inputs are drawn for this alone."""
-        reference = self._captured(subgraph)
+        reference = self._means.captured(subgraph)
         if reference is None or self._over.is_set():
             return False
         values = make_inputs(subgraph, "cpu", secrets.randbits(62))
@@ -222,15 +214,12 @@ class _Look:
         if key not in self._jobs:
             if len(self._jobs) == WISHES:
                 raise RuntimeError(f"asks for more than {WISHES} builds")
-            self._jobs[key] = self._builders.submit(builds.answer, request)
+            self._jobs[key] = self._means.builders.submit(builds.answer, request)
         try:
             return self._jobs[key].result(_CACHED_S)
         except TimeoutError:
             self._unanswered = True
             return {"failed": "not built yet"}
-
-    def _key(self) -> str:
-        return self._following.candidate.key[:12]
 
 
 def settle(cores: list[int]) -> None:
