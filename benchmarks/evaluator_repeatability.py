@@ -11,9 +11,6 @@ passagent's own calls, which leave them warm; `as it is`: evaluations of their o
   the subgraph is what is planted with 0%: what is seen there is a false alarm.
 - Repeats: the same candidate (the expert's; eager where it declines) judged again and again, in rounds.
 
-`--beside`: meanwhile C++ is compiled without a pause, as looking ahead does at most, nice 19 on the cores
-that are set apart for it (the last one where none are). Run it with and without.
-
 `--budget` stops after so many seconds and reports what was measured until then. Raw results, all samples
 included, go to benchmarks/results/evaluator-repeatability-<device>-<date>.json.
 """
@@ -31,13 +28,10 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,14 +41,11 @@ from planted_slowdown import planting
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator import judging, score
-from passagent.evaluator.environment import set_apart
 from passagent.evaluator.judging import Subject
-from passagent.evaluator.lookahead import settle
 from passagent.evaluator.process import Worker
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.timing import measure_passbench
-from passagent.kernels import toolchain
 from passagent.models.expert.author import author
 from passagent.models.expert.plan import default, neighbours
 from passagent.tasks import load_task
@@ -365,33 +356,6 @@ def keep(name: str, device: str, out: Path | None, data: dict[str, Any]) -> Path
     return path
 
 
-@contextmanager
-def compiling(device: str) -> Iterator[None]:
-    """Compilers at work, on cores of their own."""
-    share = sorted(os.sched_getaffinity(0))
-    cores = set_apart([share], device)[0] or share[-1:]
-    os.sched_setaffinity(0, set(share) - set(cores))
-    over = threading.Event()
-
-    def compile_on() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            headers = "".join(f"#include <{header}>\n" for header in sorted(toolchain.HEADERS))
-            (Path(folder) / "kernel.cpp").write_text(headers)
-            while not over.is_set():
-                command = [toolchain.compiler(), *toolchain.FLAGS, "-c", "kernel.cpp", "-o", "kernel.o"]
-                toolchain.run(command, "kernel", Path(folder))
-
-    with ThreadPoolExecutor(len(cores), "compiler", settle, (cores,)) as builders:
-        jobs = [builders.submit(compile_on) for _ in cores]
-        try:
-            yield
-        finally:
-            over.set()
-            for job in jobs:
-                job.result()
-    os.sched_setaffinity(0, share)
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -401,7 +365,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--subgraphs", type=int, default=60, help="of the A/A and planted measurements")
     parser.add_argument("--repeats", type=int, default=10, help="of each repeated candidate")
-    parser.add_argument("--beside", action="store_true", help="compilers run meanwhile")
     parser.add_argument("--budget", type=float, help="seconds")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -413,17 +376,12 @@ def main() -> None:
         data["seconds"][part] = round(budget.elapsed() - before, 1)
         data["environment"] = _environment(data) or data["environment"]
         path = keep(
-            f"evaluator-repeatability{'-beside' * args.beside}", args.device, args.out, data
+            "evaluator-repeatability", args.device, args.out, data
         )  # at once: what is measured is kept
         print(f"{part}: {data['seconds'][part]} s ({path.name})", *lines, "", sep="\n", flush=True)
 
     config = EvaluatorConfig(device=args.device)
-    with (
-        compiling(args.device) if args.beside else nullcontext(),
-        planting(),
-        Referee(config) as ours,
-        Referee(passbench_config(config)) as theirs,
-    ):
+    with planting(), Referee(config) as ours, Referee(passbench_config(config)) as theirs:
         done("start", 0.0, [])
         begun = budget.elapsed()
         data["pairs"] = pairs(ours, tasks, budget)

@@ -281,7 +281,7 @@ def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch)
 
 
 def start_evaluator(tmp_path):
-    cores = json.dumps([sorted(os.sched_getaffinity(0)), []])
+    cores = json.dumps(sorted(os.sched_getaffinity(0)))
     return subprocess.Popen(
         [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json(), cores],
         stdin=subprocess.PIPE,

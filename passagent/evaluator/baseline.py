@@ -111,7 +111,7 @@ class Baseline:
         if self._worker is not None and time.monotonic() - self._born > MAX_AGE_S:
             self._worker.kill()
             self._lose()
-        key = _key(subgraph, dispatch)
+        key = f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
         if self._worker is not None and not self._worker.is_alive():
             self._lose()
         found = self._kept.get(key)
@@ -124,10 +124,6 @@ class Baseline:
         while len(self._kept) > 1 and sum(one.arena.size for one in self._kept.values()) > KEPT_BYTES:
             self._forget([next(iter(self._kept))])
         return made
-
-    def captured(self, subgraph: Subgraph, dispatch: str) -> Reference | None:
-        """The subgraph's reference if it is at hand, for what of it is not secret. For any thread."""
-        return self._kept.get(_key(subgraph, dispatch))
 
     def close(self) -> None:
         """Free the references; the worker ends with its zygote."""
@@ -173,10 +169,10 @@ class Baseline:
             sets = list(beside.map(drawn, _VARIANTS))
         arena = Arena.create(Arena.room([v for one in sets for v in one if isinstance(v, torch.Tensor)]))
         try:
-            told = [described(one, subgraph, arena) for one in sets]
+            described = [_describe(one, subgraph, arena) for one in sets]
             del sets
             arena.seal()
-            made = Reference(name, subgraph, dispatch, arena, told, rotation, [], [])
+            made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [])
             self._prepare(made)
         except BaseException:
             arena.close()
@@ -278,10 +274,6 @@ class Baseline:
         self._kept.clear()
 
 
-def _key(subgraph: Subgraph, dispatch: str) -> str:
-    return f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
-
-
 def _is_small(subgraph: Subgraph) -> bool:
     return sum(meta.numel for meta in subgraph.inputs) <= SMALL
 
@@ -319,13 +311,13 @@ def run_request(
     }
 
 
-def described(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[dict[str, Any]]:
+def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[dict[str, Any]]:
     """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
-    found: list[dict[str, Any]] = []
+    described = []
     for meta, value in zip(subgraph.inputs, values, strict=True):
         if isinstance(value, torch.Tensor):
             host = subgraph.home == "cuda" and meta.device.startswith("cpu")
-            found.append({"tensor": arena.write(value), "shape": list(meta.shape), "host": host})
+            described.append({"tensor": arena.write(value), "shape": list(meta.shape), "host": host})
         else:
-            found.append({"value": value})
-    return found
+            described.append({"value": value})
+    return described

@@ -14,9 +14,6 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ["evaluator/**/*.py", "kernels/*", "tasks/*.py"]
 
-_LARGE_SHARE = 8
-"""Cores of a device from which on compilers get one: timed calls move from core to core, as cores differ by
-tens of per cents, and need some to move over."""
 _ALLOWED = {
     "PATH",
     "LANG",
@@ -40,28 +37,6 @@ def core_shares(count: int) -> list[list[int]]:
     cores = sorted(os.sched_getaffinity(0))
     size = len(cores) // count
     return [cores[i * size : (i + 1) * size] if size >= 2 else cores for i in range(count)]
-
-
-def set_apart(shares: list[list[int]], device: str) -> list[list[int]]:
-    """Of each share the cores that compilers may use while calls are timed on the others.
-
-    A core with its hyperthreads; none on the CPU, where a timed call takes all cores, none of a small share
-    and none where devices share cores.
-    """
-    is_own = sum(map(len, shares)) == len({core for share in shares for core in share})
-    return [
-        [core for core in share if core in _hyperthreads(share[-1])]
-        if device != "cpu" and is_own and len(share) >= _LARGE_SHARE
-        else []
-        for share in shares
-    ]
-
-
-def _hyperthreads(core: int) -> set[int]:
-    """The core and those that are the same physical one."""
-    file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-    ranges = [part.split("-") for part in file.read_text().strip().split(",")] if file.exists() else []
-    return {core} | {n for ends in ranges for n in range(int(ends[0]), int(ends[-1]) + 1)}
 
 
 def worker_threads(wanted: int | None) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import secrets
+import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ _DEATHS = 2
 class Judging:
     """One evaluation: a worker serves all subgraphs unless it dies.
 
-    Calls are timed within `quiet`: nothing else makes noise then.
+    `quiet` is held while calls are timed: who holds it, makes no noise.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Judging:
         baseline: Baseline,
         new_worker: NewWorker,
         twins: Twins,
-        quiet: Callable[[], AbstractContextManager[None]],
+        quiet: threading.Lock,
     ) -> None:
         self.task, self.subject, self.config = task, subject, config
         self.baseline, self.new_worker, self.twins, self.quiet = baseline, new_worker, twins, quiet
@@ -294,7 +294,7 @@ class Judging:
         assert self._twin is not None
         self._twin.take(reference)
         try:
-            with self.quiet():
+            with self.quiet:
                 if self.passbench:
                     timing = measure_passbench(side, self._twin, reference, self.config)
                 else:

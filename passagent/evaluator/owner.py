@@ -34,21 +34,13 @@ class Lost(Exception):
 
 
 class Owner:
-    """Starts its process, on `cores`, when it is first asked, and again after `stop`.
+    """Starts its process, on `cores`, when it is first asked, and again after `stop`."""
 
-    `compilers`: those of the cores that are kept for building what comes next; often none.
-    """
-
-    def __init__(
-        self, device: Device, config: EvaluatorConfig, cores: list[int], compilers: list[int]
-    ) -> None:
-        self.device, self._compilers = device, compilers
-        self._cores = [core for core in cores if core not in compilers]
+    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int]) -> None:
+        self.device, self._cores = device, cores
         self._config = config.model_copy(update={"device": device.name})
         self._process: asyncio.subprocess.Process | None = None
         self._log: IO[bytes] | None = None
-        self._next: dict[str, Any] | None = None
-        self._is_asked = False
 
     @property
     def pid(self) -> int | None:
@@ -58,30 +50,15 @@ class Owner:
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The evaluation as plain data. Raises what the referee raises, and Lost: `stop` must follow."""
         process = await self._start()
-        try:
-            answer = self._unwrap(await self._exchange(process, request))
-        finally:
-            self._is_asked = False
+        answer = self._unwrap(await self._exchange(process, request))
         return answer["evaluation"]  # type: ignore[no-any-return]
-
-    def foresee(self, request: dict[str, Any] | None) -> None:
-        """What will be asked when the present evaluation is over, most likely; None: that is not known."""
-        if self._compilers and (request is None or "files" in request):
-            self._next = request
-            if self._is_asked:
-                self._tell_next()
-
-    def _tell_next(self) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        if not self._process.stdin.is_closing():
-            self._process.stdin.write(json.dumps({"next": self._next}).encode() + b"\n")
 
     async def _start(self) -> asyncio.subprocess.Process:
         if self._process is None:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "passagent.evaluator.serve", self._config.model_dump_json()),
-                json.dumps([self._cores, self._compilers]),
+                json.dumps(self._cores),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=self._log,
@@ -107,9 +84,6 @@ class Owner:
         try:
             if request is not None:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._is_asked = True
-                if self._next is not None:
-                    self._tell_next()
                 await process.stdin.drain()
             line = await process.stdout.readline()
             if line:

@@ -21,7 +21,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import health
 from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
-from passagent.evaluator.environment import core_shares, set_apart
+from passagent.evaluator.environment import core_shares
 from passagent.evaluator.owner import Lost, Owner
 from passagent.evaluator.result import Candidate, Compiler, Evaluation
 
@@ -51,14 +51,9 @@ class Quarantine:
 class Seat:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(
-        self, device: Device, config: EvaluatorConfig, cores: list[int], compilers: list[int]
-    ) -> None:
-        self.device, self.lock = device, DeviceLock(device)
-        self.owner = Owner(device, config, cores, compilers)
+    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int]) -> None:
+        self.device, self.owner, self.lock = device, Owner(device, config, cores), DeviceLock(device)
         self.is_busy = False
-        self.taken_at = 0.0
-        """time.monotonic()"""
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
 
@@ -87,10 +82,7 @@ class EvaluatorPool:
         self.tell = tell
         found = devices or find_devices(config.device)
         shares = core_shares(len(found))
-        self._seats = [
-            Seat(device, config, *cores)
-            for device, *cores in zip(found, shares, set_apart(shares, found[0].name), strict=True)
-        ]
+        self._seats = [Seat(device, config, cores) for device, cores in zip(found, shares, strict=True)]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
 
@@ -107,7 +99,7 @@ class EvaluatorPool:
             request["compiler"], name = subject, f"compiler {subject}"
         losses: list[str] = []
         while len(losses) < ATTEMPTS:
-            async with self._next_seat(request) as seat:
+            async with self._next_seat() as seat:
                 try:
                     return await self._measure(seat, request)
                 except Lost as lost:
@@ -169,10 +161,10 @@ class EvaluatorPool:
         self.tell(f"{seat.device.name} is quarantined for {pause:.0f} s: {reason}")
 
     @asynccontextmanager
-    async def _next_seat(self, request: dict[str, Any]) -> AsyncIterator[Seat]:
+    async def _next_seat(self) -> AsyncIterator[Seat]:
         """The next free device in good health, its lock held meanwhile. Raises InfrastructureError."""
         while True:
-            seat = await self._take(request)
+            seat = await self._take()
             try:
                 if seat.quarantine is not None:
                     problem = await health.check(seat.device)
@@ -187,14 +179,9 @@ class EvaluatorPool:
                 seat.is_busy = False
                 self._changed.set()
 
-    async def _take(self, request: dict[str, Any]) -> Seat:
-        """Wait, first come first served, for a device that is free here and on the machine, and lock it.
-
-        Who is next builds what `request` needs meanwhile, beside the evaluation that began last: it may do so
-        until that one's calls are timed, and what is built serves all.
-        """
+    async def _take(self) -> Seat:
+        """Wait, first come first served, for a device that is free here and on the machine, and lock it."""
         is_told = False
-        builder: Seat | None = None
         async with self._turn:
             try:
                 while True:
@@ -204,11 +191,8 @@ class EvaluatorPool:
                     free = [seat for seat in seats if not seat.is_busy]
                     for seat in sorted(free, key=lambda seat: seat.quarantine is not None):
                         if seat.lock.try_acquire():
-                            seat.is_busy, seat.taken_at = True, time.monotonic()
+                            seat.is_busy = True
                             return seat
-                    if builder is None and not free:
-                        builder = max(seats, key=lambda seat: seat.taken_at)
-                        builder.owner.foresee(request)
                     if free and not is_told:
                         is_told = True
                         used = [f"{seat.device.name} is in use by {seat.lock.holder()}" for seat in free]
@@ -217,8 +201,6 @@ class EvaluatorPool:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait(), POLL_S if free else PAUSES_S[0])
             finally:
-                if builder is not None:
-                    builder.owner.foresee(None)
                 for seat in self._seats:
                     if not seat.is_busy:
                         seat.lock.release()

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -198,14 +197,8 @@ class Worker:
         self._memory_kills = _memory_kills()
         self._is_reaped = self._is_closed = False
 
-    def ask(
-        self,
-        message: dict[str, Any],
-        timeout_s: float,
-        fds: tuple[int, ...] = (),
-        build: Callable[[dict[str, Any]], dict[str, Any]] = answer,
-    ) -> Answer:
-        """Send a request and wait for its reply; `build` makes the kernels that the worker asks for.
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """Send a request and wait for its reply, building the kernels that the worker asks for meanwhile.
 
         Raises WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then
         killed.
@@ -220,7 +213,7 @@ class Worker:
                 if "mark" in reply:
                     started, ended = (now, None) if reply["mark"] == "start" else (started, now)
                 elif "build" in reply:
-                    self._channel.send(build(reply["build"]))
+                    self._channel.send(answer(reply["build"]))
                 else:
                     clock = ended - started if started is not None and ended is not None else None
                     return Answer(reply, clock)

@@ -12,10 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
@@ -25,7 +22,6 @@ from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.guards import static
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import PAIRS, Judging, Subject
-from passagent.evaluator.lookahead import LookAhead, Next
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.starting import Started
@@ -36,22 +32,13 @@ from passagent.tasks.reader import Task
 
 _SPARES = PAIRS + 1
 """Workers made ahead: for the candidate, and for eager once in a while."""
-_GUEST_SHARE = 1 / 16
-"""Of a GPU's memory what a candidate may take that runs beside another's evaluation."""
 
 
 class Referee:
     """Judges candidates on one device. Not for concurrent use; `close()` ends its processes."""
 
-    def __init__(
-        self,
-        config: EvaluatorConfig | None = None,
-        started: Started | None = None,
-        compilers: Sequence[int] = (),
-    ) -> None:
-        """`started`: its zygote's process, if that is on its way. `compilers`: cores that this process does
-        not use, for building what comes next (`foresee`).
-        """
+    def __init__(self, config: EvaluatorConfig | None = None, started: Started | None = None) -> None:
+        """`started`: its zygote's process, if that is on its way."""
         self.config = config or EvaluatorConfig()
         find_device(self.config.device)
         self._threads = worker_threads(self.config.threads)
@@ -62,15 +49,6 @@ class Referee:
         self._quiet = threading.Lock()
         self._spares: deque[Future[Worker]] = deque()
         self._twins = Twins(self._spare, self.config)
-        self._look = None
-        if compilers and not self.config.host_extensions:
-            dispatch = "dynamo" if self.config.protocol == "passbench" else self.config.dispatch
-            self._look = LookAhead(
-                lambda: self._fork(_GUEST_SHARE),
-                lambda subgraph: self._baseline.captured(subgraph, dispatch),
-                self.config,
-                list(compilers),
-            )
         if self.config.device == "cpu":
             self._ahead.submit(
                 build.prepare
@@ -84,8 +62,6 @@ class Referee:
 
     def close(self) -> None:
         """End every process of this referee."""
-        if self._look is not None:
-            self._look.close()
         self._ahead.shutdown(wait=True)
         self._twins.close()
         self._baseline.close()
@@ -93,27 +69,12 @@ class Referee:
         if self._interpreter is not None:
             self._interpreter.close()
 
-    def foresee(self, task: Path, candidate: Candidate | None) -> None:
-        """From any thread: `candidate` is evaluated next, most likely. None: nothing is known to be."""
-        if self._look is not None:
-            self._look.offer(None if candidate is None else Next(task, candidate))
-
     def evaluate(self, task: Task, subject: Subject) -> Evaluation:
         """Judge `subject` on every subgraph of `task`.
 
         Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does.
         """
-        if self._look is None:
-            return self._evaluate(task, subject)
-        self._look.open(subject.key if isinstance(subject, Candidate) else None)
-        try:
-            return self._evaluate(task, subject)
-        finally:
-            self._look.shut()
-
-    def _evaluate(self, task: Task, subject: Subject) -> Evaluation:
-        config, baseline = self.config, self._baseline
-        judging = Judging(task, subject, config, baseline, self._worker, self._twins, self._silence)
+        judging = Judging(task, subject, self.config, self._baseline, self._worker, self._twins, self._quiet)
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
             judging.violations += static.inspect(subject, self.config.host_extensions)
@@ -158,28 +119,14 @@ class Referee:
             self._spares.append(self._ahead.submit(self._fork_in_quiet))
         return worker
 
-    @contextmanager
-    def _silence(self) -> Iterator[None]:
-        """While calls are timed: no other candidate runs, and nothing is forked."""
-        if self._look is not None:
-            self._look.shut()
-        with self._quiet:
-            yield
-
     def _fork_in_quiet(self) -> Worker:
         with self._quiet:
             return self._fork()
 
-    def _fork(self, share: float | None = None) -> Worker:
-        """A worker for the next candidate, its device's context made.
-
-        `share`: what it may take of a GPU's memory; where memory is short it is the first to go.
-        """
+    def _fork(self) -> Worker:
+        """A worker for the next candidate, its device's context made."""
         worker = self._zygote.fork(self.config.memory_gb if self.config.device == "cpu" else None)
-        request = {"op": "prepare", "device": self.config.device, "share": share}
-        if share is not None:
-            with suppress(OSError):
-                Path(f"/proc/{worker.pid}/oom_score_adj").write_text("1000")
+        request = {"op": "prepare", "device": self.config.device}
         try:
             reply = worker.ask(request, self.config.timeout_s).message
         except (WorkerDied, WorkerTimeout) as error:

@@ -1,7 +1,5 @@
 """A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
 
-A line `{"next": REQUEST}` tells what will probably be asked next (null: nothing); it gets no answer.
-
 The first answer says that it is ready, before any request.
 """
 
@@ -14,7 +12,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passagent.config import EvaluatorConfig
@@ -31,20 +28,18 @@ _KINDS = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastr
 
 
 def main() -> None:
-    """Serve until stdin closes. The arguments, as JSON: the EvaluatorConfig, and two lists of cores, for all
-    but compilers that build what comes next, and for these.
-    """
-    cores, compilers = json.loads(sys.argv[2])
-    os.sched_setaffinity(0, cores)
+    """Serve until stdin closes. The arguments are the EvaluatorConfig and a list of cores, as JSON."""
+    os.sched_setaffinity(0, json.loads(sys.argv[2]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a stray print cannot reach the parent's parser
-    requests: queue.Queue[dict[str, Any]] = queue.Queue()
-    referees: list[Referee] = []
-    threading.Thread(target=_read, args=(requests, referees), daemon=True).start()
+    requests: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
 
     def answer(work: Callable[[], dict[str, Any]]) -> None:
         answers.write(json.dumps(_outcome(work)) + "\n")
         answers.flush()
+
+    referees: list[Referee] = []
 
     def start() -> dict[str, Any]:
         config = EvaluatorConfig.model_validate_json(sys.argv[1])
@@ -55,11 +50,11 @@ def main() -> None:
         from passagent.evaluator.referee import Referee
 
         torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
-        referees.append(Referee(config, zygote, compilers))
+        referees.append(Referee(config, zygote))
         return {"ready": True}
 
     def evaluate() -> dict[str, Any]:
-        request = requests.get()
+        request = json.loads(requests.get())
         subject = Candidate(request["files"]) if "files" in request else request["compiler"]
         return {"evaluation": referees[0].evaluate(load_task(request["task"]), subject).model_dump()}
 
@@ -79,15 +74,9 @@ def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"error": "infrastructure", "message": f"{type(error).__name__}: {error}"}
 
 
-def _read(requests: queue.Queue[dict[str, Any]], referees: list[Referee]) -> None:
+def _read(requests: queue.Queue[str]) -> None:
     for line in sys.stdin:
-        request = json.loads(line)
-        if "next" not in request:
-            requests.put(request)
-        elif following := request["next"]:
-            referees[0].foresee(Path(following["task"]), Candidate(following["files"]))
-        else:
-            referees[0].foresee(Path(), None)
+        requests.put(line)
     os._exit(0)  # the parent is gone; the zygote notices and kills the workers
 
 

@@ -104,11 +104,9 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
 
 
 def _prepare(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Make the device's context, so that nobody waits for it later; `share`: of its memory, at most."""
+    """Make the device's context, so that nobody waits for it later."""
     if message["device"].startswith("cuda"):
         torch.cuda.set_device(full_device(message["device"]))
-        if message.get("share"):
-            torch.cuda.set_per_process_memory_fraction(message["share"])
         torch.zeros(1, device=message["device"])
     return {}
 
