@@ -7,6 +7,7 @@ do, and the tree does not depend on which model answered first.
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +53,7 @@ class Episode:
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")
 _ADD_STEP = (
-    f"INSERT INTO steps (episode_id, seq, message_id, created_at, {', '.join(_TOKENS)}) "
+    f"INSERT INTO steps (episode_id, seq, message_id, at_ms, {', '.join(_TOKENS)}) "
     f"VALUES (:episode, :seq, :message, :at, {', '.join(':' + kind for kind in _TOKENS)})"
 )
 
@@ -221,16 +222,27 @@ def add_messages(
 
 def pack_message(store: Store, episode: Episode, message: dict[str, Any], seq: int) -> Packed:
     """A message without secrets, ready to be the conversation's number `seq`: outside of a transaction."""
-    task = None if seq <= TASK_SEQ else _last(store, episode.id)["task"]
-    return store.messages.pack(message, episode.run_id, task, is_task=seq == TASK_SEQ)
+    if seq == TASK_SEQ:
+        return store.messages.pack_task(message, episode.run_id, episode.island, episode.parent_id)
+    return store.messages.pack(message, None if seq < TASK_SEQ else _task_of(store, episode.id))
+
+
+def _task_of(store: Store, episode_id: int) -> int:
+    """The id of a conversation's task message, which never changes."""
+    row = store.row(
+        "SELECT message_id FROM steps WHERE episode_id = :episode AND seq = :task",
+        {"episode": episode_id, "task": TASK_SEQ},
+    )
+    assert row is not None
+    return int(row["message_id"])
 
 
 def _last(store: Store, episode_id: int) -> dict[str, Any]:
-    """Of a conversation: the number of the last message, the task message, and who holds the episode."""
+    """Of a conversation: the number of the last message, and who holds the episode."""
     row = store.row(
-        "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task, "
+        "SELECT max(seq) AS last, "
         "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps WHERE episode_id = :episode",
-        {"episode": episode_id, "task": TASK_SEQ},
+        {"episode": episode_id},
     )
     assert row is not None
     return row
@@ -250,7 +262,7 @@ def add_packed(
         row = _last(store, episode.id)
         if owner is not None and row["owner"] != owner:
             raise taken_over(episode.run_id)
-        at, steps = now(), []
+        at, steps = time.time_ns() // 1_000_000, []
         for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
             message_id = store.messages.add(packed, episode.run_id)
             tokens = {kind: usage.get(kind) if usage else None for kind in _TOKENS}
@@ -274,7 +286,7 @@ def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     """The episode's messages in order."""
     rows = store.rows(
-        "SELECT base, body FROM steps JOIN messages ON messages.id = message_id WHERE episode_id = :id "
+        "SELECT base, beside, body FROM steps JOIN messages ON messages.id = message_id WHERE episode_id = :id "
         "ORDER BY seq",
         {"id": episode_id},
     )
