@@ -30,6 +30,8 @@ log = logging.getLogger("passagent.search")
 
 BEAT_S = 5.0
 """Between two signs of life, s."""
+_GARBAGE = 50_000
+"""Objects after which garbage in cycles is looked for: a syntax tree has thousands, and none of it."""
 POLL_S = 0.25
 """Between two looks at what a person asks for and what other processes did, s."""
 
@@ -54,6 +56,8 @@ async def search(session: Session) -> Outcome:
     await join(session)
     clear_workspaces(session)
     gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_GARBAGE, *thresholds[1:])
     state, reason, is_last = "failed", "the process ended", False
     try:
         await _watched(session)
@@ -73,6 +77,7 @@ async def search(session: Session) -> Outcome:
             clear_workspaces(session)
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)
+        gc.set_threshold(*thresholds)
         gc.unfreeze()
         if session.distiller is not None:
             await session.distiller.close()
