@@ -24,7 +24,6 @@ from passagent.search.events import OnEvent
 from passagent.search.gain import expected_per_hour
 from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
 from passagent.store import Store, gains, reservations, runs
-from passagent.store.nodes import Node
 from passagent.store.runs import Run, Standing
 from passagent.store.workers import Watch
 from passagent.tasks import Task
@@ -74,8 +73,10 @@ class Session:
     """Over the other processes."""
     others: int = 0
     """Processes that search beside this one."""
-    views: dict[Node, ParentView] = field(default_factory=dict)
+    views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
     """Parents as prompts showed them; see search.context."""
+    bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
+    """Of each island: the number of its last episode, and the best AS that it knew of when that began."""
     workspaces: dict[int, Workspace] = field(default_factory=dict)
     """Of each island."""
     stop_reason: str | None = None

@@ -157,30 +157,34 @@ def unpack_text(packed: bytes, dictionary: bytes = b"") -> bytes:
 
 def pack_result(result: dict[str, Any]) -> PackedResult:
     """An evaluation as plain data, packed without loss."""
-    graphs, parts = [dict(graph) for graph in result["graphs"]], []
-    for graph in graphs:
-        for name in _SAMPLES:
-            values = graph.get(name)
-            if values and (counted := _counted(values)) is not None:
-                above, low, unit = counted
-                parts.append(above)
-                graph[name] = {"n": len(above), "low": low, "unit": unit}
+    graphs = [dict(graph) for graph in result["graphs"]]
+    timed = [(graph, name) for graph in graphs for name in _SAMPLES if graph.get(name)]
+    sizes = [len(graph[name]) for graph, name in timed]
+    counted = _counted([time for graph, name in timed for time in graph[name]], sizes) if timed else None
+    if counted is not None:
+        for (graph, name), size, low, unit in zip(timed, sizes, *counted[1:], strict=True):
+            graph[name] = {"n": size, "low": low, "unit": unit}
     head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS_2)
-    samples = _pack_counts(np.concatenate(parts)) if parts else b""
+    samples = _pack_counts(counted[0]) if counted is not None else b""
     return PackedResult(_HEAD.pack(_FORMAT, len(head)) + head, samples)
 
 
-def _counted(values: list[float]) -> tuple[Any, int, int] | None:
-    """Times as counts of a unit above the smallest one; None if they are no whole nanoseconds."""
-    times = np.asarray(values, dtype=np.float64)
-    whole = np.rint(times * _NS)
-    if not (whole / _NS == times).all() or not 0 <= whole.max() - whole.min() < 2**31:
+def _counted(times: list[float], sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
+    """Rows of times, of these sizes, as counts of a unit above each row's smallest one, these and the units.
+
+    None if they are no whole nanoseconds, or differ by more than a count may be.
+    """
+    exact = np.asarray(times, dtype=np.float64)
+    whole = np.rint(exact * _NS)
+    if not (whole / _NS == exact).all() or not abs(whole).max() < 2**53:
         return None
-    exact = whole.astype(np.int64)
-    unit = int(np.gcd.reduce(exact)) or 1
-    exact //= unit
-    low = int(exact.min())
-    return exact - low, low, unit
+    starts = np.cumsum([0, *sizes[:-1]])
+    counts = whole.astype(np.int64)
+    units = np.maximum(np.gcd.reduceat(counts, starts), 1)
+    counts //= np.repeat(units, sizes)
+    lows = np.minimum.reduceat(counts, starts)
+    counts -= np.repeat(lows, sizes)
+    return None if counts.max() >= 2**31 else (counts, lows.tolist(), units.tolist())
 
 
 def _pack_counts(counts: Any) -> bytes:
@@ -188,12 +192,12 @@ def _pack_counts(counts: Any) -> bytes:
     bits = min(_LOW, int(np.median(counts)).bit_length())
     above = counts >> bits
     large = above >= _LARGE
-    low = (counts[:, None] >> np.arange(bits)) & 1
+    low = np.unpackbits((counts & ((1 << bits) - 1)).astype(np.uint8)[:, None], axis=1, bitorder="little")
     packer = _packer(len(counts), strategy=zlib.Z_RLE)
     return (
         _COUNTS.pack(bits, int(large.sum()))
         + above[large].astype("<u4").tobytes()
-        + np.packbits(low.astype(np.uint8)).tobytes()
+        + np.packbits(low[:, :bits]).tobytes()
         + packer.compress(np.minimum(above, _LARGE).astype(np.uint8).tobytes())
         + packer.flush()
     )
