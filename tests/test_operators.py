@@ -20,6 +20,7 @@ import tiny_search
 from passagent import cli
 from passagent.commands import searching
 from passagent.store import Store, evaluations, nodes, runs, workers
+from passagent.store.evaluations import PIECES
 from passagent.store.packing import pack_result
 
 
@@ -372,9 +373,12 @@ DAMAGE = {
         "UPDATE hints_shown SET gain = NULL WHERE episode_id = (SELECT min(episode_id) FROM hints_shown)"
     ],
     "duplicates": [
-        "INSERT INTO evaluations SELECT 999, candidate_key, task_key, evaluator_version, environment, "
-        "status, as_score, seconds, result, created_at FROM evaluations WHERE id = "
+        "CREATE TEMP TABLE again AS SELECT * FROM evaluations WHERE id = "
         "(SELECT evaluation_id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
+        f"INSERT INTO samples SELECT id % {PIECES} + 999 * {PIECES}, body FROM samples "
+        f"WHERE id / {PIECES} = (SELECT id FROM again)",
+        "UPDATE again SET id = 999",
+        "INSERT INTO evaluations SELECT * FROM again",
         "UPDATE nodes SET evaluation_id = 999 WHERE id = "
         "(SELECT id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
     ],

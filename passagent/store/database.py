@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from sqlite_utils import Database
 
 from passagent.errors import UsageError
+from passagent.store import settling
 from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
 from passagent.store.messages import Messages
 from passagent.store.objects import Objects
@@ -43,7 +44,7 @@ class Store:
     def __init__(self, runs_dir: Path, db: Database) -> None:
         self.runs_dir = runs_dir
         self.db = db
-        self.objects = Objects(runs_dir / "objects")
+        self.objects = Objects(runs_dir / "objects", functools.partial(settling.find, self))
         self.messages = Messages(self)
 
     @classmethod
@@ -87,8 +88,7 @@ class Store:
         return cls(root, db)
 
     def close(self) -> None:
-        """Release the database, and wait for files that are being forced to disk."""
-        self.objects.close()
+        """Release the database."""
         self.db.close()
 
     def __enter__(self) -> Store:

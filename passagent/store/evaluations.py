@@ -44,23 +44,7 @@ def add_evaluation(
     """
     packed = packed or pack_result(result)
     with store.transaction():
-        evaluation_id = store.execute(
-            "INSERT INTO evaluations (candidate_key, task_key, evaluator_version, environment, status, "
-            "as_score, seconds, result, created_at) VALUES (:candidate, :task, :version, :environment, "
-            ":status, :score, :seconds, :result, :at)",
-            {
-                "candidate": candidate_key,
-                "task": task_key,
-                "version": result["evaluator_version"],
-                "environment": environment,
-                "status": result["status"],
-                "score": result["as_score"],
-                "seconds": result["seconds"],
-                "result": packed.head,
-                "at": now(),
-            },
-        ).lastrowid
-        assert evaluation_id is not None
+        evaluation_id = _insert(store, task_key, environment, result, candidate_key, packed.head)
         pieces = range(0, len(packed.samples), _PIECE)
         store.execute_many(
             "INSERT INTO samples (id, body) VALUES (:id, :body)",
@@ -72,6 +56,36 @@ def add_evaluation(
         if run_id is not None:
             store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
     return evaluation_id
+
+
+def _insert(
+    store: Store, task_key: str, environment: str, result: dict[str, Any], candidate_key: str, head: bytes
+) -> int:
+    """The id of a new row, under its conditions, which are made the first time."""
+    conditions = {"task": task_key, "version": result["evaluator_version"], "environment": environment}
+    values = {
+        "candidate": candidate_key,
+        "status": result["status"],
+        "score": result["as_score"],
+        "seconds": result["seconds"],
+        "result": head,
+        "at": now(),
+    }
+    while True:
+        added = store.execute(
+            "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
+            "created_at) SELECT id, :candidate, :status, :score, :seconds, :result, :at FROM conditions "
+            "WHERE task_key = :task AND evaluator_version = :version AND environment = :environment",
+            conditions | values,
+        )
+        if added.rowcount:
+            assert added.lastrowid is not None
+            return added.lastrowid
+        store.execute(
+            "INSERT INTO conditions (task_key, evaluator_version, environment) "
+            "VALUES (:task, :version, :environment)",
+            conditions,
+        )
 
 
 def find_evaluation(
@@ -88,9 +102,10 @@ def find_evaluation(
     One that the machine failed never does.
     """
     rows = store.rows(
-        "SELECT id, result, created_at FROM evaluations WHERE candidate_key = :candidate "
+        "SELECT evaluations.id, result, created_at FROM evaluations "
+        "JOIN conditions ON conditions.id = conditions_id WHERE candidate_key = :candidate "
         "AND task_key = :task AND evaluator_version = :version AND environment = :environment "
-        "AND status != 'infrastructure' ORDER BY id DESC LIMIT 20",
+        "AND status != 'infrastructure' ORDER BY evaluations.id DESC LIMIT 20",
         {
             "candidate": candidate_key,
             "task": task_key,

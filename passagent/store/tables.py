@@ -393,8 +393,29 @@ INSERT INTO hints_shown SELECT episode_id, run_id, json_group_array(hint_id), ma
 DROP TABLE hint_uses;
 CREATE VIEW hint_uses AS SELECT episode_id, key + 1 AS place, value AS hint_id, run_id, gain
     FROM hints_shown, json_each(hints);
+CREATE TABLE conditions (
+    id INTEGER PRIMARY KEY,
+    task_key TEXT NOT NULL,
+    evaluator_version TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    UNIQUE (task_key, evaluator_version, environment)
+);
+INSERT INTO conditions (task_key, evaluator_version, environment)
+    SELECT DISTINCT task_key, evaluator_version, environment FROM evaluations;
+ALTER TABLE evaluations ADD COLUMN conditions_id INTEGER REFERENCES conditions (id);
+UPDATE evaluations SET conditions_id = (SELECT id FROM conditions WHERE conditions.task_key = evaluations.task_key
+    AND conditions.evaluator_version = evaluations.evaluator_version
+    AND conditions.environment = evaluations.environment);
+ALTER TABLE evaluations DROP COLUMN task_key;
+ALTER TABLE evaluations DROP COLUMN evaluator_version;
+ALTER TABLE evaluations DROP COLUMN environment;
 CREATE TABLE samples (
     id INTEGER PRIMARY KEY,
     body BLOB NOT NULL
+);
+CREATE TABLE unsettled (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    content BLOB NOT NULL
 )
 """
