@@ -166,7 +166,11 @@ def test_diff_says_whether_intervals_separate(call, copy):
     assert "1.100 [1.000, 1.350]" in text and "overlap" in text
 
     change(
-        copy, f"UPDATE evaluations SET environment = 'elsewhere' WHERE candidate_key = '{one.candidate_key}'"
+        copy,
+        "INSERT INTO conditions (task_key, evaluator_version, environment) "
+        "SELECT task_key, evaluator_version, 'elsewhere' FROM conditions LIMIT 1",
+        "UPDATE evaluations SET conditions_id = (SELECT max(id) FROM conditions) "
+        f"WHERE candidate_key = '{one.candidate_key}'",
     )
     told = json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["not_comparable"]
     assert told.startswith("they were measured under other conditions: elsewhere | ")

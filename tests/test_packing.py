@@ -198,7 +198,7 @@ def test_a_row_that_was_not_committed_is_no_base(store):
 def test_arguments_of_calls_come_out_as_the_model_wrote_them(store, write):
     run = make_run(store, iters=100)
     owner = workers.join(store, run.id)
-    call = {"id": "1", "name": "x", "arguments": write({"text": "a \"b\"\n", "é": [1, {"c": 1.5}], "n": None})}
+    call = {"id": "1", "name": "x", "arguments": write({"text": 'a "b"\n', "é": [1, {"c": 1.5}], "n": None})}
     odd = {"id": "2", "name": "x", "arguments": '{"a": 1, "a": 2.50}'}
     said = {"role": "assistant", "content": "", "tool_calls": [call, odd]}
     episode = write_conversation(store, run, owner, 1, [*conversation_of(1)[:2], said])

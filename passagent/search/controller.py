@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
-from passagent.search.distilling import distil
+from passagent.search.distilling import distil, distil_rest
 from passagent.search.episode import clear_workspaces, run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
@@ -193,6 +193,7 @@ async def _end(session: Session) -> None:
     store, run_id = session.store, session.run.id
     while not session.is_interrupted and not workers.is_over(store, run_id, session.owner):
         if workers.take_run(store, run_id, session.owner, "end"):
+            await distil_rest(session)
             await confirm(session)
             return
         await session.changed.wait()

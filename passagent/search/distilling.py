@@ -7,6 +7,7 @@ a reply and what came of it are stored together, so that no episode is paid for 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, replace
 
 from passagent.agent import distiller
@@ -18,26 +19,38 @@ from passagent.models.types import Model, Reply
 from passagent.search.context import diagnosis_of, target_of
 from passagent.search.events import ModelReplied
 from passagent.search.models import meter_of
-from passagent.search.session import Session
+from passagent.search.session import Session, Stopping
 from passagent.store import calls, episodes, evaluations, hints, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
+log = logging.getLogger("passagent.search")
 
-async def distil(session: Session, island: int) -> None:
+
+async def distil(session: Session, island: int, is_last: bool = False) -> None:
     """Ask about the island's episodes that ended with progress and were not asked about yet.
 
-    Raises what the model raises, and Stopping where a budget has no room.
+    Raises what the model raises, and Stopping where a budget has no room, or where the session is to stop,
+    unless this `is_last` (Session.admit).
     """
     if session.distiller is None:
         return
     for episode_id in hints.undistilled(session.store, session.run.id, island):
-        await _ask(session, session.distiller, episodes.get_episode(session.store, episode_id))
+        await _ask(session, session.distiller, episodes.get_episode(session.store, episode_id), is_last)
 
 
-async def _ask(session: Session, model: Model, episode: Episode) -> None:
+async def distil_rest(session: Session) -> None:
+    """Before a run is over: the progress that ended it, too, as far as the budgets go."""
+    try:
+        for island in range(session.run.islands):
+            await distil(session, island, is_last=True)
+    except Stopping as stopping:
+        log.info("not all progress is distilled: %s", stopping)
+
+
+async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) -> None:
     store = session.store
-    meter = meter_of(session, replace(episode, model=model.name), ROLE)
+    meter = meter_of(session, replace(episode, model=model.name), ROLE, is_last)
 
     def save(reply: Reply, hint: Hint | None) -> None:
         with store.transaction():

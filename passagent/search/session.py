@@ -143,14 +143,16 @@ class Session:
             await self.changed.wait()
         return now
 
-    async def admit(self, want: Want) -> Callable[[], None]:
+    async def admit(self, want: Want, is_last: bool = False) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
         What all processes have under way counts. Raises Stopping if there is no room and nothing is under way
-        that could leave some.
+        that could leave some; and where the session is to stop, unless this `is_last`: what a run that a rule
+        has ended does before it is over.
         """
         while True:
-            await self.ready()
+            if not is_last:
+                await self.ready()
             if not is_limited(self.config.search, want):
                 return lambda: None
             with self.store.transaction():
