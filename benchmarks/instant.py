@@ -333,7 +333,8 @@ _WHERE = {
     "nodes": f"run_id = :run AND number > 0 AND episode_id {_EPISODE}",
     "evaluations": "id IN (SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
     f"AND id <= :nodes_top AND episode_id {_EPISODE})",
-    "samples": f"id < (:evaluations_top + 1) * {PIECES} AND id / {PIECES} IN (SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
+    "samples": f"id < (:evaluations_top + 1) * {PIECES} AND id / {PIECES} IN "
+    "(SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
     f"AND id <= :nodes_top AND episode_id {_EPISODE})",
     "messages": f"id IN (SELECT message_id FROM steps WHERE episode_id {_EPISODE}) "
     "AND id IN (SELECT message_id FROM own)",

@@ -12,8 +12,8 @@ First part. A run is really searched up to 1,000 nodes, then grown by copies of 
 size a process of its own opens it and makes `--window` real iterations, in blocks of 100: iterations/s of the
 best and of the median block, and the same of CPU time, which other work on the machine disturbs less. Then
 `--processes` of them go on with the run at the same time, each in turn with as many episodes as it can get:
-iterations/s of all together. Then a process is killed (-9) in the middle of a search and the time until its work is resumed is taken. At the sizes
-of `--queries` every context query is timed.
+iterations/s of all together. Then a process is killed (-9) in the middle of a search and the time until its
+work is resumed is taken. At the sizes of `--queries` every context query is timed.
 
 Second part (`--model-seconds`): 8 islands and one device, each reply and each evaluation takes its time,
 divided by `--scale`; the share of the time in which the device is busy.
@@ -376,7 +376,8 @@ def line(size: int, found: dict[str, Any]) -> str:
 def _of_all(count: int, found: dict[str, Any]) -> str:
     """The same of several processes."""
     rates = [BLOCK / block for block in found["blocks"]]
-    return f"{count} processes {max(rates):.1f} {statistics.median(rates):.1f} it/s {found['cpu_ms']:.2f} ms CPU  "
+    best, median = max(rates), statistics.median(rates)
+    return f"{count} processes {best:.1f} {median:.1f} it/s {found['cpu_ms']:.2f} ms CPU  "
 
 
 def start(args: argparse.Namespace, part: str, **options: Any) -> subprocess.Popen[str]:

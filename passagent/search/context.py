@@ -83,7 +83,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
 
 
 def best_known(known: Known, episode: Episode) -> float | None:
-    """See nodes.best_known: it stays what it was when the episode began, but for the episode's own migrant."""
+    """See nodes.best_known: it stays what it was when the episode began, but for the episode's migrant."""
     island = episode.island
     if known.bests.get(island, (None, None))[0] != episode.number:
         best = nodes.best_known(known.store, known.run.id, island, episode.number)

@@ -58,7 +58,7 @@ def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> 
 
 
 def meter_of(session: Session, episode: Episode, role: str = "agent", is_last: bool = False) -> Meter:
-    """What counts the episode's model calls, in the ledger and in the budgets; `is_last`: see Session.admit."""
+    """What counts the episode's model calls, in the ledger and the budgets; `is_last`: see Session.admit."""
     name = episode.model or session.model.name
     admit = partial(_admit, session, name, is_last)
     return Meter(session.store, episode, session.prices.get(name), admit, role)

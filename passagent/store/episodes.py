@@ -265,8 +265,8 @@ def add_packed(
         at, steps = time.time_ns() // 1_000_000, []
         for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
             message_id = store.messages.add(packed, episode.run_id)
-            tokens = {kind: usage.get(kind) if usage else None for kind in _TOKENS}
-            steps.append({"episode": episode.id, "seq": seq, "message": message_id, "at": at} | tokens)
+            step = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
+            steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
             if usage is not None:
                 _count(store, episode, usage)
         store.execute_many(_ADD_STEP, steps)
@@ -286,8 +286,8 @@ def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     """The episode's messages in order."""
     rows = store.rows(
-        "SELECT base, beside, body FROM steps JOIN messages ON messages.id = message_id WHERE episode_id = :id "
-        "ORDER BY seq",
+        "SELECT base, beside, body FROM steps JOIN messages ON messages.id = message_id "
+        "WHERE episode_id = :id ORDER BY seq",
         {"id": episode_id},
     )
     return store.messages.read(rows)

@@ -9,11 +9,10 @@ from passagent.errors import PassagentError
 from passagent.store.database import Store, now
 from passagent.store.packing import PackedResult, pack_result, unpack_result
 
-
 PIECES = 1 << 20
 """The samples of evaluation n have the ids from n times this on."""
-_PIECE = 960
-"""Bytes of samples in a row: four fill a page of the database. A row as long as most samples are would leave
+_PIECE = 496
+"""Bytes of samples in a row: eight fill a page of the database. A row as long as most samples are would leave
 a third of it empty."""
 
 
