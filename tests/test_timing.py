@@ -16,6 +16,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import lockstep, timing
 from passagent.evaluator.baseline import SETS, Reference
+from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Rotation
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.process import Answer
@@ -23,11 +24,8 @@ from passagent.evaluator.timing import (
     Samples,
     TimedCallError,
     clocks_agree,
-    interval,
-    log_ratios,
     measure,
     measure_passbench,
-    ratio,
 )
 from passagent.tasks import Subgraph, TensorMeta
 
@@ -62,6 +60,21 @@ def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(count, leas
         width.append(math.log(high / low))
     assert least <= held / rounds <= 0.995
     assert np.mean(width) < 5 * 0.06 / math.sqrt(count)  # nor is it wide for nothing
+
+
+@pytest.mark.parametrize("bound", ["host", "gpu"])
+def test_where_one_side_waits_for_the_gpu_a_busy_host_does_not_move_the_ratio(bound):
+    random = np.random.default_rng(5)
+    found = []
+    for load in (0.0, 0.2, 0.5):  # the share of blocks in which others slow the host down
+        eager, compiled = [], []
+        for _ in range(120):
+            pace = 1.3 if random.random() < load else 1.0
+            theirs, mine = 90_000 * pace, 30_000 * (pace if bound == "host" else 1.0)
+            for side, base in ((eager, theirs), (compiled, mine)):
+                side.append([int(t) for t in base * np.exp(random.normal(0, 0.02, 8))])
+        found.append(ratio(log_ratios(eager, compiled)))
+    assert found == pytest.approx([3.0] * 3, rel=0.01)
 
 
 def test_more_blocks_make_it_narrower():
@@ -231,6 +244,29 @@ def test_measuring_ends_when_the_interval_is_narrow_enough():
     assert len(narrow.compiled.blocks) >= timing.MIN_PAIRS
     assert math.log(narrow.high / narrow.low) / 2 <= CONFIG.interval
     assert not narrow.unstable
+
+
+@pytest.mark.parametrize(
+    ("device", "spread", "seconds", "ends"),
+    [
+        ("cuda", 0.0001, 0.5, True),
+        ("cuda", 0.01, 0.5, False),
+        ("cuda", 0.01, 1.5, True),  # past the budget the interval may be wider
+        ("cuda", 0.1, 2.9, False),
+        ("cuda", 0.1, 3.1, True),  # bounded
+        ("cpu", 0.1, 0.9, False),
+        ("cpu", 0.1, 1.1, True),
+    ],
+)
+def test_a_wide_interval_is_given_more_time_on_a_gpu(monkeypatch, device, spread, seconds, ends):
+    random = np.random.default_rng(1)
+    found = timing.Timing()
+    found.eager.blocks, found.compiled.blocks = blocks(random, 30, 2.0, spread)
+    config = CONFIG.model_copy(
+        update={"device": device, "budget_s": 1.0, "interval": 0.005, "max_trials": 10_000}
+    )
+    monkeypatch.setattr(timing.time, "monotonic", lambda: 100.0 + seconds)
+    assert timing._enough(found, 100.0, config) == ends
 
 
 def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():

@@ -7,9 +7,11 @@ candidate sees its seed or its values but through what one evaluation tells its 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import time
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,8 +36,8 @@ EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
 KEPT_BYTES = 2 << 30
 """Inputs that are kept for later candidates, at most."""
-FLOAT64_ELEMENTS = 1 << 26
-"""Subgraphs with more input elements than this are not computed in float64."""
+SMALL = 1 << 26
+"""Input elements of a subgraph that is computed in float64, and whose input sets are drawn side by side."""
 MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
 _REFRESH_SHARE = 4.0
@@ -154,13 +156,17 @@ class Baseline:
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
         rotation = Rotation.of(subgraph)
         seed = secrets.randbits(62)
-        sets = [
-            [
-                rotation.reservoir(i, value) if isinstance(value, torch.Tensor) else value
-                for i, value in enumerate(make_inputs(subgraph, "cpu", seed, variant))
+
+        def drawn(variant: int) -> list[Any]:
+            values = make_inputs(subgraph, "cpu", seed, variant)
+            return [
+                rotation.reservoir(i, v) if isinstance(v, torch.Tensor) else v for i, v in enumerate(values)
             ]
-            for variant in _VARIANTS
-        ]
+
+        # A generator takes one core, and nothing is timed meanwhile.
+        cores = len(os.sched_getaffinity(0)) if _is_small(subgraph) else 1
+        with ThreadPoolExecutor(min(len(_VARIANTS), cores)) as beside:
+            sets = list(beside.map(drawn, _VARIANTS))
         arena = Arena.create(Arena.room([v for one in sets for v in one if isinstance(v, torch.Tensor)]))
         try:
             described = [_describe(one, subgraph, arena) for one in sets]
@@ -184,13 +190,12 @@ class Baseline:
         reply = self._run(request, subgraph, (made.arena.fd, self._outputs.fd))
         made.nodes, made.order, made.operators = reply["nodes"], reply["order"], reply["operators"]
         mutated: set[int] = set()
-        small = sum(meta.numel for meta in subgraph.inputs) <= FLOAT64_ELEMENTS
         for chosen in range(SETS + 1):
             kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=0), subgraph)["kept"]
             eager = self.outputs(kept)
             facts = [Fact(bool(item["contiguous"]), str(item["device"])) for item in kept["outputs"]]
             mutated |= set(kept["mutated"])
-            exact = self._float64(made, chosen) if small else None
+            exact = self._float64(made, chosen) if _is_small(subgraph) else None
             made.expected.append(Expected(eager, facts, exact))
         made.mutated = sorted(mutated)
         made.often = self._affordable(made)
@@ -267,6 +272,10 @@ class Baseline:
         for reference in self._kept.values():
             reference.close()
         self._kept.clear()
+
+
+def _is_small(subgraph: Subgraph) -> bool:
+    return sum(meta.numel for meta in subgraph.inputs) <= SMALL
 
 
 def load_request(

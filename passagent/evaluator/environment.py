@@ -66,6 +66,7 @@ def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, st
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of processes that a worker would wait for
         "TRITON_DISABLE_LINE_INFO": "1",  # paths in it would make each worker's PTX another one
     }
     if device == "cpu":

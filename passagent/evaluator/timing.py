@@ -24,6 +24,7 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.baseline import SETS, Reference, run_request
+from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Windows
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.process import Answer
@@ -48,6 +49,9 @@ FEWEST = 3
 """The same, at least."""
 KEPT = 2
 """Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
+PATIENCE = 3
+"""Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
+WIDE = 2
 _BLOCK_S = 0.05
 """What a side's calls of a block or group may take, s."""
 _REFRESH_S = 0.0001
@@ -66,9 +70,7 @@ _CLOCK_ROUNDS = 3
 _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
 _ENDED_EARLY = {"kind": "runtime_error", "message": "timed calls ended early, without an answer"}
-_RESAMPLES = 400
 _DEVICE_CALLS = 20
-CONFIDENCE = 0.95
 BETWEEN_WORKERS = 0.006
 """Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
 of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
@@ -121,7 +123,7 @@ class Timing:
     speedup: float = math.nan
     """eager / compiled, end to end: see `ratio`; by PassBench's protocol that of the two medians."""
     low: float = math.nan
-    """Interval of the speedup (CONFIDENCE), and `high`."""
+    """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
     high: float = math.nan
     unstable: bool = False
     clock_disagrees: bool = False
@@ -180,7 +182,7 @@ def _blocks(
 ) -> Timing:
     timing = Timing()
     length = max(1, min(BLOCK, round(_BLOCK_S / per_call_s)))
-    deadline = time.monotonic() + config.budget_s
+    begun = time.monotonic()
     while True:
         pair = len(timing.eager.blocks)
         calls = max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
@@ -197,7 +199,7 @@ def _blocks(
             verify(chosen, windows[keep], answer.message["kept"])
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
-        if pair + 1 >= MIN_PAIRS and _enough(timing, deadline, config):
+        if pair + 1 >= MIN_PAIRS and _enough(timing, begun, config):
             return timing
 
 
@@ -213,7 +215,7 @@ def _groups(
 ) -> Timing:
     # Young processes are slower at first: where calls are short, the first series is for warming up.
     timing = Timing() if per_call_s >= _LONG_CALL_S else None
-    deadline = time.monotonic() + config.budget_s
+    begun = time.monotonic()
     most = _groups_in(config.budget_s / 2, per_call_s)
     cores: list[int] = []
     while True:
@@ -234,8 +236,8 @@ def _groups(
         if secrets.randbelow(2):
             surprise()
         if timing is None:
-            timing, deadline = Timing(), time.monotonic() + config.budget_s
-        elif _enough(timing, deadline, config):
+            timing, begun = Timing(), time.monotonic()
+        elif _enough(timing, begun, config):
             return timing
 
 
@@ -331,13 +333,16 @@ def _measured(times: list[int], group: dict[str, Any]) -> list[int]:
     return [n for turn, skip in zip(turns, group["skips"], strict=True) for n in turn[skip:]]
 
 
-def _enough(timing: Timing, deadline: float, config: EvaluatorConfig) -> bool:
+def _enough(timing: Timing, begun: float, config: EvaluatorConfig) -> bool:
+    """Whether the interval is narrow; past the budget it may be wider, and past PATIENCE budgets as it is."""
     trials = sum(map(len, timing.compiled.blocks))
-    over = time.monotonic() > deadline or trials >= config.max_trials
-    if over or trials < config.trials:
-        return over
+    budgets = (time.monotonic() - begun) / config.budget_s
+    if trials >= config.max_trials or budgets > (1 if config.device == "cpu" else PATIENCE):
+        return True
+    if budgets <= 1 and trials < config.trials:
+        return False
     low, high = interval(log_ratios(timing.eager.blocks, timing.compiled.blocks))
-    return math.log(high / low) / 2 <= config.interval
+    return math.log(high / low) / 2 <= config.interval * (1 if budgets <= 1 else WIDE)
 
 
 def _windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
@@ -345,31 +350,6 @@ def _windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
     first = draw.next()
     later = [draw.next() for _ in range(calls - 1)]
     return [first, *([w if i in reference.often else first[i] for i, w in enumerate(one)] for one in later)]
-
-
-def log_ratios(eager: Sequence[list[int]], compiled: Sequence[list[int]]) -> np.ndarray[Any, Any]:
-    """log(eager / compiled) of each pair of blocks: the median over all pairs of their calls.
-
-    That is Hodges and Lehmann's estimator of what two medians differ by; over 30 subgraphs it varied less
-    than the difference of the blocks' medians itself.
-    """
-    pairs = zip(eager, compiled, strict=True)
-    logs = [[np.log(np.maximum(block, 1)) for block in pair] for pair in pairs]
-    return np.array([float(np.median(np.subtract.outer(tops, bottoms))) for tops, bottoms in logs])
-
-
-def ratio(logs: np.ndarray[Any, Any]) -> float:
-    """The midmean of the blocks' ratios: blocks that a machine disturbed count neither way."""
-    return float(np.exp(_midmean(logs)))
-
-
-def interval(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """The bootstrap interval of `ratio`, over the pairs of blocks."""
-    random = np.random.default_rng(len(logs))
-    drawn = logs[random.integers(len(logs), size=(_RESAMPLES, len(logs)))]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.exp(np.quantile(_midmean(drawn), [tail, 1 - tail]))
-    return float(low), float(high)
 
 
 def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
@@ -398,13 +378,6 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
     whole.unstable = (down + up) / 2 > config.unstable
     return whole
-
-
-def _midmean(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The mean of the middle half, over the last axis."""
-    count = values.shape[-1]
-    inner = np.sort(values, axis=-1)[..., count // 4 : count - count // 4]
-    return inner.mean(axis=-1)
 
 
 def clocks_agree(eager: Samples, compiled: Samples) -> bool:
