@@ -404,7 +404,8 @@ INSERT INTO conditions (task_key, evaluator_version, environment)
     SELECT DISTINCT task_key, evaluator_version, environment FROM evaluations;
 ALTER TABLE evaluations ADD COLUMN conditions_id INTEGER REFERENCES conditions (id);
 UPDATE evaluations SET conditions_id = (SELECT id FROM conditions
-    WHERE conditions.task_key = evaluations.task_key AND conditions.evaluator_version = evaluations.evaluator_version
+    WHERE conditions.task_key = evaluations.task_key
+    AND conditions.evaluator_version = evaluations.evaluator_version
     AND conditions.environment = evaluations.environment);
 ALTER TABLE evaluations DROP COLUMN task_key;
 ALTER TABLE evaluations DROP COLUMN evaluator_version;
