@@ -338,8 +338,10 @@ def test_the_gain_that_meets_the_target_is_asked_about_before_the_run_is_over(st
         "SELECT number, state, end_reason FROM episodes WHERE run_id = :r ORDER BY number DESC LIMIT 1",
         {"r": session.run.id},
     )
-    assert last == {"number": max(rows), "state": "done", "end_reason": "target"}
+    assert last["number"] == max(rows) and last["state"] == "running", "it is gone on with"
     assert {row["state"] for row in rows.values()} == {"written"} and len(teacher.calls) == len(rows)
+    on = go_on(store, task, session, teacher, target_as=None)
+    assert {row["state"] for row in on.values()} == {"written"} and len(teacher.calls) == len(on)
 
 
 def test_a_database_without_the_table_is_brought_up_to_date(tmp_path):

@@ -168,12 +168,18 @@ def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> 
     return shown, made - len(own)
 
 
+@functools.lru_cache(maxsize=4096)
+def _hint(text: str) -> Hint:
+    """A distilled hint: every episode ranks all of them."""
+    return Hint.model_validate_json(text)
+
+
 def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
     """Hints, shipped and distilled, for the parent's diagnosis, drawn with the episode's own randomness."""
     limit = known.config.agent.hints
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
-    distilled = [Hint.model_validate(hint) for hint in hints.distilled(known.store)]
+    distilled = map(_hint, hints.distilled(known.store))
     ranked = retrieve(
         [*known.hints, *distilled],
         diagnosis_of(parent).label,

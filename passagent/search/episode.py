@@ -36,7 +36,7 @@ from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
-from passagent.search.session import Session, Stopping
+from passagent.search.session import Session
 from passagent.store import episodes, gains, hints, leftovers, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.faults import os_fault
@@ -90,12 +90,6 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         agent_tools = tools(session, episode, workspace, parent, flush)
         model = _Flushing(metered(writer_of(session, episode), meter), flush)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
-        reason = end.reason
-    except Stopping:
-        flush()
-        if session.is_interrupted or not _meets_target(session, episode):
-            raise
-        reason = "target"
     except OSError as error:
         flush()
         raise os_fault(error, place) from error
@@ -105,7 +99,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     with session.store.transaction():
         episodes.check_held(session.store, episode.id, session.owner)
         flush()
-        episode = conclude(session, episode, parent, reason)
+        episode = conclude(session, episode, parent, end.reason)
     session.on_event(EpisodeDone(episode))
     return episode
 
@@ -208,13 +202,6 @@ def _count_gain(session: Session, best: float | None) -> None:
         start = seed.as_score if seed else None
     after = gains_after(before, run_id, start, best, session.elapsed_s, session.config.search.min_gain)
     gains.save(store, after)
-
-
-def _meets_target(session: Session, episode: Episode) -> bool:
-    """Whether the episode found what the search was to find: then it has come to its end."""
-    target = session.config.search.target_as
-    found = [node.as_score for node in nodes.of_episode(session.store, episode.id) if node.status == "ok"]
-    return target is not None and any(score is not None and score >= target for score in found)
 
 
 def tools(

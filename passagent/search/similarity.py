@@ -7,6 +7,7 @@ whitespace make no difference.
 
 from __future__ import annotations
 
+import functools
 import re
 from array import array
 from collections.abc import Mapping
@@ -31,8 +32,14 @@ def sketch_of(files: Mapping[str, str]) -> bytes:
     return array("I", sorted(hashes)[:SIZE]).tobytes()
 
 
+@functools.lru_cache(maxsize=256)
+def _hashes(sketch: bytes) -> frozenset[int]:
+    """Those of a sketch; elites are compared with all that comes."""
+    return frozenset(array("I", sketch))
+
+
 def similarity(first: bytes, second: bytes) -> float:
     """The estimate, 0 to 1."""
-    mine, theirs = set(array("I", first)), set(array("I", second))
+    mine, theirs = _hashes(first), _hashes(second)
     smallest = sorted(mine | theirs)[:SIZE]
     return len((mine & theirs).intersection(smallest)) / len(smallest)

@@ -204,7 +204,7 @@ def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:
 
 def now() -> str:
     """The time in the form of every `..._at` column: ISO 8601, UTC, milliseconds."""
-    return written(time.time_ns() // 1_000_000)
+    return written(int(time.time() * 1000))
 
 
 def written(milliseconds: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
-from passagent.store.messages import Packed
+from passagent.store.messages import Packed, remember
 from passagent.store.runs import SEEDS, Run
 from passagent.store.workers import taken_over
 
@@ -57,6 +57,8 @@ _ADD_STEP = (
     f"VALUES (:episode, :seq, :message, :at, {', '.join(':' + kind for kind in _TOKENS)})"
 )
 
+_TASKS = 256
+"""Episodes whose task message is kept in mind."""
 TASK_SEQ = 2
 """The place of the message that gives the task in a conversation; the first is the system message."""
 
@@ -173,6 +175,15 @@ def begun(store: Store, run_id: str, first: int, last: int) -> int:
     return int(row["n"]) if row else 0
 
 
+def running(store: Store, run_id: str) -> list[Episode]:
+    """The run's episodes that have not come to their end."""
+    return store.all(
+        Episode,
+        "SELECT * FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY number",
+        {"run": run_id},
+    )
+
+
 def seeds(store: Store, run_id: str) -> int:
     """How many of the run's episodes made seeds: they are numbered below 1, the last one 0."""
     row = store.row("SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number < 1", {"run": run_id})
@@ -228,12 +239,15 @@ def pack_message(store: Store, episode: Episode, message: dict[str, Any], seq: i
 
 
 def _task_of(store: Store, episode_id: int) -> int:
-    """The id of a conversation's task message, which never changes."""
+    """The id of a conversation's task message."""
+    if known := store.messages.tasks.get(episode_id):
+        return known
     row = store.row(
         "SELECT message_id FROM steps WHERE episode_id = :episode AND seq = :task",
         {"episode": episode_id, "task": TASK_SEQ},
     )
     assert row is not None
+    remember(store.messages.tasks, episode_id, int(row["message_id"]), _TASKS)
     return int(row["message_id"])
 
 
@@ -262,7 +276,7 @@ def add_packed(
         row = _last(store, episode.id)
         if owner is not None and row["owner"] != owner:
             raise taken_over(episode.run_id)
-        at, steps = time.time_ns() // 1_000_000, []
+        at, steps = int(time.time() * 1000), []
         for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
             message_id = store.messages.add(packed, episode.run_id)
             step = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}

@@ -115,7 +115,7 @@ def settle_distilled(store: Store, episode: Episode, hint: dict[str, Any] | None
     )
 
 
-def distilled(store: Store) -> list[dict[str, Any]]:
-    """The hints that were distilled in any run, as plain data, the oldest first."""
+def distilled(store: Store) -> list[str]:
+    """The hints that were distilled in any run, as JSON, the oldest first."""
     rows = store.rows("SELECT hint FROM distilled_hints WHERE state = 'written' ORDER BY episode_id")
-    return [json.loads(row["hint"]) for row in rows]
+    return [row["hint"] for row in rows]

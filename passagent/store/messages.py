@@ -85,6 +85,8 @@ class Messages:
         """The run's newest task message without a base, and its packed size."""
         self._of_parent: OrderedDict[tuple[str, int | None], int] = OrderedDict()
         """The first task message with this parent."""
+        self.tasks: OrderedDict[int, int] = OrderedDict()
+        """Of an episode its task message, which never changes."""
         self._of_island: dict[tuple[str, int], tuple[int, int]] = {}
         """The island's last task message, and its depth."""
 
@@ -128,18 +130,18 @@ class Messages:
             {"base": packed.base, "beside": packed.beside, "body": packed.body},
         ).lastrowid
         assert message_id is not None
-        _remember(self._stored, packed.digest, (message_id, packed.body), _REMEMBERED)
+        remember(self._stored, packed.digest, (message_id, packed.body), _REMEMBERED)
         if packed.task:
             self._take_in(packed, packed.task, run_id, message_id)
         return message_id
 
     def _take_in(self, packed: Packed, task: TaskText, run_id: str, message_id: int) -> None:
         """Remember a stored task message for those to come."""
-        _remember(self._texts, message_id, task.text, _KEPT)
+        remember(self._texts, message_id, task.text, _KEPT)
         if packed.base is None:
             self._task_of_run[run_id] = message_id, len(packed.body)
         if packed.base is None or (run_id, task.parent) not in self._of_parent:
-            _remember(self._of_parent, (run_id, task.parent), message_id, _KEPT)
+            remember(self._of_parent, (run_id, task.parent), message_id, _KEPT)
         self._of_island[run_id, task.island] = message_id, task.depth
 
     def _known(self, text: bytes) -> tuple[bytes, int | None]:
@@ -171,7 +173,7 @@ class Messages:
             if row is None:
                 raise PassagentError(f"{self._store.runs_dir}: message {message_id} is gone; others need it")
             text = self._unpacked(row)
-        _remember(self._texts, message_id, text, _KEPT)
+        remember(self._texts, message_id, text, _KEPT)
         return text
 
     def _unpacked(self, row: dict[str, Any]) -> bytes:
@@ -222,7 +224,7 @@ def _compact(arguments: Any) -> str:
     return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
 
 
-def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
+def remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
     """Keep the `limit` entries that were used last."""
     memory[key] = value
     memory.move_to_end(key)
