@@ -46,11 +46,14 @@ async def distil_rest(session: Session) -> None:
     An episode in which the target was met has not come to its end: it is gone on with should the run be.
     """
     target = session.config.search.target_as
-    for episode in episodes.running(session.store, session.run.id) if session.distiller and target else ():
+    if session.distiller is None:
+        return
+    for episode in episodes.running(session.store, session.run.id):
         best = _best(session, episode)
-        if best is not None and best.repeat_of is None and (best.as_score or 0.0) >= target:
-            gain = log_gain(_parent(session, episode), best.as_score)
-            hints.want_distilled(session.store, replace(episode, gain=gain))
+        if target is None or best is None or best.repeat_of is not None or (best.as_score or 0.0) < target:
+            continue
+        gain = log_gain(_parent(session, episode), best.as_score)
+        hints.want_distilled(session.store, replace(episode, gain=gain))
     try:
         for island in range(session.run.islands):
             await distil(session, island, is_last=True)
