@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import lockstep, timing
+from passagent.evaluator import lockstep, timing, turns
 from passagent.evaluator.baseline import SETS, Reference
 from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Rotation
@@ -160,7 +160,7 @@ def reference(often=(0, 1), mutated=()) -> Reference:
 def test_rarely_refreshed_inputs_keep_still_within_a_block():
     few = reference(often=[0])
     draw = Draw(few.rotation)
-    made = [timing._windows(draw, few, 9) for _ in range(5)]
+    made = [turns.windows(draw, few, 9) for _ in range(5)]
     for block in made:
         assert len(block) == 9
         assert len({windows[0] for windows in block}) == 9
@@ -336,7 +336,7 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
     for theirs, mine in zip(sides["eager"], sides["candidate"], strict=True):
         assert [g["keep"] for g in theirs["groups"]] == [None] * len(theirs["groups"])
         assert [g | {"keep": None} for g in mine["groups"]] == theirs["groups"]
-        assert 0 < len(mine["groups"]) <= timing.SERIES
+        assert 0 < len(mine["groups"]) <= turns.SERIES
         kept = [g for g in mine["groups"] if g["keep"] is not None]
         assert 0 < len(kept) <= SETS  # as many as there is room for
         for group in kept:
@@ -357,9 +357,9 @@ def test_groups_are_even_and_both_sides_make_the_same_calls():
     for _, windows, kept in verified:
         place, position = kept["keep"]
         assert kept["turns"][place][position] == windows
-    longest = timing.TURNS * timing.MEASURED
+    longest = turns.TURNS * turns.MEASURED
     for block in measured.compiled.blocks:
-        assert longest - timing.MEASURED < len(block) <= longest
+        assert longest - turns.MEASURED < len(block) <= longest
     assert len(measured.eager.blocks) == len(measured.compiled.blocks)
     assert len(measured.compiled.device) == len(measured.eager.device) > 0
 
@@ -374,7 +374,7 @@ def test_groups_of_slow_calls_are_even_too(per_call_ns):
     assert {len(group["turns"]) % 2 for group in groups} == {0}
     if per_call_ns > 10**6:
         assert all(group["skips"] == [0] * len(group["turns"]) for group in groups)
-        assert all(2 <= len(group["turns"]) <= timing.TURNS for group in groups)
+        assert all(2 <= len(group["turns"]) <= turns.TURNS for group in groups)
 
 
 class Waiting(Scripted):

@@ -23,6 +23,7 @@ import numpy as np
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
+from passagent.evaluator import turns
 from passagent.evaluator.baseline import SETS, Reference, run_request
 from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Windows
@@ -33,29 +34,9 @@ MIN_PAIRS = 6
 """Pairs of blocks of a measurement, at least."""
 BLOCK = 10
 """Calls of a block, on average; slow calls come in shorter blocks."""
-TURNS = 4
-"""Turns of either side on one core, before the workers move to another: an even number."""
-MEASURED = 6
-"""Calls of a turn that are measured."""
-COLD = 1
-"""Calls of a turn that are not: the first finds the caches as the other side left them."""
-COLDER = 3
-"""The same of the first turn on a core."""
-_LONG_CALL_S = 0.001
-"""From here on caches do not matter, and a turn is one call."""
-SERIES = 16
-"""Groups that are asked for at once, at most: what is done between two series is time without samples."""
-FEWEST = 3
-"""The same, at least."""
-KEPT = 2
-"""Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
 PATIENCE = 3
 """Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
 WIDE = 2
-_BLOCK_S = 0.05
-"""What a side's calls of a block or group may take, s."""
-_REFRESH_S = 0.0001
-"""What giving the inputs new values takes beside a call, about, s."""
 _PROBE_CALLS = 3
 _VERIFIED = 0.3
 """Share of the candidate's blocks of which one call's outputs are compared."""
@@ -181,13 +162,13 @@ def _blocks(
     config: EvaluatorConfig,
 ) -> Timing:
     timing = Timing()
-    length = max(1, min(BLOCK, round(_BLOCK_S / per_call_s)))
+    length = max(1, min(BLOCK, round(turns.BLOCK_S / per_call_s)))
     begun = time.monotonic()
     while True:
         pair = len(timing.eager.blocks)
         calls = max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
         chosen = 1 + secrets.randbelow(SETS - 1)
-        windows = _windows(draw, reference, calls)
+        windows = turns.windows(draw, reference, calls)
         keep = secrets.randbelow(calls) if secrets.randbelow(1000) < 1000 * _VERIFIED else None
         for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
             if side is baseline:
@@ -214,19 +195,19 @@ def _groups(
     config: EvaluatorConfig,
 ) -> Timing:
     # Young processes are slower at first: where calls are short, the first series is for warming up.
-    timing = Timing() if per_call_s >= _LONG_CALL_S else None
+    timing = Timing() if per_call_s >= turns.LONG_CALL_S else None
     begun = time.monotonic()
-    most = _groups_in(config.budget_s / 2, per_call_s)
+    most = turns.groups_in(config.budget_s / 2, per_call_s)
     cores: list[int] = []
     while True:
         groups: list[dict[str, Any]] = []
         count = most - secrets.randbelow(most // 2)
-        verified = secrets.SystemRandom().sample(range(count), KEPT)
+        verified = secrets.SystemRandom().sample(range(count), turns.KEPT)
         for number in range(count):
             if not cores:
                 cores = sorted(os.sched_getaffinity(0))
                 secrets.SystemRandom().shuffle(cores)
-            group = _group(draw, reference, per_call_s, is_verified=number in verified)
+            group = turns.group(draw, reference, per_call_s, is_verified=number in verified)
             groups.append(group | {"core": cores.pop()})
         answer = _in_turn(candidate, baseline, reference, groups, timing or Timing(), config)
         checked = [group for group in groups if group["keep"] is not None]
@@ -239,42 +220,6 @@ def _groups(
             timing, begun = Timing(), time.monotonic()
         elif _enough(timing, begun, config):
             return timing
-
-
-def _groups_in(seconds: float, per_call_s: float) -> int:
-    """How many groups of both sides' calls fit into a time, FEWEST to SERIES."""
-    lengths, _ = _turns(per_call_s)
-    group_s = 2 * sum(lengths) * (per_call_s + _REFRESH_S)
-    return max(FEWEST, min(SERIES, int(seconds / group_s)))
-
-
-def _turns(per_call_s: float) -> tuple[list[int], list[int]]:
-    """Of a side's turns on one core the calls, and how many of them go unmeasured."""
-    if per_call_s < _LONG_CALL_S:
-        skips = [COLDER] + [COLD] * (TURNS - 1)
-        return [skip + MEASURED for skip in skips], skips
-    count = max(2, min(TURNS, 2 * round(_BLOCK_S / per_call_s / 2)))
-    return [1] * count, [0] * count
-
-
-def _group(draw: Draw, reference: Reference, per_call_s: float, is_verified: bool) -> dict[str, Any]:
-    """The calls of either side on one core: the windows of its turns, and how many go unmeasured."""
-    lengths, skips = _turns(per_call_s)
-    keep = None
-    if is_verified:
-        place = secrets.randbelow(len(lengths))
-        keep = [place, skips[place] + secrets.randbelow(lengths[place] - skips[place])]
-        lengths[place] = keep[1] + 1  # the turn ends with it: what comes after finds another state
-    windows = _windows(draw, reference, sum(lengths))
-    turns = [windows[sum(lengths[:i]) : sum(lengths[: i + 1])] for i in range(len(lengths))]
-    chosen = 1 + secrets.randbelow(SETS - 1)
-    return {
-        "first": secrets.randbelow(2),
-        "set": chosen,
-        "turns": turns,
-        "skips": skips,
-        "keep": keep,
-    }
 
 
 def _in_turn(
@@ -321,16 +266,9 @@ def _in_turn(
             (timing.compiled, mine, theirs["without"]),
         ):
             times = [int(n) for n in report["samples"]]
-            side.blocks.append(_measured(times, group))
+            side.blocks.append(turns.measured(times, group))
             side.hidden.append(int(seen) - sum(times))
     return answer
-
-
-def _measured(times: list[int], group: dict[str, Any]) -> list[int]:
-    """The times without those of each turn's first calls."""
-    left = iter(times)
-    turns = [[next(left) for _ in windows] for windows in group["turns"]]
-    return [n for turn, skip in zip(turns, group["skips"], strict=True) for n in turn[skip:]]
 
 
 def _enough(timing: Timing, begun: float, config: EvaluatorConfig) -> bool:
@@ -343,13 +281,6 @@ def _enough(timing: Timing, begun: float, config: EvaluatorConfig) -> bool:
         return False
     low, high = interval(log_ratios(timing.eager.blocks, timing.compiled.blocks))
     return math.log(high / low) / 2 <= config.interval * (1 if budgets <= 1 else WIDE)
-
-
-def _windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
-    """Windows for a block's calls; those of inputs that are refreshed once a block stay."""
-    first = draw.next()
-    later = [draw.next() for _ in range(calls - 1)]
-    return [first, *([w if i in reference.often else first[i] for i, w in enumerate(one)] for one in later)]
 
 
 def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
