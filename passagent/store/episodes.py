@@ -279,7 +279,7 @@ def add_packed(
         at, steps = int(time.time() * 1000), []
         for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
             message_id = store.messages.add(packed, episode.run_id)
-            step = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
+            step: dict[str, int | None] = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
             steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
             if usage is not None:
                 _count(store, episode, usage)
