@@ -53,12 +53,15 @@ def markdown(summaries: Sequence[Summary]) -> str:
     header = ["compiler", "dispatch", "tasks", "subgraphs", *_HEADERS.values()]
     lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2)]
     for summary in summaries:
-        cells = []
-        for metric in METRICS:
-            value, interval = _shown(metric, getattr(summary, metric))
-            cells.append(f"{value} [{interval}]" if interval else value)
+        cells = [cell(summary, metric) for metric in METRICS]
         lines.append([summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def cell(summary: Summary, metric: str) -> str:
+    """A figure in the table's unit, its interval in brackets."""
+    value, interval = _shown(metric, getattr(summary, metric))
+    return f"{value} [{interval}]" if interval else value
 
 
 def csv_text(summaries: Sequence[Summary]) -> str:
@@ -103,7 +106,9 @@ def _shown(metric: str, estimate: Estimate) -> tuple[str, str]:
     """A figure in the table's unit, and its interval (empty if there is none)."""
     percent = metric in ("fast_1", "sample_cr", "subgraph_cr")
 
-    def cell(value: float | None) -> str:
+    def shown(value: float | None) -> str:
         return number(None if value is None else value * 100, 1) if percent else number(value, 3)
 
-    return cell(estimate.value), "" if estimate.low is None else f"{cell(estimate.low)}-{cell(estimate.high)}"
+    if estimate.low is None:
+        return shown(estimate.value), ""
+    return shown(estimate.value), f"{shown(estimate.low)}-{shown(estimate.high)}"

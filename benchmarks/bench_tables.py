@@ -1,0 +1,91 @@
+"""One table of several files that `passagent bench` wrote, and what the expert gains by kind of task.
+
+    python benchmarks/bench_tables.py benchmarks/results/bench-cuda-*.jsonl.gz
+
+Rows are told apart by compiler and dispatch; of a task measured twice the later row counts. `common` is the
+same over the tasks that all of them measured. The kind of a task is the first of KINDS of which its name
+has a word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+
+from passagent.bench.results import Row
+from passagent.bench.summary import Summary, summarise
+from passagent.report.bench_table import cell, markdown
+
+KINDS = {
+    "attention": ("scaled_dot_product", "multi_head"),
+    "normalisation": ("layer_norm", "group_norm", "batch_norm", "instance_norm", "rsqrt", "normalize"),
+    "softmax": ("softmax",),
+    "convolution and what follows": ("conv",),
+    "matrix product and what follows": ("linear", "matmul", "bmm", "einsum"),
+    "pooling and resampling": ("pool", "interpolate"),
+    "embedding": ("embedding",),
+    "reduction": ("sum", "mean", "norm", "max", "min", "cumsum"),
+    "pointwise": ("elu", "sigmoid", "tanh", "mul", "add", "sub", "div", "exp", "pow", "eq", "ge"),
+}
+OTHER = "views and copies"
+
+
+def read(paths: list[Path]) -> dict[tuple[str, str], dict[str, Row]]:
+    """Rows with an evaluation, by (compiler, dispatch) and task."""
+    found: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for path in paths:
+        data = path.read_bytes()
+        for text in (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines():
+            row = Row.model_validate(json.loads(text))
+            if row.evaluation is not None and row.error is None:
+                found[row.compiler, row.evaluation.dispatch][row.task] = row
+    return found
+
+
+def kind(task: str) -> str:
+    """What a task is mostly about, by its name."""
+    words = task.partition("_")[2]
+    return next((name for name, parts in KINDS.items() if any(part in words for part in parts)), OTHER)
+
+
+def line(compiler: str, rows: list[Row], asked: int) -> Summary:
+    """A line of the table."""
+    return summarise(compiler, [row.evaluation for row in rows if row.evaluation is not None], asked)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--asked", type=int, help="tasks that were to be measured")
+    args = parser.parse_args()
+    found = read(args.files)
+    print(
+        markdown([line(name, [*rows.values()], args.asked or len(rows)) for (name, _), rows in found.items()])
+    )
+    common = set.intersection(*(set(rows) for rows in found.values()))
+    if common and any(set(rows) != common for rows in found.values()):
+        print(f"common: {len(common)} tasks\n")
+        chosen = [(name, [rows[task] for task in sorted(common)]) for (name, _), rows in found.items()]
+        print(markdown([line(name, rows, len(common)) for name, rows in chosen]))
+    for (compiler, dispatch), by_task in found.items():
+        kinds: dict[str, list[Row]] = defaultdict(list)
+        for task, row in by_task.items():
+            kinds[kind(task)].append(row)
+        print(
+            f"{compiler}, {dispatch}, by kind of task\n\n| kind | tasks | G-mean | AS |\n|---|---:|---:|---:|"
+        )
+        for name in [*KINDS, OTHER]:
+            if kinds[name]:
+                one = line(compiler, kinds[name], len(kinds[name]))
+                print(f"| {name} | {one.tasks} | {cell(one, 'gmean_speedup')} | {cell(one, 'as_score')} |")
+        print()
+
+
+if __name__ == "__main__":
+    main()
