@@ -24,6 +24,7 @@ from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphRes
 from passagent.models.scripted import calling
 from passagent.models.types import TOOLS, Message, Reply, ToolSpec, Usage
 from passagent.store import Store, runs
+from passagent.store.evaluations import PIECES
 
 VARIANTS = 256
 """Different evaluations that are given out."""
@@ -213,8 +214,8 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
     """
     connection = sqlite3.connect(database, isolation_level=None)
     connection.create_function("fresh", 2, _fresh, deterministic=True)
-    connection.create_function("fresh_digest", 2, lambda old, copy: bytes.fromhex(_fresh(old, copy))[:16])
-    for pragma in ("synchronous = OFF", "foreign_keys = OFF", "cache_size = -1000000", "temp_store = MEMORY"):
+    # nothing to go back to is kept: each page is written once, when the cache is full or at a COMMIT
+    for pragma in ("journal_mode = OFF", "synchronous = OFF", "foreign_keys = OFF", "cache_size = -2000000"):
         connection.execute(f"PRAGMA {pragma}")
     made, islands = connection.execute(
         "SELECT (SELECT count(*) FROM nodes WHERE run_id = :run AND number > 0), islands FROM runs "
@@ -231,13 +232,13 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
         "CREATE TEMP TABLE own AS SELECT message_id FROM steps GROUP BY message_id HAVING count(*) = 1"
     )
     connection.execute("CREATE UNIQUE INDEX temp.own_by_id ON own (message_id)")
-    steps = {name: _top(connection, name) for name in _COPIED if name not in ("steps", "hint_uses")}
+    steps = {name: _top(connection, name) for name in _COPIED if name not in _OF_OTHERS}
     columns = {name: _columns(connection, name) for name in _COPIED}
     tops = dict(steps)
     done = made
+    connection.execute("BEGIN")
     for copy in range(1, -(-nodes // made)):
         part = min(made, nodes - done)
-        connection.execute("BEGIN")
         for name, changes in _COPIED.items():
             chosen = [changes.get(column, column) for column in columns[name]]
             where = _WHERE[name]
@@ -255,13 +256,13 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
                     **{f"{table}_top": top for table, top in tops.items()},
                 },
             )
-        connection.execute("COMMIT")
         done += part
     _count(connection, run_id)
+    connection.execute("COMMIT")
     connection.execute("ANALYZE") if connection.execute(
         "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
     ).fetchone() else None
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
 
 
@@ -304,6 +305,7 @@ _COPIED = {
         "candidate_key": "fresh(candidate_key, :copy)",
         "as_score": "as_score * :below",
     },
+    "samples": {"id": f"id + :evaluations_up * {PIECES}"},
     "nodes": {
         "id": "id + :nodes_up",
         "episode_id": "episode_id + :episodes_up",
@@ -314,15 +316,17 @@ _COPIED = {
         "as_score": "as_score * :below",
         "repeat_of": "repeat_of + :nodes_up",
     },
-    "messages": {"id": "id + :messages_up", "digest": "fresh_digest(digest, :copy)"},
+    "messages": {"id": "id + :messages_up"},
     "steps": {
         "episode_id": "episode_id + :episodes_up",
         "message_id": "message_id + :messages_up * (message_id IN (SELECT message_id FROM own))",
     },
     "calls": {"id": "id + :calls_up", "episode_id": "episode_id + :episodes_up"},
-    "hint_uses": {"episode_id": "episode_id + :episodes_up"},
+    "hints_shown": {"episode_id": "episode_id + :episodes_up"},
 }
 """Tables that grow with every iteration, and what is another in a copied row."""
+_OF_OTHERS = ("steps", "hints_shown", "samples")
+"""Those whose keys are of other tables' rows."""
 _LAST = "(SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)"
 _EPISODE = f"> :seeds AND episode_id <= :episodes_top AND episode_id <= {_LAST}"
 _WHERE = {
@@ -330,9 +334,12 @@ _WHERE = {
     "nodes": f"run_id = :run AND number > 0 AND episode_id {_EPISODE}",
     "evaluations": "id IN (SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
     f"AND id <= :nodes_top AND episode_id {_EPISODE})",
+    "samples": f"id < (:evaluations_top + 1) * {PIECES} AND id / {PIECES} IN "
+    "(SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
+    f"AND id <= :nodes_top AND episode_id {_EPISODE})",
     "messages": f"id IN (SELECT message_id FROM steps WHERE episode_id {_EPISODE}) "
     "AND id IN (SELECT message_id FROM own)",
     "steps": f"episode_id {_EPISODE}",
     "calls": f"episode_id {_EPISODE}",
-    "hint_uses": f"episode_id {_EPISODE}",
+    "hints_shown": f"episode_id {_EPISODE}",
 }

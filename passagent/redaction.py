@@ -7,6 +7,7 @@ URLs.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -61,6 +62,7 @@ class _Written:
         environment: dict[bytes, bytes] = vars(os.environ)["_data"]
         if environment != self._environment:
             self._environment = dict(environment)
+            _cleaned.cache_clear()
             self._written = [
                 (written, f"<{name}>")
                 for value, name in secrets().items()
@@ -83,8 +85,12 @@ def redacted(value: Any) -> Any:
 
 
 def _redact(text: str, written: list[tuple[str, str]]) -> str:
-    if len(text) < _MIN_LENGTH:
-        return text
+    return text if len(text) < _MIN_LENGTH else _cleaned(text, tuple(written))
+
+
+@functools.lru_cache(maxsize=256)
+def _cleaned(text: str, written: tuple[tuple[str, str], ...]) -> str:
+    """Remembered, for most is said again and again: the system message, the tools' descriptions."""
     for value, name in written:
         if value in text:
             text = text.replace(value, name)

@@ -23,7 +23,7 @@ from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
 from passagent.search import distilling
 from passagent.search.setup import check_money, new_run, open_session
-from passagent.store import Store, calls, episodes, hints, lineage, runs
+from passagent.store import Store, calls, episodes, hints, lineage, nodes, runs
 
 ADVICE = "Keep the row in registers\n  and write it once; it pays where launches limit."
 FIELDS = {
@@ -324,6 +324,24 @@ def test_a_budget_without_room_leaves_it_to_be_asked(store, task):  # noqa: F811
     assert len(store.rows("SELECT id FROM episodes")) == min(table(store, session.run))
     rows = go_on(store, task, session, Wide(), max_tokens=1_000_000)
     assert {row["state"] for row in rows.values()} == {"written"}
+
+
+def test_the_gain_that_meets_the_target_is_asked_about_before_the_run_is_over(store, task):  # noqa: F811
+    finish(first := taught_session(store, task, None, iters=10))
+    best = max(node.as_score for node in nodes.of_run(store, first.run.id) if node.status == "ok")
+    teacher = Teacher()
+    session = taught_session(store, task, teacher, iters=10, target_as=best, reuse=False)
+    outcome = finish(session)
+    assert outcome.state == "finished" and "target AS" in outcome.reason
+    rows = table(store, session.run)
+    last = store.row(
+        "SELECT number, state, end_reason FROM episodes WHERE run_id = :r ORDER BY number DESC LIMIT 1",
+        {"r": session.run.id},
+    )
+    assert last["number"] == max(rows) and last["state"] == "running", "it is gone on with"
+    assert {row["state"] for row in rows.values()} == {"written"} and len(teacher.calls) == len(rows)
+    on = go_on(store, task, session, teacher, target_as=None)
+    assert {row["state"] for row in on.values()} == {"written"} and len(teacher.calls) == len(on)
 
 
 def test_a_database_without_the_table_is_brought_up_to_date(tmp_path):

@@ -20,6 +20,7 @@ import tiny_search
 from passagent import cli
 from passagent.commands import searching
 from passagent.store import Store, evaluations, nodes, runs, workers
+from passagent.store.evaluations import PIECES
 from passagent.store.packing import pack_result
 
 
@@ -153,7 +154,7 @@ def test_diff_says_whether_intervals_separate(call, copy):
                 result["graphs"][0]["speedup"] = {"e2e": value, "low": low, "high": high, "device": None}
                 store.execute(
                     "UPDATE evaluations SET result = :result WHERE candidate_key = :key",
-                    {"result": pack_result(result), "key": node.candidate_key},
+                    {"result": pack_result(result).head, "key": node.candidate_key},
                 )
             store.db.commit()
         return json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["graphs"][0]
@@ -165,7 +166,11 @@ def test_diff_says_whether_intervals_separate(call, copy):
     assert "1.100 [1.000, 1.350]" in text and "overlap" in text
 
     change(
-        copy, f"UPDATE evaluations SET environment = 'elsewhere' WHERE candidate_key = '{one.candidate_key}'"
+        copy,
+        "INSERT INTO conditions (task_key, evaluator_version, environment) "
+        "SELECT task_key, evaluator_version, 'elsewhere' FROM conditions LIMIT 1",
+        "UPDATE evaluations SET conditions_id = (SELECT max(id) FROM conditions) "
+        f"WHERE candidate_key = '{one.candidate_key}'",
     )
     told = json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["not_comparable"]
     assert told.startswith("they were measured under other conditions: elsewhere | ")
@@ -369,13 +374,15 @@ def test_doctor_finds_a_healthy_run_healthy(call, findings, place):
 DAMAGE = {
     "islands": ["UPDATE islands SET episodes = 0 WHERE island = 1"],
     "hints": [
-        "UPDATE hint_uses SET gain = NULL WHERE place = 1 "
-        "AND episode_id = (SELECT min(episode_id) FROM hint_uses)"
+        "UPDATE hints_shown SET gain = NULL WHERE episode_id = (SELECT min(episode_id) FROM hints_shown)"
     ],
     "duplicates": [
-        "INSERT INTO evaluations SELECT 999, candidate_key, task_key, evaluator_version, environment, "
-        "status, as_score, seconds, result, created_at FROM evaluations WHERE id = "
+        "CREATE TEMP TABLE again AS SELECT * FROM evaluations WHERE id = "
         "(SELECT evaluation_id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
+        f"INSERT INTO samples SELECT id % {PIECES} + 999 * {PIECES}, body FROM samples "
+        f"WHERE id / {PIECES} = (SELECT id FROM again)",
+        "UPDATE again SET id = 999",
+        "INSERT INTO evaluations SELECT * FROM again",
         "UPDATE nodes SET evaluation_id = 999 WHERE id = "
         "(SELECT id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
     ],
@@ -455,7 +462,7 @@ def rows_of(runs_dir: Path, run_id: str) -> dict[str, list[dict[str, object]]]:
     tables = "SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
     with Store.open(runs_dir) as store:
         names = [row["name"] for row in store.rows(tables + "WHERE m.type = 'table' AND c.name = 'run_id'")]
-        assert {"nodes", "episodes", "islands", "calls", "hint_uses", "workers"} <= set(names)
+        assert {"nodes", "episodes", "islands", "calls", "hints_shown", "workers"} <= set(names)
         found = {t: store.rows(f"SELECT * FROM {t} WHERE run_id = :r", {"r": run_id}) for t in names}
         found["runs"] = store.rows("SELECT * FROM runs WHERE id = :r", {"r": run_id})
         of_run = "episode_id IN (SELECT id FROM episodes WHERE run_id = :r)"

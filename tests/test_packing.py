@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from test_resume import make_run
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.redaction import redact
-from passagent.store import Store, episodes, evaluations, removal, runs, similar, workers
+from passagent.store import Store, episodes, evaluations, nodes, removal, runs, settling, similar, workers
 from passagent.store.database import DATABASE
 from passagent.store.packing import pack_result, pack_text, unpack_result, unpack_text
 from passagent.store.schema import migrations
@@ -46,18 +47,18 @@ def evaluation(samples: list[float]) -> dict:
 def test_results_come_out_as_they_went_in(nanoseconds, is_whole):
     samples = [n / 1e6 if is_whole else n / 3e6 for n in nanoseconds]
     result = evaluation(samples)
-    assert unpack_result(pack_result(result)) == result
+    assert unpack_result(*pack_result(result)) == result
     assert unpack_result(json.dumps(result)) == result
 
 
 def test_samples_take_two_bytes_each():
     result = evaluation([(60_000 + (number * 7919) % 3000) / 1e6 for number in range(1000)])
-    assert len(pack_result(result)) < 3 * 2000 + 1000 < len(json.dumps(result)) / 3
+    assert sum(map(len, pack_result(result))) < 3 * 2000 + 1000 < len(json.dumps(result)) / 3
 
 
 def test_a_result_of_another_format_is_not_guessed_at():
     with pytest.raises(ValueError, match="unknown format 9"):
-        unpack_result(b"\x09" + pack_result(evaluation([]))[1:])
+        unpack_result(b"\x09" + pack_result(evaluation([])).head[1:])
 
 
 @given(st.binary(), st.binary())
@@ -161,15 +162,50 @@ def test_a_database_of_before_is_packed_from_now_on(tmp_path, monkeypatch):
         assert store.row("SELECT pairs FROM tasks WHERE key = 'key'") == {"pairs": 3}
 
 
-def test_objects_are_settled_and_an_emptied_one_is_written_again(store):
-    key = store.objects.put(b"content")
-    asyncio.run(store.objects.settle(key))
-    path = Path(store.objects.path(key))
-    path.write_bytes(b"")  # what a loss of power may leave
+@pytest.mark.parametrize("nodes_made", [1, 40])  # forced to disk one by one, and all at once
+def test_files_that_a_loss_of_power_takes_are_in_the_database_until_they_are_settled(store, nodes_made):
+    run = make_run(store)
+    episode = episodes.claim(store, run, 0, workers.join(store, run.id))
+    texts = [{"Fused.py": f"x = {number}"} for number in range(nodes_made)]
+    made = [nodes.propose(store, episode, str(n), text, "c", "", None) for n, text in enumerate(texts)]
+    path = Path(store.objects.path(made[-1].files))
+    for lose in (lambda: path.write_bytes(b""), path.unlink):
+        lose()
+        assert nodes.get_files(store, made[-1]) == texts[-1]
+        assert path.stat().st_size
+    asyncio.run(settling.settle(store))
+    assert store.row("SELECT count(*) AS n FROM unsettled") == {"n": 0}
+    assert [nodes.get_files(store, node) for node in made] == texts
+    path.write_bytes(b"")
     with pytest.raises(InfrastructureError, match="damaged"):
-        store.objects.get(key)
-    assert store.objects.put(b"content") == key
-    assert store.objects.get(key) == b"content"
+        nodes.get_files(store, made[-1])
+    store.objects.put_files(texts[-1])
+    assert nodes.get_files(store, made[-1]) == texts[-1]
+
+
+def test_a_row_that_was_not_committed_is_no_base(store):
+    run = make_run(store, iters=100)
+    owner = workers.join(store, run.id)
+    episode = episodes.claim(store, run, 0, owner)
+    messages = [(message, None) for message in conversation_of(1)[:2]]
+    with suppress(ZeroDivisionError), store.transaction():
+        episodes.add_messages(store, episode, messages)
+        raise ZeroDivisionError
+    write_conversation(store, run, owner, 2, conversation_of(2))
+    with Store.open(store.runs_dir) as another:
+        assert episodes.conversation(another, episode.id) == conversation_of(2)
+
+
+@pytest.mark.parametrize("write", [json.dumps, lambda data: json.dumps(data, separators=(",", ":")), str])
+def test_arguments_of_calls_come_out_as_the_model_wrote_them(store, write):
+    run = make_run(store, iters=100)
+    owner = workers.join(store, run.id)
+    call = {"id": "1", "name": "x", "arguments": write({"text": 'a "b"\n', "é": [1, {"c": 1.5}], "n": None})}
+    odd = {"id": "2", "name": "x", "arguments": '{"a": 1, "a": 2.50}'}
+    said = {"role": "assistant", "content": "", "tool_calls": [call, odd]}
+    episode = write_conversation(store, run, owner, 1, [*conversation_of(1)[:2], said])
+    with Store.open(store.runs_dir) as another:
+        assert episodes.conversation(another, episode.id)[2] == said
 
 
 def test_a_secret_that_comes_later_is_known(monkeypatch):

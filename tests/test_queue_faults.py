@@ -254,7 +254,10 @@ def test_on_another_machine_the_elites_are_measured_again(
             [best] = nodes.best_of_island(store, run.id, island.island, 1)
             assert (island.best_node, island.best_as) == (best.id, best.as_score)
         winner = confirmations.winner(store, run.id)
-        environment = "SELECT environment FROM evaluations WHERE id = :id"
+        environment = (
+            "SELECT environment FROM evaluations JOIN conditions ON conditions.id = conditions_id "
+            "WHERE evaluations.id = :id"
+        )
         assert store.row(environment, {"id": winner.evaluation_id}) == {"environment": "host two; gpu A"}
 
         # and at home again: what was measured there is known, nothing is measured twice

@@ -57,12 +57,14 @@ FIELDS = {
 
 def children_of(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes right below a node, in order, those that only say how a name is used left out."""
-    for name in FIELDS[type(node)]:
+    for name in FIELDS[node.__class__]:
         value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
+        if value.__class__ is list:
+            for item in value:
+                if item.__class__ in FIELDS:
+                    yield item
+        elif value.__class__ in FIELDS:
             yield value
-        elif isinstance(value, list):
-            yield from (item for item in value if isinstance(item, ast.AST))
 
 
 def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:

@@ -35,7 +35,8 @@ class _Known:
     hints: list[Hint]
     device_name: str
     machine: Machine | None
-    views: dict[Node, ParentView] = field(default_factory=dict)
+    views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
+    bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
 
 
 def prompt(name: str, node_id: int, runs_dir: str, is_next: bool, as_json: bool) -> None:

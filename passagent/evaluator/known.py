@@ -29,7 +29,7 @@ from passagent.evaluator.environment import device_name, evaluator_version, work
 from passagent.evaluator.result import Candidate, Compiler, Evaluation
 from passagent.store import Store, evaluations
 from passagent.store.database import now
-from passagent.store.packing import pack_result
+from passagent.store.packing import PackedResult, pack_result
 from passagent.tasks import Task
 
 
@@ -104,7 +104,7 @@ def keep(
     environment: str,
     evaluation: Evaluation,
     run_id: str | None = None,
-    packed: bytes | None = None,
+    packed: PackedResult | None = None,
 ) -> int:
     """Store an evaluation made under `environment`, charged to a run if there is one; its id.
 
@@ -121,7 +121,7 @@ def keep(
     )
 
 
-def pack(evaluation: Evaluation) -> bytes:
+def pack(evaluation: Evaluation) -> PackedResult:
     """The evaluation as it is stored."""
     return pack_result(evaluation.model_dump(mode="json"))
 

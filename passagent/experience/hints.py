@@ -122,8 +122,7 @@ def retrieve(
     used, kinds = set(operators), set(dtypes)
     ranked = []
     for hint in hints:
-        fit = fitness(hint, label, used, target, kinds) if label in hint.trigger else 0.0
-        if fit == 0:
+        if label not in hint.trigger or not (fit := fitness(hint, label, used, target, kinds)):
             continue
         uses, mean = stats.get(hint.id, (0, 0.0))
         gain = expected_gain(hint.confidence, uses, mean)

@@ -42,7 +42,7 @@ class Meter:
         call_id, latency_s, release = self._arrived
         self._arrived = None
         cost = self.price.cost(usage) if self.price else None
-        calls.finish(self.store, call_id, asdict(usage), cost, latency_s, stop_reason)
+        calls.finish(self.store, call_id, vars(usage), cost, latency_s, stop_reason)
         release()
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from passagent.agent.source import children_of, nodes_of, tree_of
 from passagent.evaluator.result import MANIFEST
 
+_OPERATORS = {ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp, ast.Compare, ast.Subscript}
 _LANGUAGES = {"jit": "triton", "cuda_kernel": "cuda", "cpp_kernel": "c++"}
 
 
@@ -47,6 +48,8 @@ def region(tree: ast.Module) -> list[str]:
 def _add_operators(node: ast.AST, found: list[str]) -> None:
     for child in children_of(node):
         _add_operators(child, found)
+    if node.__class__ not in _OPERATORS:
+        return
     if isinstance(node, ast.Call):
         found += [_last(node.func)] if _last(node.func) else []
     elif isinstance(node, ast.BinOp | ast.AugAssign):

@@ -104,7 +104,6 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     store, task = session.store, session.task
     environment = session.environment
     found = _recall(session, node, candidate, environment) if session.config.search.reuse else None
-    await store.objects.settle(node.files)  # a node that is done has its files, whatever happens
     if found:
         evaluation = found.evaluation
         node = _finish_unless_asked(session, node, found.id, evaluation)

@@ -83,30 +83,31 @@ def _source(tree: ast.Module, names: Mapping[str, str], seen: list[ast.AST]) -> 
     return " ".join(words)
 
 
-_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_WITH_DOCSTRING = {ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef}
 _SEEN = {ast.Call, ast.FunctionDef}
 _PASS = ast.Pass()
+_NAMES = {kind: kind.__name__ for kind in FIELDS}
 
 
 def _write(node: ast.AST, words: list[str], seen: list[ast.AST]) -> None:
     """A tree in words, docstrings left out: each node's kind, then its fields, lists with their lengths."""
-    kind = type(node)
-    words.append(kind.__name__)
+    kind = node.__class__
+    words.append(_NAMES[kind])
     if kind in _SEEN:
         seen.append(node)
     for name in FIELDS[kind]:
         value: Any = getattr(node, name, None)
-        if isinstance(value, ast.AST):
-            _write(value, words, seen)
-        elif isinstance(value, list):
-            if name == "body" and isinstance(node, _WITH_DOCSTRING) and _has_docstring(value):
+        if value.__class__ is list:
+            if name == "body" and kind in _WITH_DOCSTRING and _has_docstring(value):
                 value = value[1:] or [_PASS]
             words.append(str(len(value)))
             for item in value:
-                if isinstance(item, ast.AST):
+                if item.__class__ in FIELDS:
                     _write(item, words, seen)
                 else:
                     words.append(repr(item))
+        elif value.__class__ in FIELDS:
+            _write(value, words, seen)
         else:
             words.append(repr(value))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from itertools import islice
+from pathlib import Path
 from typing import Protocol
 
+from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
 from passagent.config import Config
@@ -36,8 +39,10 @@ class Known(Protocol):
     hints: list[Hint]
     device_name: str
     machine: Machine | None
-    views: dict[Node, ParentView]
+    views: dict[tuple[object, ...], ParentView]
     """Parents that were shown."""
+    bests: dict[int, tuple[int, float | None]]
+    """Of each island: the number of its last episode, and what `best_known` said of it."""
 
 
 MAX_VIEWS = 64
@@ -55,7 +60,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
     shown, more = list[Attempt](), 0
     if not is_first:
         shown, more = attempts(known, episode, parent, island.nodes)
-        best = nodes.best_known(store, run_id, episode.island, episode.number)
+        best = best_known(known, episode)
         scores += [best] if best is not None and best > 0 else []
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
     return EpisodeContext(
@@ -75,6 +80,15 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         migrated=bool(episode.migrated),
         limits=known.config.agent,
     )
+
+
+def best_known(known: Known, episode: Episode) -> float | None:
+    """See nodes.best_known: it stays what it was when the episode began, but for the episode's migrant."""
+    island = episode.island
+    if known.bests.get(island, (None, None))[0] != episode.number:
+        best = nodes.best_known(known.store, known.run.id, island, episode.number)
+        known.bests[island] = episode.number, best
+    return known.bests[island][1]
 
 
 LIKENESS = 0.4
@@ -105,11 +119,12 @@ def target_of(device: str) -> str:
 
 def parent_view(known: Known, parent: Node) -> ParentView:
     """The parent as the prompt shows it; an elite is the parent of many episodes."""
-    if parent not in known.views:
+    key = parent.id, parent.evaluation_id, parent.status, parent.as_score, parent.diagnosis
+    if key not in known.views:
         if len(known.views) == MAX_VIEWS:
             known.views.clear()
-        known.views[parent] = _view(known, parent)
-    return known.views[parent]
+        known.views[key] = _view(known, parent)
+    return known.views[key]
 
 
 def _view(known: Known, parent: Node) -> ParentView:
@@ -153,12 +168,18 @@ def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> 
     return shown, made - len(own)
 
 
+@functools.lru_cache(maxsize=4096)
+def _hint(text: str) -> Hint:
+    """A distilled hint: every episode ranks all of them."""
+    return Hint.model_validate_json(text)
+
+
 def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[HintView]:
     """Hints, shipped and distilled, for the parent's diagnosis, drawn with the episode's own randomness."""
     limit = known.config.agent.hints
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
-    distilled = [Hint.model_validate(hint) for hint in hints.distilled(known.store)]
+    distilled = map(_hint, hints.distilled(known.store))
     ranked = retrieve(
         [*known.hints, *distilled],
         diagnosis_of(parent).label,
@@ -193,9 +214,19 @@ def passages(known: Known, parent: Node | None) -> list[Passage]:
     if not limit:
         return []
     label = diagnosis_of(parent).label
-    found = knowledge.search(_ASKED.get(label, label.replace("_", " ")), known.task.operators, limit=50)
-    useful = (passage for passage in found if _is_useful(passage, target, known.device_name))
-    return list(islice(useful, limit))
+    asked = _ASKED.get(label, label.replace("_", " "))
+    return list(
+        _passages(resources.roots(), asked, tuple(known.task.operators), target, known.device_name, limit)
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _passages(
+    roots: tuple[Path, ...], asked: str, operators: tuple[str, ...], target: str, device_name: str, limit: int
+) -> list[Passage]:
+    """The same for every episode that asks the same of the same documents (`roots`)."""
+    found = knowledge.search(asked, operators, limit=50)
+    return list(islice((one for one in found if _is_useful(one, target, device_name)), limit))
 
 
 def _is_useful(passage: Passage, target: str, device_name: str) -> bool:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
-from passagent.search.distilling import distil
+from passagent.search.distilling import distil, distil_rest
 from passagent.search.episode import clear_workspaces, run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
@@ -25,11 +25,14 @@ from passagent.search.waiting import is_ready
 from passagent.store import episodes, runs, workers
 from passagent.store.episodes import Episode
 from passagent.store.owner import named
+from passagent.store.settling import settle
 
 log = logging.getLogger("passagent.search")
 
 BEAT_S = 5.0
 """Between two signs of life, s."""
+_GARBAGE = 50_000
+"""Objects after which garbage in cycles is looked for: a syntax tree has thousands, and none of it."""
 POLL_S = 0.25
 """Between two looks at what a person asks for and what other processes did, s."""
 
@@ -54,6 +57,8 @@ async def search(session: Session) -> Outcome:
     await join(session)
     clear_workspaces(session)
     gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_GARBAGE, *thresholds[1:])
     state, reason, is_last = "failed", "the process ended", False
     try:
         await _watched(session)
@@ -71,8 +76,10 @@ async def search(session: Session) -> Outcome:
                 session.store, session.run.id, session.owner, session.watch, state, reason, session.elapsed_s
             )
             clear_workspaces(session)
+            await settle(session.store)
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)
+        gc.set_threshold(*thresholds)
         gc.unfreeze()
         if session.distiller is not None:
             await session.distiller.close()
@@ -186,16 +193,24 @@ async def _end(session: Session) -> None:
     store, run_id = session.store, session.run.id
     while not session.is_interrupted and not workers.is_over(store, run_id, session.owner):
         if workers.take_run(store, run_id, session.owner, "end"):
+            await distil_rest(session)
             await confirm(session)
             return
         await session.changed.wait()
 
 
 async def _watch(session: Session) -> None:
-    """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits."""
+    """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits.
+
+    And files are forced to disk (store/settling.py), however long that takes.
+    """
     store, run_id = session.store, session.run.id
     seen, beaten = None, float("-inf")
+    settling = asyncio.create_task(settle(session.store))
     while True:
+        if settling.done():
+            settling.result()
+            settling = asyncio.create_task(settle(session.store))
         if time.monotonic() - beaten >= BEAT_S:
             beaten = time.monotonic()
             session.set_clock(workers.beat(store, run_id, session.owner, session.elapsed_s))

@@ -7,6 +7,7 @@ a reply and what came of it are stored together, so that no episode is paid for 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, replace
 
 from passagent.agent import distiller
@@ -17,27 +18,52 @@ from passagent.models.meter import metered
 from passagent.models.types import Model, Reply
 from passagent.search.context import diagnosis_of, target_of
 from passagent.search.events import ModelReplied
+from passagent.search.gain import log_gain
 from passagent.search.models import meter_of
-from passagent.search.session import Session
+from passagent.search.session import Session, Stopping
 from passagent.store import calls, episodes, evaluations, hints, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
+log = logging.getLogger("passagent.search")
 
-async def distil(session: Session, island: int) -> None:
+
+async def distil(session: Session, island: int, is_last: bool = False) -> None:
     """Ask about the island's episodes that ended with progress and were not asked about yet.
 
-    Raises what the model raises, and Stopping where a budget has no room.
+    Raises what the model raises, and Stopping where a budget has no room, or where the session is to stop,
+    unless this `is_last` (Session.admit).
     """
     if session.distiller is None:
         return
     for episode_id in hints.undistilled(session.store, session.run.id, island):
-        await _ask(session, session.distiller, episodes.get_episode(session.store, episode_id))
+        await _ask(session, session.distiller, episodes.get_episode(session.store, episode_id), is_last)
 
 
-async def _ask(session: Session, model: Model, episode: Episode) -> None:
+async def distil_rest(session: Session) -> None:
+    """Before a run is over: the progress that ended it, too, as far as the budgets go.
+
+    An episode in which the target was met has not come to its end: it is gone on with should the run be.
+    """
+    target = session.config.search.target_as
+    if session.distiller is None:
+        return
+    for episode in episodes.running(session.store, session.run.id):
+        best = _best(session, episode)
+        if target is None or best is None or best.repeat_of is not None or (best.as_score or 0.0) < target:
+            continue
+        gain = log_gain(_parent(session, episode), best.as_score)
+        hints.want_distilled(session.store, replace(episode, gain=gain))
+    try:
+        for island in range(session.run.islands):
+            await distil(session, island, is_last=True)
+    except Stopping as stopping:
+        log.info("not all progress is distilled: %s", stopping)
+
+
+async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) -> None:
     store = session.store
-    meter = meter_of(session, replace(episode, model=model.name), ROLE)
+    meter = meter_of(session, replace(episode, model=model.name), ROLE, is_last)
 
     def save(reply: Reply, hint: Hint | None) -> None:
         with store.transaction():
@@ -51,18 +77,27 @@ async def _ask(session: Session, model: Model, episode: Episode) -> None:
 
 def _improvement(session: Session, episode: Episode) -> Improvement:
     """What the episode did, from the store."""
-    store, run = session.store, session.run
-    assert episode.best_node is not None
-    parent = nodes.get_node(store, episode.parent_id) if episode.parent_id is not None else None
+    run, parent, best = session.run, _parent(session, episode), _best(session, episode)
+    assert best is not None
     return Improvement(
         task=session.task,
         target=target_of(run.device),
         diagnosis=diagnosis_of(parent),
         before=_side(session, parent) if parent else None,
-        after=_side(session, nodes.get_node(store, episode.best_node)),
+        after=_side(session, best),
         hint_id=f"run-{run.id}-episode-{episode.number}",
         source=f"run {run.id}, episode {episode.number}",
     )
+
+
+def _parent(session: Session, episode: Episode) -> Node | None:
+    return None if episode.parent_id is None else nodes.get_node(session.store, episode.parent_id)
+
+
+def _best(session: Session, episode: Episode) -> Node | None:
+    """The best correct node of an episode, also of one that goes on."""
+    right = [node for node in nodes.of_episode(session.store, episode.id) if node.status == "ok"]
+    return max(right, key=lambda node: (node.as_score or 0.0, -node.id), default=None)
 
 
 def _side(session: Session, node: Node) -> Side:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redacted
 from passagent.search.candidates import submitter
-from passagent.search.context import episode_context, parent_view
+from passagent.search.context import best_known, episode_context, parent_view
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
@@ -64,7 +64,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
         packed = episodes.pack_message(session.store, episode, message, len(messages) + 1)
-        unsaved.append((packed, asdict(usage) if usage else None))
+        unsaved.append((packed, vars(usage) if usage else None))
         if usage:
             replies.append((usage, message.get("stop_reason")))
             session.check()
@@ -179,7 +179,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     # a program that was there before is no progress, whatever a second measurement of it says
     new = max((node.as_score or 0.0 for node in right if node.repeat_of is None), default=None)
     gain = log_gain(parent, best)
-    known = [nodes.best_known(store, session.run.id, island, episode.number)]
+    known = [best_known(session, episode)]
     known += [parent.as_score] if parent and parent.status == "ok" else []
     before = max((score for score in known if score is not None), default=None)
     gained = is_progress(before, new, session.config.search.min_gain)

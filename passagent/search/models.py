@@ -57,15 +57,17 @@ def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> 
     return list(found.values())
 
 
-def meter_of(session: Session, episode: Episode, role: str = "agent") -> Meter:
-    """What counts the episode's model calls, in the ledger and in the budgets."""
+def meter_of(session: Session, episode: Episode, role: str = "agent", is_last: bool = False) -> Meter:
+    """What counts the episode's model calls, in the ledger and the budgets; `is_last`: see Session.admit."""
     name = episode.model or session.model.name
-    admit = partial(_admit, session, name)
+    admit = partial(_admit, session, name, is_last)
     return Meter(session.store, episode, session.prices.get(name), admit, role)
 
 
-async def _admit(session: Session, name: str, tokens: int, cost: float | None) -> Callable[[], None]:
+async def _admit(
+    session: Session, name: str, is_last: bool, tokens: int, cost: float | None
+) -> Callable[[], None]:
     seconds = 0.0
     if session.config.search.max_time_s is not None:
         seconds = calls.mean_latency_s(session.store, session.run.id, name)
-    return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds))
+    return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds), is_last)

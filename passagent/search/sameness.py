@@ -41,7 +41,7 @@ def remark(session: Session, episode: Episode, node: Node) -> str:
             f"files make no difference): {again}"
         )
     found = max(
-        ((similarity(node.sketch, other.sketch), other) for other in _others(session, episode, node)
+        ((similarity(node.sketch, other.sketch), other) for other in _others(session, episode)
          if node.sketch and other.sketch),
         key=lambda pair: (pair[0], -pair[1].number, -pair[1].place),
         default=None,
@@ -63,7 +63,7 @@ def _double(session: Session, node: Node) -> Node | None:
     return nodes.first_of_program(session.store, node.run_id, SEEDS, node.canonical_key)
 
 
-def _others(session: Session, episode: Episode, node: Node) -> list[Node]:
+def _others(session: Session, episode: Episode) -> list[Node]:
     """The island's newest nodes and its elites, but for the episode's own and what it began with."""
     store, run = session.store, session.run
     recent = nodes.newest_before(store, episode, EPISODES, NODES)

@@ -24,7 +24,6 @@ from passagent.search.events import OnEvent
 from passagent.search.gain import expected_per_hour
 from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
 from passagent.store import Store, gains, reservations, runs
-from passagent.store.nodes import Node
 from passagent.store.runs import Run, Standing
 from passagent.store.workers import Watch
 from passagent.tasks import Task
@@ -74,8 +73,10 @@ class Session:
     """Over the other processes."""
     others: int = 0
     """Processes that search beside this one."""
-    views: dict[Node, ParentView] = field(default_factory=dict)
+    views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
     """Parents as prompts showed them; see search.context."""
+    bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
+    """Of each island: the number of its last episode, and the best AS that it knew of when that began."""
     workspaces: dict[int, Workspace] = field(default_factory=dict)
     """Of each island."""
     stop_reason: str | None = None
@@ -142,14 +143,16 @@ class Session:
             await self.changed.wait()
         return now
 
-    async def admit(self, want: Want) -> Callable[[], None]:
+    async def admit(self, want: Want, is_last: bool = False) -> Callable[[], None]:
         """Wait until the budgets have room for `want`, and hold it until the returned function is called.
 
         What all processes have under way counts. Raises Stopping if there is no room and nothing is under way
-        that could leave some.
+        that could leave some; and where the session is to stop, unless this `is_last`: what a run that a rule
+        has ended does before it is over.
         """
         while True:
-            await self.ready()
+            if not is_last:
+                await self.ready()
             if not is_limited(self.config.search, want):
                 return lambda: None
             with self.store.transaction():

@@ -6,10 +6,9 @@ any moment loses nothing but the call in flight.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from sqlite_utils import Database
 
 from passagent.errors import UsageError
+from passagent.store import settling
 from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
 from passagent.store.messages import Messages
 from passagent.store.objects import Objects
@@ -25,7 +25,6 @@ from passagent.store.schema import migrate
 DATABASE = "passagent.db"
 _PRAGMAS = (
     "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
-    "foreign_keys = ON",
     "wal_autocheckpoint = 4000",  # pages (16 MB): a page that is written often is forced to disk once
     "cache_size = -16000",  # kB
 )
@@ -45,7 +44,7 @@ class Store:
     def __init__(self, runs_dir: Path, db: Database) -> None:
         self.runs_dir = runs_dir
         self.db = db
-        self.objects = Objects(runs_dir / "objects")
+        self.objects = Objects(runs_dir / "objects", functools.partial(settling.find, self))
         self.messages = Messages(self)
 
     @classmethod
@@ -75,6 +74,7 @@ class Store:
                 for pragma in _PRAGMAS:
                     db.execute(f"PRAGMA {pragma}")
                 migrate(db, path)
+                db.execute("PRAGMA foreign_keys = ON")  # not before: a table that is made anew has references
                 # `_run` waits from here on: SQLite looks again after up to 100 ms only
                 db.execute("PRAGMA busy_timeout = 0")
             except BaseException:
@@ -88,8 +88,7 @@ class Store:
         return cls(root, db)
 
     def close(self) -> None:
-        """Release the database, and wait for files that are being forced to disk."""
-        self.objects.close()
+        """Release the database."""
         self.db.close()
 
     def __enter__(self) -> Store:
@@ -98,24 +97,12 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Transaction:
         """All writes inside are committed together, or none; an inner transaction joins the outer one.
 
         The write lock is taken at the start, so that what is read inside stays true. Raises PassagentError.
         """
-        connection = self.db.conn
-        if connection.in_transaction:
-            yield
-            return
-        self.execute("BEGIN IMMEDIATE", {})
-        try:
-            yield
-            self.execute("COMMIT", {})
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        return Transaction(self)
 
     def execute(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         """Run one writing statement, in the open transaction or in one of its own. Raises PassagentError."""
@@ -182,6 +169,32 @@ class Store:
         return sqlite_fault(error, self.runs_dir / DATABASE) or error
 
 
+class Transaction:
+    """See Store.transaction. Taken so often that contextlib's generators would be seen."""
+
+    __slots__ = ("is_outer", "store")
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.is_outer = False
+
+    def __enter__(self) -> None:
+        self.is_outer = not self.store.db.conn.in_transaction
+        if self.is_outer:
+            self.store.execute("BEGIN IMMEDIATE", {})
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        if not self.is_outer:
+            return
+        try:
+            if kind is None:
+                self.store.execute("COMMIT", {})
+        finally:
+            if self.store.db.conn.in_transaction:
+                self.store.db.conn.execute("ROLLBACK")
+                self.store.messages.forget()
+
+
 def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:
     """What `kind(**row)` makes, which takes ten times as long for a frozen dataclass."""
     made = object.__new__(kind)
@@ -191,4 +204,15 @@ def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:
 
 def now() -> str:
     """The time in the form of every `..._at` column: ISO 8601, UTC, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return written(int(time.time() * 1000))
+
+
+def written(milliseconds: int) -> str:
+    """A time since 1970 in this form."""
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{_second(seconds)}.{rest:03d}Z"
+
+
+@functools.lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().partition("+")[0]

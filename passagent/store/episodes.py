@@ -7,13 +7,14 @@ do, and the tree does not depend on which model answered first.
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
-from passagent.store.messages import Packed
+from passagent.store.messages import Packed, remember
 from passagent.store.runs import SEEDS, Run
 from passagent.store.workers import taken_over
 
@@ -52,10 +53,12 @@ class Episode:
 
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")
 _ADD_STEP = (
-    f"INSERT INTO steps (episode_id, seq, message_id, created_at, {', '.join(_TOKENS)}) "
+    f"INSERT INTO steps (episode_id, seq, message_id, at_ms, {', '.join(_TOKENS)}) "
     f"VALUES (:episode, :seq, :message, :at, {', '.join(':' + kind for kind in _TOKENS)})"
 )
 
+_TASKS = 256
+"""Episodes whose task message is kept in mind."""
 TASK_SEQ = 2
 """The place of the message that gives the task in a conversation; the first is the system message."""
 
@@ -172,6 +175,15 @@ def begun(store: Store, run_id: str, first: int, last: int) -> int:
     return int(row["n"]) if row else 0
 
 
+def running(store: Store, run_id: str) -> list[Episode]:
+    """The run's episodes that have not come to their end."""
+    return store.all(
+        Episode,
+        "SELECT * FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY number",
+        {"run": run_id},
+    )
+
+
 def seeds(store: Store, run_id: str) -> int:
     """How many of the run's episodes made seeds: they are numbered below 1, the last one 0."""
     row = store.row("SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number < 1", {"run": run_id})
@@ -221,16 +233,30 @@ def add_messages(
 
 def pack_message(store: Store, episode: Episode, message: dict[str, Any], seq: int) -> Packed:
     """A message without secrets, ready to be the conversation's number `seq`: outside of a transaction."""
-    task = None if seq <= TASK_SEQ else _last(store, episode.id)["task"]
-    return store.messages.pack(message, episode.run_id, task, is_task=seq == TASK_SEQ)
+    if seq == TASK_SEQ:
+        return store.messages.pack_task(message, episode.run_id, episode.island, episode.parent_id)
+    return store.messages.pack(message, None if seq < TASK_SEQ else _task_of(store, episode.id))
+
+
+def _task_of(store: Store, episode_id: int) -> int:
+    """The id of a conversation's task message."""
+    if known := store.messages.tasks.get(episode_id):
+        return known
+    row = store.row(
+        "SELECT message_id FROM steps WHERE episode_id = :episode AND seq = :task",
+        {"episode": episode_id, "task": TASK_SEQ},
+    )
+    assert row is not None
+    remember(store.messages.tasks, episode_id, int(row["message_id"]), _TASKS)
+    return int(row["message_id"])
 
 
 def _last(store: Store, episode_id: int) -> dict[str, Any]:
-    """Of a conversation: the number of the last message, the task message, and who holds the episode."""
+    """Of a conversation: the number of the last message, and who holds the episode."""
     row = store.row(
-        "SELECT max(seq) AS last, max(message_id) FILTER (WHERE seq = :task) AS task, "
+        "SELECT max(seq) AS last, "
         "(SELECT owner FROM episodes WHERE id = :episode) AS owner FROM steps WHERE episode_id = :episode",
-        {"episode": episode_id, "task": TASK_SEQ},
+        {"episode": episode_id},
     )
     assert row is not None
     return row
@@ -250,11 +276,11 @@ def add_packed(
         row = _last(store, episode.id)
         if owner is not None and row["owner"] != owner:
             raise taken_over(episode.run_id)
-        at, steps = now(), []
+        at, steps = int(time.time() * 1000), []
         for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
             message_id = store.messages.add(packed, episode.run_id)
-            tokens = {kind: usage.get(kind) if usage else None for kind in _TOKENS}
-            steps.append({"episode": episode.id, "seq": seq, "message": message_id, "at": at} | tokens)
+            step: dict[str, int | None] = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
+            steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
             if usage is not None:
                 _count(store, episode, usage)
         store.execute_many(_ADD_STEP, steps)
@@ -274,8 +300,8 @@ def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     """The episode's messages in order."""
     rows = store.rows(
-        "SELECT base, body FROM steps JOIN messages ON messages.id = message_id WHERE episode_id = :id "
-        "ORDER BY seq",
+        "SELECT base, beside, body FROM steps JOIN messages ON messages.id = message_id "
+        "WHERE episode_id = :id ORDER BY seq",
         {"id": episode_id},
     )
     return store.messages.read(rows)

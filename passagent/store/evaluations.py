@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
-from passagent.store.packing import pack_result, unpack_result
+from passagent.store.packing import PackedResult, pack_result, unpack_result
+
+PIECES = 1 << 20
+"""The samples of evaluation n have the ids from n times this on."""
+_PIECE = 496
+"""Bytes of samples in a row: eight fill a page of the database. A row as long as most samples are would leave
+a third of it empty."""
 
 
 class Stored(NamedTuple):
@@ -28,34 +34,57 @@ def add_evaluation(
     environment: str,
     result: dict[str, Any],
     candidate_key: str,
-    packed: bytes | None = None,
+    packed: PackedResult | None = None,
 ) -> int:
     """Store an evaluation (Evaluation as plain data), charge it to the run, if any, and return its id.
 
     `packed`: the result by pack_result, where a transaction is open that others wait for. `environment` names
     the machine and the protocol: results of different ones are never exchanged.
     """
+    packed = packed or pack_result(result)
     with store.transaction():
-        cursor = store.execute(
-            "INSERT INTO evaluations (candidate_key, task_key, evaluator_version, environment, status, "
-            "as_score, seconds, result, created_at) VALUES (:candidate, :task, :version, :environment, "
-            ":status, :score, :seconds, :result, :at)",
-            {
-                "candidate": candidate_key,
-                "task": task_key,
-                "version": result["evaluator_version"],
-                "environment": environment,
-                "status": result["status"],
-                "score": result["as_score"],
-                "seconds": result["seconds"],
-                "result": packed or pack_result(result),
-                "at": now(),
-            },
+        evaluation_id = _insert(store, task_key, environment, result, candidate_key, packed.head)
+        pieces = range(0, len(packed.samples), _PIECE)
+        store.execute_many(
+            "INSERT INTO samples (id, body) VALUES (:id, :body)",
+            [
+                {"id": evaluation_id * PIECES + place, "body": packed.samples[start : start + _PIECE]}
+                for place, start in enumerate(pieces)
+            ],
         )
         if run_id is not None:
             store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+    return evaluation_id
+
+
+def _insert(
+    store: Store, task_key: str, environment: str, result: dict[str, Any], candidate_key: str, head: bytes
+) -> int:
+    """The id of a new row, under its conditions, which are made the first time."""
+    conditions = {"task": task_key, "version": result["evaluator_version"], "environment": environment}
+    values = {
+        "candidate": candidate_key,
+        "status": result["status"],
+        "score": result["as_score"],
+        "seconds": result["seconds"],
+        "result": head,
+        "at": now(),
+    }
+    while True:
+        added = store.execute(
+            "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
+            "created_at) SELECT id, :candidate, :status, :score, :seconds, :result, :at FROM conditions "
+            "WHERE task_key = :task AND evaluator_version = :version AND environment = :environment",
+            conditions | values,
+        )
+        if added.rowcount:
+            assert added.lastrowid is not None
+            return added.lastrowid
+        store.execute(
+            "INSERT INTO conditions (task_key, evaluator_version, environment) "
+            "VALUES (:task, :version, :environment)",
+            conditions,
+        )
 
 
 def find_evaluation(
@@ -72,9 +101,10 @@ def find_evaluation(
     One that the machine failed never does.
     """
     rows = store.rows(
-        "SELECT id, result, created_at FROM evaluations WHERE candidate_key = :candidate "
+        "SELECT evaluations.id, result, created_at FROM evaluations "
+        "JOIN conditions ON conditions.id = conditions_id WHERE candidate_key = :candidate "
         "AND task_key = :task AND evaluator_version = :version AND environment = :environment "
-        "AND status != 'infrastructure' ORDER BY id DESC LIMIT 20",
+        "AND status != 'infrastructure' ORDER BY evaluations.id DESC LIMIT 20",
         {
             "candidate": candidate_key,
             "task": task_key,
@@ -82,7 +112,7 @@ def find_evaluation(
             "environment": environment,
         },
     )
-    found = (Stored(row["id"], unpack_result(row["result"]), row["created_at"]) for row in rows)
+    found = (Stored(row["id"], _whole(store, row["id"], row["result"]), row["created_at"]) for row in rows)
     return next((s for s in found if stands(s.result)), None)
 
 
@@ -96,4 +126,14 @@ def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:
     row = store.row("SELECT result FROM evaluations WHERE id = :id", {"id": evaluation_id})
     if row is None:
         raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
-    return unpack_result(row["result"])
+    return _whole(store, evaluation_id, row["result"])
+
+
+def _whole(store: Store, evaluation_id: int, head: bytes | str) -> dict[str, Any]:
+    """The result with its samples."""
+    first = evaluation_id * PIECES
+    pieces = store.rows(
+        "SELECT body FROM samples WHERE id >= :first AND id < :end ORDER BY id",
+        {"first": first, "end": first + PIECES},
+    )
+    return unpack_result(head, b"".join(piece["body"] for piece in pieces))

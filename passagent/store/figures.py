@@ -102,14 +102,14 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
     made = store.rows(
         "WITH twice AS (SELECT canonical_key FROM nodes WHERE run_id = :run AND evaluation_id IS NOT NULL "
         "  GROUP BY canonical_key HAVING count(DISTINCT evaluation_id) > 1) "
-        "SELECT DISTINCT evaluations.id, nodes.canonical_key, evaluator_version, environment "
+        "SELECT DISTINCT evaluations.id, nodes.canonical_key, conditions_id "
         "FROM nodes JOIN twice ON twice.canonical_key = nodes.canonical_key "
         "JOIN evaluations ON evaluations.id = nodes.evaluation_id "
         "WHERE nodes.run_id = :run AND evaluations.status != 'infrastructure'",
         {"run": run_id},
     )
     times = Counter(
-        (one["canonical_key"], one["evaluator_version"], one["environment"])
+        (one["canonical_key"], one["conditions_id"])
         for one in made
         if evaluations.get_evaluation(store, one["id"]).get("validator") is None  # its opinion is another one
     )

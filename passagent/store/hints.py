@@ -36,17 +36,17 @@ def record_uses(store: Store, episode: Episode, hint_ids: list[str]) -> None:
         return
     names = {"run": episode.run_id, "episode": episode.id, "at": now(), "ids": json.dumps(hint_ids)}
     with store.transaction():
-        store.execute(
-            "INSERT INTO hints (id, uses, last_used_at) SELECT value, 1, :at FROM json_each(:ids) "
-            "WHERE value NOT IN (SELECT hint_id FROM hint_uses WHERE episode_id = :episode) "
-            "ON CONFLICT (id) DO UPDATE SET uses = uses + 1, last_used_at = excluded.last_used_at",
+        shown = store.execute(
+            "INSERT OR IGNORE INTO hints_shown (episode_id, run_id, hints) VALUES (:episode, :run, :ids)",
             names,
         )
-        store.execute(
-            "INSERT OR IGNORE INTO hint_uses (episode_id, place, hint_id, run_id) "
-            "SELECT :episode, key + 1, value, :run FROM json_each(:ids)",
-            names,
-        )
+        if shown.rowcount:
+            store.execute(
+                "INSERT INTO hints (id, uses, last_used_at) SELECT value, 1, :at FROM json_each(:ids) "
+                "WHERE true ON CONFLICT (id) DO UPDATE SET uses = uses + 1, "
+                "last_used_at = excluded.last_used_at",
+                names,
+            )
 
 
 def credit(store: Store, episode: Episode, gain: float) -> None:
@@ -59,7 +59,9 @@ def credit(store: Store, episode: Episode, gain: float) -> None:
             "(SELECT hint_id FROM hint_uses WHERE episode_id = :episode AND gain IS NULL)",
             names,
         )
-        store.execute("UPDATE hint_uses SET gain = :gain WHERE episode_id = :episode AND gain IS NULL", names)
+        store.execute(
+            "UPDATE hints_shown SET gain = :gain WHERE episode_id = :episode AND gain IS NULL", names
+        )
 
 
 def statistics(store: Store) -> dict[str, HintRecord]:
@@ -113,7 +115,7 @@ def settle_distilled(store: Store, episode: Episode, hint: dict[str, Any] | None
     )
 
 
-def distilled(store: Store) -> list[dict[str, Any]]:
-    """The hints that were distilled in any run, as plain data, the oldest first."""
+def distilled(store: Store) -> list[str]:
+    """The hints that were distilled in any run, as JSON, the oldest first."""
     rows = store.rows("SELECT hint FROM distilled_hints WHERE state = 'written' ORDER BY episode_id")
-    return [json.loads(row["hint"]) for row in rows]
+    return [row["hint"] for row in rows]

@@ -91,7 +91,8 @@ def conditions(store: Store, node: Node) -> Conditions | None:
     row = store.row(
         "SELECT evaluator_version, environment FROM nodes JOIN evaluations ON evaluations.id = coalesce("
         "(SELECT max(evaluation_id) FROM confirmations WHERE confirmations.run_id = nodes.run_id "
-        "AND node_id = nodes.id), nodes.evaluation_id) WHERE nodes.id = :id",
+        "AND node_id = nodes.id), nodes.evaluation_id) JOIN conditions ON conditions.id = conditions_id "
+        "WHERE nodes.id = :id",
         {"id": node.id},
     )
     return Conditions(**row) if row else None

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from passagent.errors import UsageError
+from passagent.store import settling
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
+from passagent.store.objects import packed_files
 from passagent.store.packing import pack_diagnosis, unpack_diagnosis
 from passagent.store.runs import SEEDS
 
@@ -88,7 +90,8 @@ def propose(
     Without `marks` only equal files count as the same. A call id that some servers give to every call is made
     distinct when the files are others.
     """
-    key = store.objects.put_files(files)
+    content = packed_files(files)
+    key = store.objects.put(content)
     marks = marks or Marks(candidate_key)
     with store.transaction():
         name, count = call_id, 1
@@ -125,6 +128,7 @@ def propose(
                 "sketch": marks.sketch,
             },
         )
+        settling.add(store, key, content)
         return node
 
 

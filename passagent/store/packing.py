@@ -2,7 +2,8 @@
 
 A text is compressed with another text as the dictionary; what both have in common then costs next to nothing.
 A result (Evaluation as plain data) is its JSON, compressed, and its timing samples: whole nanoseconds, as
-distances from the median in the largest unit that divides all, the bytes of equal weight side by side.
+distances from the smallest in the largest unit that divides all. Their low bits are noise, which nothing
+compresses: they are stored as they are, side by side, and only what is above them is compressed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,12 @@ _SAMPLES = ("eager_samples_ms", "compiled_samples_ms")
 _NS = 1e6
 """Nanoseconds in a millisecond."""
 _HEAD = struct.Struct("<BI")
-_FORMAT = 1
-# Part of format 1: a change of it would make what is stored unreadable.
+_COUNTS = struct.Struct("<BI")
+_FORMAT = 2
+_LOW = 6
+"""Low bits that are noise at most; above them a byte each, 255 for what does not fit, which follows whole."""
+_LARGE = 255
+# Part of format 1, which older versions wrote: a change of it would make what is stored unreadable.
 _WORDS_1 = (
     b'"error": null, "matches": 1, "applied": ["Fused"], "mismatches": [{"pass_name": "Fused", '
     b'"matched_nodes": 4, "pattern_nodes": 9, "pattern_node": "call_function[target=operator.mul](args = ('
@@ -56,6 +61,45 @@ _WORDS_1 = (
 )
 
 
+# Part of format 2, as _WORDS_1 is of format 1.
+_WORDS_2 = (
+    b'{"task": "", "candidate": "", "device": "cuda", "dispatch": "dynamo", "timing": "none", "device": '
+    b'"cpu", "dispatch": "direct", "timing": "wall", "status": "mismatch", "status": "load_error", "status": '
+    b'"compile_error", "status": "runtime_error", "error": "RuntimeError: ", "status": "timeout", "status": '
+    b'"out_of_memory", "status": "refused", "as_score": null, "es": null, "as_score": 0.1, "es": {"-10": '
+    b'0.10000000000000002, "-9": 0.10000000000000002, "-8": 0.10000000000000002, "-7": 0.10000000000000002, '
+    b'"-6": 1.0, "-5": 1.0, "-4": 1.0, "-3": 1.0, "-2": 1.0, "-1": 1.0, "0": 1.0, "1": 1.0, "2": 1.0, "3": '
+    b'1.0, "4": 1.0}, "graphs": [{"name": "", "dtype": "float32", "status": "mismatch", "error": null, '
+    b'"matches": 0, "applied": [], "mismatches": [{"pass_name": "Fused", "matched_nodes": 4, '
+    b'"pattern_nodes": 9, "pattern_node": "%mul : call_function[target=operator.mul](args = (%", '
+    b'"graph_node": null, "reason": ""}], "passes_from_t": null, "max_abs_diff": null, "worst": null, '
+    b'"float64_error": null, "eager_float64_error": null, "speedup": null, "eager_ms": null, "compiled_ms": '
+    b'null, "eager_samples_ms": [], "compiled_samples_ms": [], "not_timed": null, "trials": 0, "blocks": [], '
+    b'"pairs": [], "unstable": false, "nodes_before": 0, "nodes_after": 0}, {"name": "", "dtype": '
+    b'"bfloat16", "status": "wrong_result", "dtype": "float16", "status": "ok", "error": null, "matches": 1, '
+    b'"applied": ["Fuse"], "mismatches": [], "passes_from_t": -6, "max_abs_diff": 4.76837158203125e-07, '
+    b'"worst": {"output": 0, "index": [0, 1, 2], "expected": 1.0, "got": -1.0}, "float64_error": 1.1e-07, '
+    b'"eager_float64_error": 1.0e-07, "speedup": {"e2e": 1.0, "device": null, "low": 0.9, "high": 1.0}, '
+    b'"eager_ms": 0.06, "compiled_ms": 0.03, "eager_samples_ms": {"n": 271, "low": 6759, "unit": 10}, '
+    b'"compiled_samples_ms": {"n": 271, "low": 2918, "unit": 10}, "not_timed": null, "trials": 271, '
+    b'"blocks": [12, 8, 13, 13, 13, 9, 7, 8, 13, 11, 10, 13, 8, 11, 7, 10, 9, 11, 8, 9, 11], "pairs": [7, '
+    b'21], "unstable": true, "nodes_before": 11, "nodes_after": 5}, "trials": 100, "unstable": false, '
+    b'"nodes_before": 4, "nodes_after": 1}], "violations": [{"rule": "", "file": "", "line": 1, "message": '
+    b'""}], "violations": [], "error": null, "fast_1": 0.0, "gmean_speedup": null, "as_low": null, '
+    b'"as_high": null, "fast_1": 1.0, "gmean_speedup": 1.0, "as_low": 1.0, "as_high": 1.0, "validator": '
+    b'null, "protections": {"descriptors_closed": "on", "user_namespace": "on", "network_namespace": "on", '
+    b'"ipc_namespace": "on", "private_scratch": "on", "resource_limits": "on", "no_new_privileges": "on", '
+    b'"no_capabilities": "on", "not_dumpable": "on", "dies_with_parent": "on", "landlock": "on", "seccomp": '
+    b'"on"}, "device_state": {"before": {"load_1m": 0.37}, "after": {"load_1m": 0.66}}, "protocol": {"kind": '
+    b'"paired", "warmups": 25, "trials": 100, "max_trials": 2000, "budget_s": 0.5, "order": "both sides in '
+    b'turn", "pairs_of_workers": 2, "values": "fresh for every call", "l2": "warm: inputs are written just '
+    b'before the call", "interval": "bootstrap over pairs of blocks, 95%", "malloc": "freed memory is kept", '
+    b'"b": 0.1, "p": 0.0, "input_sets": 3, "strict_t": -3}, "environment": {"machine": "x86_64", "cpu": "AMD '
+    b'EPYC", "cores": 2, "threads": 1, "load_1m": 0.66, "python": "3.11.7", "torch": "2.13.0+cpu", "triton": '
+    b'"3.9.0", "passagent": "0.1.0"}, "evaluator_version": "0.1.0+", "seconds": 3.747}'
+)
+
+
 # Part of how diagnoses are stored, as _WORDS_1 is of results.
 _DIAGNOSIS_1 = (
     b'{"label": "wrong_result", "text": "1 of 3 subgraphs fail, all of them bfloat16 or float16; first : '
@@ -75,6 +119,15 @@ _DIAGNOSIS_1 = (
     b'{"name": "", "limiter": "memory_bound", "memory_share": 0., "latency_share": 0., "speedup": 1.}, '
     b'{"name": "", "limiter": "latency_bound", "memory_share": 0.1, "latency_share": 0.4, "speedup": 1.}]}'
 )
+
+
+class PackedResult(NamedTuple):
+    """An evaluation as it is stored."""
+
+    head: bytes
+    """All but the timing samples."""
+    samples: bytes
+    """Empty where nothing was timed."""
 
 
 def pack_diagnosis(text: str) -> bytes:
@@ -100,50 +153,97 @@ def unpack_text(packed: bytes, dictionary: bytes = b"") -> bytes:
     return unpacker.decompress(packed)
 
 
-def pack_result(result: dict[str, Any]) -> bytes:
+def pack_result(result: dict[str, Any]) -> PackedResult:
     """An evaluation as plain data, packed without loss."""
-    graphs, planes = [dict(graph) for graph in result["graphs"]], []
-    for graph in graphs:
-        for name in _SAMPLES:
-            values = np.asarray(graph.get(name) or (), dtype=np.float64)
-            whole = np.rint(values * _NS)
-            if len(values) and (whole / _NS == values).all() and whole.max() - whole.min() < 2**31:
-                unit = int(np.gcd.reduce(whole.astype(np.int64))) or 1
-                counted = whole.astype(np.int64) // unit
-                middle = int(np.partition(counted, len(values) // 2)[len(values) // 2])
-                away = counted - middle
-                planes.append(((away << 1) ^ (away >> 63)).astype("<u4"))
-                graph[name] = {"n": len(values), "middle": middle, "unit": unit}
-    text = json.dumps({**result, "graphs": graphs}).encode()
-    head = pack_text(text, _WORDS_1)
-    samples = np.concatenate(planes) if planes else np.zeros(0, "<u4")
-    weights = samples.view(np.uint8).reshape(-1, 4).T.tobytes()  # all lowest bytes, then all second ones, ...
-    # lowest bytes do not repeat, highest ones are all the same: there is nothing longer to look for than runs
-    packer = _packer(0, strategy=zlib.Z_RLE)
-    return _HEAD.pack(_FORMAT, len(head)) + head + packer.compress(weights) + packer.flush()
+    graphs = [dict(graph) for graph in result["graphs"]]
+    timed = [(graph, name) for graph in graphs for name in _SAMPLES if graph.get(name)]
+    sizes = [len(graph[name]) for graph, name in timed]
+    counted = _counted([time for graph, name in timed for time in graph[name]], sizes) if timed else None
+    if counted is not None:
+        for (graph, name), size, low, unit in zip(timed, sizes, *counted[1:], strict=True):
+            graph[name] = {"n": size, "low": low, "unit": unit}
+    head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS_2)
+    samples = _pack_counts(counted[0]) if counted is not None else b""
+    return PackedResult(_HEAD.pack(_FORMAT, len(head)) + head, samples)
 
 
-def unpack_result(packed: bytes | str) -> dict[str, Any]:
-    """The inverse of pack_result; also of JSON text, which older versions stored."""
+def _counted(times: list[float], sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
+    """Rows of times, of these sizes, as counts of a unit above each row's smallest one, these and the units.
+
+    None if they are no whole nanoseconds, or differ by more than a count may be.
+    """
+    exact = np.asarray(times, dtype=np.float64)
+    whole = np.rint(exact * _NS)
+    if not (whole / _NS == exact).all() or not abs(whole).max() < 2**53:
+        return None
+    starts = np.cumsum([0, *sizes[:-1]])
+    counts = whole.astype(np.int64)
+    units = np.maximum(np.gcd.reduceat(counts, starts), 1)
+    counts //= np.repeat(units, sizes)
+    lows = np.minimum.reduceat(counts, starts)
+    counts -= np.repeat(lows, sizes)
+    return None if counts.max() >= 2**31 else (counts, lows.tolist(), units.tolist())
+
+
+def _pack_counts(counts: Any) -> bytes:
+    """Counts below 2^31: how many low bits there are, those that are too large, the low bits, the others."""
+    bits = min(_LOW, int(np.median(counts)).bit_length())
+    above = counts >> bits
+    large = above >= _LARGE
+    low = np.unpackbits((counts & ((1 << bits) - 1)).astype(np.uint8)[:, None], axis=1, bitorder="little")
+    packer = _packer(len(counts), strategy=zlib.Z_RLE)
+    return (
+        _COUNTS.pack(bits, int(large.sum()))
+        + above[large].astype("<u4").tobytes()
+        + np.packbits(low[:, :bits]).tobytes()
+        + packer.compress(np.minimum(above, _LARGE).astype(np.uint8).tobytes())
+        + packer.flush()
+    )
+
+
+def _unpack_counts(packed: bytes, size: int) -> Any:
+    """The inverse of _pack_counts, of `size` counts."""
+    bits, larges = _COUNTS.unpack_from(packed)
+    start = _COUNTS.size + 4 * larges
+    end = start + -(-size * bits // 8)
+    low = np.unpackbits(np.frombuffer(packed[start:end], np.uint8), count=size * bits).reshape(size, bits)
+    above = np.frombuffer(zlib.decompress(packed[end:]), np.uint8).astype(np.int64)
+    above[above == _LARGE] = np.frombuffer(packed[_COUNTS.size : start], "<u4")
+    return (above << bits) + (low.astype(np.int64) << np.arange(bits)).sum(axis=1)
+
+
+def unpack_result(packed: bytes | str, samples: bytes = b"") -> dict[str, Any]:
+    """The inverse of pack_result; also of format 1, and of JSON text, which older versions stored."""
     if isinstance(packed, str):
         return dict(json.loads(packed))
     version, length = _HEAD.unpack_from(packed)
-    if version != _FORMAT:
+    if version not in (1, _FORMAT):
         raise ValueError(f"a result of the unknown format {version}")
-    rest = packed[_HEAD.size :]
-    result: dict[str, Any] = json.loads(unpack_text(rest[:length], _WORDS_1))
-    weights = np.frombuffer(zlib.decompress(rest[length:]), np.uint8).reshape(4, -1)
-    samples = np.ascontiguousarray(weights.T).view("<u4").reshape(-1).astype(np.int64)
-    away = (samples >> 1) ^ -(samples & 1)
+    head, rest = packed[_HEAD.size : _HEAD.size + length], packed[_HEAD.size + length :]
+    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS_1 if version == 1 else _WORDS_2))
+    stored = [
+        (graph, name, graph[name])
+        for graph in result["graphs"]
+        for name in _SAMPLES
+        if isinstance(graph.get(name), dict)
+    ]
+    if not stored:
+        return result
+    size = sum(of["n"] for _, _, of in stored)
+    counts = _unpack_planes(rest) if version == 1 else _unpack_counts(samples, size)
     used = 0
-    for graph in result["graphs"]:
-        for name in _SAMPLES:
-            stored = graph.get(name)
-            if isinstance(stored, dict):
-                part = (away[used : used + stored["n"]] + stored["middle"]) * stored.get("unit", 1)
-                used += stored["n"]
-                graph[name] = (part / _NS).tolist()
+    for graph, name, of in stored:
+        part = counts[used : used + of["n"]] + of["middle" if version == 1 else "low"]
+        used += of["n"]
+        graph[name] = (part * of.get("unit", 1) / _NS).tolist()
     return result
+
+
+def _unpack_planes(packed: bytes) -> Any:
+    """The counts of format 1, from the median: zigzag, all lowest bytes, then all second ones, ..."""
+    weights = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(4, -1)
+    samples = np.ascontiguousarray(weights.T).view("<u4").reshape(-1).astype(np.int64)
+    return (samples >> 1) ^ -(samples & 1)
 
 
 def _packer(size: int, dictionary: bytes = b"", strategy: int = zlib.Z_DEFAULT_STRATEGY) -> Any:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store
+from passagent.store.evaluations import PIECES
 
 
 class Removed(NamedTuple):
@@ -39,6 +40,7 @@ def remove_run(store: Store, run_id: str) -> Removed:
         f"AND id NOT IN ({evaluated.format(is_it='!=')})",
         names,
     ).rowcount
+    store.execute(f"DELETE FROM samples WHERE id / {PIECES} NOT IN (SELECT id FROM evaluations)", {})
     episodes = "(SELECT id FROM episodes WHERE run_id = :run)"
     store.execute("CREATE TEMP TABLE said (id INTEGER PRIMARY KEY)", {})
     store.execute(f"INSERT INTO said {_with_bases(f'WHERE episode_id IN {episodes}')}", names)
@@ -64,7 +66,8 @@ def _with_bases(where: str = "") -> str:
     """A query for the messages of `steps`, and for those that they are packed against."""
     return (
         f"WITH RECURSIVE found (id) AS (SELECT message_id FROM steps {where} UNION "
-        "SELECT base FROM found JOIN messages USING (id) WHERE base IS NOT NULL) SELECT id FROM found"
+        "SELECT needed.id FROM found JOIN messages USING (id) JOIN messages AS needed "
+        "ON needed.id IN (messages.base, messages.beside)) SELECT id FROM found"
     )
 
 

@@ -6,7 +6,10 @@ from passagent.store import nodes, runs
 from passagent.store.database import Store
 from passagent.store.nodes import Node
 
-_ELSEWHERE = "(SELECT id FROM evaluations WHERE evaluator_version || '; ' || environment != :environment)"
+_ELSEWHERE = (
+    "(SELECT evaluations.id FROM evaluations JOIN conditions ON conditions.id = conditions_id "
+    "WHERE evaluator_version || '; ' || environment != :environment)"
+)
 
 
 def to_measure(store: Store, run_id: str, elites: int, environment: str) -> list[Node]:

@@ -92,6 +92,13 @@ def _smaller(db: Database) -> None:
         db.execute(statement)
 
 
+@migrations(name="0011_leaner")
+def _leaner(db: Database) -> None:
+    """Messages lie beside others and need no digest; times of steps are numbers; hints shown are a row."""
+    for statement in tables.LEANER.split(";\n"):
+        db.execute(statement)
+
+
 def migrate(db: Database, path: Path) -> None:
     """Apply what is missing. Raises UsageError for a database of a newer passagent."""
     known = {migration.name for migration in migrations.pending(db)}

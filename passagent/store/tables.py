@@ -368,3 +368,55 @@ ALTER TABLE hint_uses_by_episode RENAME TO hint_uses;
 DROP INDEX evaluations_by_key;
 CREATE INDEX evaluations_by_candidate ON evaluations (candidate_key)
 """
+
+LEANER = """
+CREATE TABLE packed_messages (
+    id INTEGER PRIMARY KEY,
+    base INTEGER,
+    beside INTEGER,
+    body BLOB NOT NULL
+);
+INSERT INTO packed_messages SELECT id, base, NULL, body FROM messages;
+DROP TABLE messages;
+ALTER TABLE packed_messages RENAME TO messages;
+ALTER TABLE steps ADD COLUMN at_ms INTEGER NOT NULL DEFAULT 0;
+UPDATE steps SET at_ms = coalesce(CAST(round((julianday(created_at) - 2440587.5) * 86400000) AS INTEGER), 0);
+ALTER TABLE steps DROP COLUMN created_at;
+CREATE TABLE hints_shown (
+    episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    hints TEXT NOT NULL,
+    gain REAL
+);
+INSERT INTO hints_shown SELECT episode_id, run_id, json_group_array(hint_id), max(gain)
+    FROM (SELECT * FROM hint_uses ORDER BY episode_id, place) GROUP BY episode_id;
+DROP TABLE hint_uses;
+CREATE VIEW hint_uses AS SELECT episode_id, key + 1 AS place, value AS hint_id, run_id, gain
+    FROM hints_shown, json_each(hints);
+CREATE TABLE conditions (
+    id INTEGER PRIMARY KEY,
+    task_key TEXT NOT NULL,
+    evaluator_version TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    UNIQUE (task_key, evaluator_version, environment)
+);
+INSERT INTO conditions (task_key, evaluator_version, environment)
+    SELECT DISTINCT task_key, evaluator_version, environment FROM evaluations;
+ALTER TABLE evaluations ADD COLUMN conditions_id INTEGER REFERENCES conditions (id);
+UPDATE evaluations SET conditions_id = (SELECT id FROM conditions
+    WHERE conditions.task_key = evaluations.task_key
+    AND conditions.evaluator_version = evaluations.evaluator_version
+    AND conditions.environment = evaluations.environment);
+ALTER TABLE evaluations DROP COLUMN task_key;
+ALTER TABLE evaluations DROP COLUMN evaluator_version;
+ALTER TABLE evaluations DROP COLUMN environment;
+CREATE TABLE samples (
+    id INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
+);
+CREATE TABLE unsettled (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    content BLOB NOT NULL
+)
+"""

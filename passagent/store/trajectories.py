@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from passagent.errors import UsageError
 from passagent.redaction import redacted
 from passagent.store import nodes, runs
-from passagent.store.database import Store
+from passagent.store.database import Store, written
 from passagent.store.episodes import Episode, get_episode
 from passagent.store.runs import Run
 
@@ -124,7 +124,7 @@ def find_episode(store: Store, run: Run, number: int) -> Episode:
 def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
     """The episode as it is now, finished or not."""
     rows = store.rows(
-        "SELECT base, body, steps.*, model, cost, latency_s "
+        "SELECT base, beside, body, steps.*, model, cost, latency_s "
         "FROM steps JOIN messages ON messages.id = message_id "
         "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
         "AND calls.state = 'done' AND calls.role = 'agent' "
@@ -164,7 +164,7 @@ def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
 def _turn(row: dict[str, Any], message: dict[str, Any]) -> Turn:
     message = redacted(message)  # once more: an older version may have stored it
     usage = Call(**{key: row[key] for key in Call.model_fields}) if message["role"] == "assistant" else None
-    return Turn(message=message, usage=usage, at=row["created_at"])
+    return Turn(message=message, usage=usage, at=written(row["at_ms"]))
 
 
 def _candidate(node: nodes.Node) -> Candidate:
