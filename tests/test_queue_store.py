@@ -13,6 +13,7 @@ from test_search import open_tiny
 from test_store import add_node
 
 from passagent.errors import PassagentError
+from passagent.search import controller
 from passagent.search.controller import search
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
@@ -194,3 +195,21 @@ def test_nodes_remember_their_episode_s_number(tmp_path: Path) -> None:
         assert len(nodes.of_run(store, session.run.id)) == 8
         for node in nodes.of_run(store, session.run.id):
             assert node.number == episodes.get_episode(store, node.episode_id).number
+
+
+def test_what_another_process_writes_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "POLL_S", 600.0)
+    with Store.open(tmp_path / "runs") as store, Store.open(tmp_path / "runs") as another:
+        task = load_task(tiny_search.write_task(tmp_path / "task"))
+        session = open_tiny(store, task, model=tiny_search.PacedModel(), islands=1, iters=2)
+        session.others = 1
+
+        async def told() -> None:
+            listening = asyncio.create_task(controller._listen(session))
+            await asyncio.sleep(0)  # it has looked once
+            changed = session.changed
+            runs.want(another, session.run.id, "pause")
+            await asyncio.wait_for(changed.wait(), 60)
+            listening.cancel()
+
+        asyncio.run(told())

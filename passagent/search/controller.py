@@ -34,7 +34,9 @@ BEAT_S = 5.0
 _GARBAGE = 50_000
 """Objects after which garbage in cycles is looked for: a syntax tree has thousands, and none of it."""
 POLL_S = 0.25
-"""Between two looks at what a person asks for and what other processes did, s."""
+"""Between two looks at what a person asks for and which other processes there are, s."""
+LISTEN_S = 0.01
+"""Between two looks at whether one of them has written anything, s."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,17 @@ async def _end(session: Session) -> None:
         await session.changed.wait()
 
 
+async def _listen(session: Session) -> None:
+    """POLL_S pass; what other processes write meanwhile is told at once to who waits for it."""
+    until = time.monotonic() + POLL_S
+    version = workers.version_of_data(session.store)
+    while (left := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, LISTEN_S) if session.others else left)
+        if (now := workers.version_of_data(session.store)) != version:
+            version = now
+            session.notify()
+
+
 async def _watch(session: Session) -> None:
     """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits.
 
@@ -225,6 +238,6 @@ async def _watch(session: Session) -> None:
         if (state := (wanted, len(others), workers.version_of_data(store))) != seen:
             seen = state
             session.notify()
-        await asyncio.sleep(POLL_S)
+        await _listen(session)
         if wanted == "pause":
             session.started += POLL_S  # paused time is not time searched

@@ -1,14 +1,13 @@
 """Objects on their way to the disk: until a file would survive a loss of power the database holds it, too.
 
-A row of `unsettled` is committed together with the node that points to the file. Some time later many files
-are forced to disk at once, beside all else, and their rows go: so no node waits for the disk, and none that
+A row of `unsettled` is committed together with the node that points to the file. Some time later the files
+are forced to disk, beside all else, and their rows go: so no node waits for the disk, and none that
 is there after a loss of power lacks its files (Objects.get finds them in the row).
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import zlib
 from pathlib import Path
@@ -18,9 +17,6 @@ from passagent.store.faults import os_fault
 
 if TYPE_CHECKING:
     from passagent.store.database import Store
-
-_FEW = 16
-"""Files that are forced one by one; of more the whole file system is, which takes about as long as a few."""
 
 
 def add(store: Store, key: str, content: bytes) -> None:
@@ -44,16 +40,14 @@ async def settle(store: Store) -> None:
         return
     paths = [store.objects.path(key) for key in {row["key"] for row in rows}]
     try:
-        await asyncio.to_thread(_force, store.objects.root, paths)
+        await asyncio.to_thread(_force, paths)
     except OSError as error:
         raise os_fault(error, store.objects.root) from error
     # their files were written before the rows, whichever process did it
     store.execute("DELETE FROM unsettled WHERE id <= :last", {"last": rows[-1]["id"]})
 
 
-def _force(root: Path, paths: list[Path]) -> None:
-    if len(paths) > _FEW and _synced(root):
-        return
+def _force(paths: list[Path]) -> None:
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -63,17 +57,3 @@ def _force(root: Path, paths: list[Path]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _synced(root: Path) -> bool:
-    """Force the file system of `root` to disk; False where the system has no call for that."""
-    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if call is None:
-        return False
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if call(descriptor) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(root))
-    finally:
-        os.close(descriptor)
-    return True
