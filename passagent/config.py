@@ -33,7 +33,7 @@ class EvaluatorConfig(_Section):
     """Timed calls of each side, at least."""
     budget_s: float = Field(0.5, gt=0)
     """Time for measuring one subgraph, s: slower calls get fewer warm-ups and trials."""
-    max_trials: int = Field(3000, ge=2)
+    max_trials: int = Field(2000, ge=2)
     """Timed calls of each side, at most: measuring goes on until the interval is narrow enough."""
     interval: float = Field(0.005, gt=0)
     """Half the width of the speedup's 95% interval that is good enough, relative."""

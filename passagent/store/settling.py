@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ from passagent.store.faults import os_fault
 
 if TYPE_CHECKING:
     from passagent.store.database import Store
+
+_SYNCS = 8
+"""Files that are forced to disk at the same time: the file system's journal takes them together."""
 
 
 def add(store: Store, key: str, content: bytes) -> None:
@@ -48,12 +52,16 @@ async def settle(store: Store) -> None:
 
 
 def _force(paths: list[Path]) -> None:
-    for path in paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # its run was removed
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with ThreadPoolExecutor(_SYNCS) as beside:
+        list(beside.map(_sync, paths))
+
+
+def _sync(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # its run was removed
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
