@@ -124,6 +124,22 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
     return thread
 
 
+def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):
+    async def work(told):
+        evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
+        callers = [asyncio.create_task(evaluators.evaluate(task, tiny.candidate())) for _ in range(3)]
+        while evaluators._seats[0].owner.pid is None:
+            await asyncio.sleep(0.01)
+        await evaluators.close()
+        ended = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 60)
+        assert evaluators._seats[0].owner.pid is None
+        return ended
+
+    ended, told = run(work)
+    assert [type(one) for one in ended] == [InfrastructureError] * 3
+    assert all("closed" in str(one) for one in ended) and not told
+
+
 def test_a_killed_evaluator_costs_nobody_anything_and_what_ends_every_one_is_named(task, own_cpu):
     async def work(told):
         evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)

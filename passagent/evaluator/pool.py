@@ -85,6 +85,7 @@ class EvaluatorPool:
         self._seats = [Seat(device, config, cores) for device, cores in zip(found, shares, strict=True)]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._is_closed = False
 
     async def evaluate(self, task_path: Path, subject: Candidate | Compiler) -> Evaluation:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
@@ -104,7 +105,7 @@ class EvaluatorPool:
                     return await self._measure(seat, request)
                 except Lost as lost:
                     await seat.owner.stop()
-                    if await self._is_fit(seat, lost):
+                    if not self._is_closed and await self._is_fit(seat, lost):
                         losses.append(str(lost))
                 except asyncio.CancelledError:
                     await seat.owner.stop()  # its answer would be read as the next caller's
@@ -185,6 +186,8 @@ class EvaluatorPool:
         async with self._turn:
             try:
                 while True:
+                    if self._is_closed:
+                        raise InfrastructureError("the evaluator was closed before it came to this candidate")
                     seats = [seat for seat in self._seats if seat.is_open()]
                     if not seats:
                         raise InfrastructureError(f"no device is fit: {self._reasons()}")
@@ -215,5 +218,7 @@ class EvaluatorPool:
         )
 
     async def close(self) -> None:
-        """End the owners' processes and their workers."""
+        """End the owners' processes and their workers; who still waits gets InfrastructureError."""
+        self._is_closed = True
+        self._changed.set()
         await asyncio.gather(*(seat.owner.stop() for seat in self._seats))
