@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,13 +49,19 @@ def test_knowledge_is_for_the_diagnosis() -> None:
     assert passages("wrong_result", "cuda")[0] == "guidance/numerics.md"
 
 
-def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) -> None:
+@contextmanager
+def searched(place: Path) -> Iterator[tuple[Store, runs.Run]]:
+    """A store with a small search in it."""
     parts = searching.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     settings = tiny_search.settings(6, 2, 4)
-    task = tiny_search.write_task(tmp_path / "task")
-    searching.run(str(task), None, settings, str(tmp_path / "runs"), True, False, parts)
-    with Store.open(tmp_path / "runs") as store:
-        run = runs.find_run(store, "last")
+    task = tiny_search.write_task(place / "task")
+    searching.run(str(task), None, settings, str(place / "runs"), True, False, parts)
+    with Store.open(place / "runs") as store:
+        yield store, runs.find_run(store, "last")
+
+
+def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) -> None:
+    with searched(tmp_path) as (store, run):
         best = max(nodes.of_run(store, run.id), key=lambda node: node.as_score or 0)
         operators = json.loads(run.operators)
         agent = AgentConfig()
@@ -83,12 +91,7 @@ def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) 
 
 
 def test_attempts_are_the_nearest_and_the_others_are_counted(tmp_path: Path) -> None:
-    parts = searching.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
-    settings = tiny_search.settings(6, 2, 4)
-    task = tiny_search.write_task(tmp_path / "task")
-    searching.run(str(task), None, settings, str(tmp_path / "runs"), True, False, parts)
-    with Store.open(tmp_path / "runs") as store:
-        run = runs.find_run(store, "last")
+    with searched(tmp_path) as (store, run):
         made = [node for node in nodes.of_run(store, run.id) if node.island == 0]
         in_all = runs.get_island(store, run.id, 0).nodes
         for parent in made:

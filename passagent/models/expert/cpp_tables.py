@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from passagent.models.expert.cpp_bands import BandWriter
 from passagent.models.expert.cpp_values import Scope
-from passagent.models.expert.ir import Axis, Expr
+from passagent.models.expert.ir import Axis, Expr, parts
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.stages import Group, Stage, Store
 from passagent.models.expert.writer import cost
@@ -64,7 +64,7 @@ class TableWriter(BandWriter):
         group, self.g = self.g, Group([], None, [])
         stage = Stage([axis], [])
         self.begin(stage)
-        self.uses = dict.fromkeys(_parts(e), 2)
+        self.uses = dict.fromkeys(parts(e), 2)
         size = self.axis_size(axis)
         self.buffers.append((name, "float", size))
         load = _converted(e)
@@ -99,7 +99,7 @@ class TableWriter(BandWriter):
 
 
 def _holds_halves(e: Expr) -> bool:
-    return (e.kind == "load" and e.dtype in HALVES) or any(_holds_halves(a) for a in e.args)
+    return any(part.kind == "load" and part.dtype in HALVES for part in parts(e))
 
 
 def _converted(e: Expr) -> Expr | None:
@@ -107,7 +107,3 @@ def _converted(e: Expr) -> Expr | None:
     if e.kind == "op" and e.data == "cast" and e.dtype == "float32":
         e = e.args[0]
     return e if e.kind == "load" and e.dtype in HALVES else None
-
-
-def _parts(e: Expr) -> set[Expr]:
-    return {e}.union(*[_parts(a) for a in e.args])

@@ -10,7 +10,7 @@ import re
 
 from passagent.models.expert.blocks import block_form
 from passagent.models.expert.cuda_values import TritonValues, bare
-from passagent.models.expert.ir import Axis, Expr, Unsupported
+from passagent.models.expert.ir import Axis, Expr, Unsupported, parts
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.stages import Group, Stage, Store
@@ -133,24 +133,11 @@ class TritonWriter(TritonValues):
         return self.s.trace.text(axis.size)
 
     def _loads(self, group: Group) -> list[Expr]:
-        found: dict[Expr, None] = {}
-        seen: set[Expr] = set()
-
-        def walk(e: Expr) -> None:
-            if e not in seen:
-                seen.add(e)
-                if e.kind == "load":
-                    found[e] = None
-                for a in e.args:
-                    walk(a)
-
+        exprs: list[Expr] = []
         for stage in group.stages:
             for item in stage.items:
-                walk(item.expr if isinstance(item, Store) else item)
-                if isinstance(item, Store):
-                    for i in item.index:
-                        walk(i)
-        return list(found)
+                exprs += [item.expr, *item.index] if isinstance(item, Store) else [item]
+        return [e for e in parts(*exprs) if e.kind == "load"]
 
     def prologue(self, program: str) -> None:
         """Which rows and lanes are the program's."""

@@ -361,6 +361,21 @@ def _row_major(index: Expr) -> Any:
     return order.index
 
 
+def parts(*exprs: Expr) -> dict[Expr, None]:
+    """Expressions and all that they are made of, once each, each before its own parts."""
+    found: dict[Expr, None] = {}
+
+    def walk(e: Expr) -> None:
+        if e not in found:
+            found[e] = None
+            for a in e.args:
+                walk(a)
+
+    for e in exprs:
+        walk(e)
+    return found
+
+
 def holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:
     """Whether `wanted` is a part of `expr` at which `axis` is free."""
     if expr is wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from passagent.models.expert.ir import Expr
+from passagent.models.expert.ir import parts
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.stages import Group, Store
 
@@ -16,18 +16,9 @@ def reduces_again(schedule: Schedule) -> bool:
     def reduced(group: Group, computed: bool) -> set[int]:
         """Inputs under the reductions of a group that are read by computed indices, or those that are not."""
         items = [item for stage in group.stages for item in stage.items if not isinstance(item, Store)]
-        loads = {load for item in items for load in _loads(item, set())}
+        loads = {e for e in parts(*items) if e.kind == "load"}
         rests = {load: [e for e, _ in schedule.addresses[load].rest if e is not None] for load in loads}
         return {load.data for load, rest in rests.items() if bool(rest) == computed}
 
     groups = schedule.groups
     return any(reduced(a, True) & reduced(b, False) for a in groups for b in groups if a is not b)
-
-
-def _loads(e: Expr, seen: set[Expr]) -> set[Expr]:
-    """All loads in an expression."""
-    if e in seen:
-        return set()
-    seen.add(e)
-    own = {e} if e.kind == "load" else set()
-    return own.union(*[_loads(a, seen) for a in e.args])

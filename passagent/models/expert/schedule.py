@@ -11,7 +11,18 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Expr, Size, Trace, Unsupported, Value, contains, holds, reduced
+from passagent.models.expert.ir import (
+    Axis,
+    Expr,
+    Size,
+    Trace,
+    Unsupported,
+    Value,
+    contains,
+    holds,
+    parts,
+    reduced,
+)
 from passagent.models.expert.stages import Address, Group, Item, Mono, Stage, Store
 
 LONGEST_TURNED = 16384
@@ -286,20 +297,7 @@ class Schedule:
 
     def _leaves(self, stores: list[Store]) -> set[Any]:
         """Inputs read and reductions made."""
-        found: set[Any] = set()
-        seen: set[Expr] = set()
-
-        def walk(e: Expr) -> None:
-            if e not in seen:
-                seen.add(e)
-                if e.kind == "load" and e.axes:
-                    found.add(e.data)
-                for a in e.args:
-                    walk(a)
-
-        for s in stores:
-            walk(s.expr)
-        return found
+        return {e.data for e in parts(*(s.expr for s in stores)) if e.kind == "load" and e.axes}
 
     def _grouped(self) -> list[list[Store]]:
         groups: list[list[Store]] = []
