@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -111,3 +113,13 @@ def test_a_norm_is_not_computed_again_for_what_is_padded():
     authored = write([graph])
     check(authored, graph, inputs)
     assert "reduced again" in authored.refused["pad"]
+
+
+def test_the_same_graph_is_always_written_alike():
+    def function(words, places, rows, others, bias):
+        return F.layer_norm(F.embedding(words, rows) + F.embedding(places, others), (16,), bias)
+
+    words, places = torch.arange(30).reshape(5, 6) % 9, torch.arange(6).reshape(1, 6)
+    inputs = [words, places, r(9, 16), r(9, 16, seed=1), r(16, seed=2)]
+    graph = captured(function, inputs)
+    assert len({json.dumps(write([graph]).files) for _ in range(12)}) == 1

@@ -260,7 +260,8 @@ class Schedule:
         """How far a step along each axis goes, those of computed indices included."""
         strides = {a: self.hint(mono) for a, mono in address.terms.items()}
         for e, mono in address.rest:
-            for axis in self.axes(e.axes if e is not None else ()):
+            # a set's order is another one in every process
+            for axis in sorted(self.axes(e.axes if e is not None else ()), key=lambda a: a.number):
                 strides.setdefault(axis, self.hint(mono))
         return strides
 
