@@ -24,6 +24,7 @@ from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
 from passagent.evaluator.environment import core_shares
 from passagent.evaluator.owner import Lost, Owner
 from passagent.evaluator.result import Candidate, Compiler, Evaluation
+from passagent.evaluator.starting import OwnerProcess
 
 log = logging.getLogger("passagent.evaluator")
 
@@ -51,8 +52,8 @@ class Quarantine:
 class Seat:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int]) -> None:
-        self.device, self.owner, self.lock = device, Owner(device, config, cores), DeviceLock(device)
+    def __init__(self, device: Device, owner: Owner) -> None:
+        self.device, self.owner, self.lock = device, owner, DeviceLock(device)
         self.is_busy = False
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -74,15 +75,19 @@ class EvaluatorPool:
         config: EvaluatorConfig,
         devices: Sequence[Device] | None = None,
         tell: Callable[[str], None] = log.warning,
+        ahead: OwnerProcess | None = None,
     ) -> None:
-        """`tell` gets a line for people about waiting, faults and quarantine.
+        """`tell` gets a line for people about waiting, faults and quarantine; `ahead`: of the only device.
 
         Raises UsageError if `config.device` is not here.
         """
         self.tell = tell
         found = devices or find_devices(config.device)
         shares = core_shares(len(found))
-        self._seats = [Seat(device, config, cores) for device, cores in zip(found, shares, strict=True)]
+        self._seats = [
+            Seat(device, Owner(device, config, cores, ahead))
+            for device, cores in zip(found, shares, strict=True)
+        ]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._is_closed = False
