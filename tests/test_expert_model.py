@@ -10,7 +10,7 @@ from tiny import write_subgraph
 
 from passagent.errors import PassagentError
 from passagent.evaluator.result import MANIFEST
-from passagent.models.expert.model import ExpertModel, answer, read
+from passagent.models.expert.model import GAINS, ExpertModel, answer, read
 from passagent.models.expert.plan import Plan, default, neighbours, read_plans, start
 
 
@@ -66,6 +66,12 @@ def test_an_episode_tries_another_plan_and_then_tells(task):
     assert last["tool_calls"] == []
     assert "AS 1.2000" in last["content"]
     assert "wrong_result" in last["content"]
+
+
+@pytest.mark.parametrize("score", [0.9, 1.5])
+def test_a_pass_that_gains_keeps_its_regions(task, score):
+    after = plan_of(answer(played(task, [f"status: ok\nAS: {score}"], role="Your role is fusion")))
+    assert bool(after.without) == (score < GAINS)
 
 
 def test_plans_of_parent_and_attempts_are_not_repeated(task):

@@ -78,18 +78,17 @@ def run(
     parts = parts or Parts()
     task = load_task(task_path)
     config = load_config(preset, settings)
-    with begin(config, parts) as ahead, Store.open(runs_dir) as store:
+    with begin(config, parts) as ahead:
         model = parts.model or open_model(config.model)
         check_money(config, model)
-        with store.transaction():  # of two that begin at the same moment one makes the run
-            found = None if new else same_run(store, task, config)
-            begun = found or new_run(store, task, config)
-        if found:
-            print(
-                f"going on with run {found.id}: it has this task and these settings (--new starts another)",
-                file=sys.stderr,
-            )
-        search_run(store, begun, task, config, model, as_json, parts, ahead)
+        with Store.open(runs_dir) as store:
+            with store.transaction():  # of two that begin at the same moment one makes the run
+                found = None if new else same_run(store, task, config)
+                begun = found or new_run(store, task, config)
+            if found:
+                same = "it has this task and these settings (--new starts another)"
+                print(f"going on with run {found.id}: {same}", file=sys.stderr)
+            search_run(store, begun, task, config, model, as_json, parts, ahead)
 
 
 def resume(

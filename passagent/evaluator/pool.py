@@ -92,13 +92,16 @@ class EvaluatorPool:
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    async def evaluate(self, task_path: Path, subject: Candidate | Compiler) -> Evaluation:
+    async def evaluate(
+        self, task_path: Path, subject: Candidate | Compiler, bar: float | None = None
+    ) -> Evaluation:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
 
+        `bar`: an AS; a candidate that stays under it for sure is measured no longer than tells so.
         Raises TaskError or UsageError as the referee does; InfrastructureError if no device is fit,
         SubjectLost after three lost attempts on healthy ones.
         """
-        request: dict[str, Any] = {"task": str(task_path)}
+        request: dict[str, Any] = {"task": str(task_path), "bar": bar}
         if isinstance(subject, Candidate):
             request["files"], name = subject.files, f"candidate {subject.key[:12]}"
         else:
