@@ -20,6 +20,7 @@ from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator import environment, health, nvml, pool
 from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
 from passagent.evaluator.pool import EvaluatorPool, SubjectLost
+from passagent.evaluator.starting import owner_ahead
 
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=30, memory_gb=6)
 SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget_s": 3.0})

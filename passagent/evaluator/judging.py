@@ -20,7 +20,14 @@ from passagent.evaluator.exactness import Expected, Fact, as_exact, exactness, e
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
-from passagent.evaluator.timing import TimedCallError, Timing, measure, measure_passbench, together
+from passagent.evaluator.timing import (
+    PATIENCE,
+    TimedCallError,
+    Timing,
+    measure,
+    measure_passbench,
+    together,
+)
 from passagent.evaluator.twin import Twin, Twins
 from passagent.evaluator.verdict import Failed, Refused, as_end, blank, fill_times, raise_for
 from passagent.tasks.reader import Subgraph, Task
@@ -312,7 +319,9 @@ class Judging:
                 if self.passbench:
                     timing = measure_passbench(side, self._twin, reference, self.config)
                 else:
-                    timing = measure(side, self._twin, reference, verify, surprise, self._part())
+                    # Who stays under the bar is seen at a glance.
+                    patience = 1 if self.bar is not None and result.name not in self._timings else PATIENCE
+                    timing = measure(side, self._twin, reference, verify, surprise, self._part(), patience)
             if not self.passbench:
                 surprise()
                 if isinstance(self.subject, Candidate):
