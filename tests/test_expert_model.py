@@ -128,6 +128,6 @@ def test_what_is_not_exact_is_left_to_eager_next(task, outcome):
 
 
 def test_what_is_not_exact_and_costs_little_stays(task):
-    score = "AS 1.9000 [1.8000, 2.0000]; geometric mean speedup of the correct graphs 2.000x; 100% of the graphs"
+    score = "AS 1.9000 [1.8000, 2.0000]; geometric mean speedup of the correct graphs 2.000x"
     outcome = f"less exact than t = -5 in x:\n{score}\n\nstatus: ok\nAS: 1.9000"
     assert answer(played(task, [outcome]))["tool_calls"] == []
