@@ -18,6 +18,8 @@ from passagent.models.expert.author import Authored, author
 from passagent.models.expert.plan import Plan, default
 from passagent.tasks.capture import Captured, capture
 
+SCRATCH = tempfile.TemporaryDirectory(prefix="passagent-tests-")
+"""Where candidates' files lie until the process ends: Triton reads a kernel's text at its first call."""
 TOLERANCE = {torch.float32: (1e-5, 1.3e-6), torch.float16: (1e-5, 1e-3), torch.bfloat16: (1e-5, 1.6e-2)}
 """(atol, rtol) at t = -5."""
 
@@ -45,7 +47,7 @@ def write(graphs: list[Captured], target: str = "cpu", plan: Plan | None = None)
 
 def rewritten(authored: Authored, graph: Captured) -> Rewritten:
     """The graph with the passes applied."""
-    passes = load_passes(Candidate(authored.files), Path(tempfile.mkdtemp()))
+    passes = load_passes(Candidate(authored.files), Path(tempfile.mkdtemp(dir=SCRATCH.name)))
     return apply_passes(copy.deepcopy(graph.graph_module), passes)
 
 
