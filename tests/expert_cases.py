@@ -174,3 +174,26 @@ BLOCKS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "mean_of_rows": (lambda x: F.softmax(x, -1).mean(1), [r(4, 30, 50)]),
 }
 """For the forms of blocks that CUDA kernels have."""
+
+LAYOUTS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "pointwise": (lambda x, y: torch.tanh(x + y) * 2.0, [r(7, 4, 5).permute(1, 2, 0), r(4, 5, 7)]),
+    "all alike": (
+        lambda x, y: torch.tanh(x + y) * 2.0,
+        [r(5, 4, 7).transpose(0, 1), r(5, 4, 7).transpose(0, 1)],
+    ),
+    "channels last": (
+        lambda x, w: F.relu(x * w + 1.0),
+        [r(2, 6, 5, 8).contiguous(memory_format=torch.channels_last), r(6, 1, 1)],
+    ),
+    "rows": (
+        lambda x, w: F.layer_norm(x.permute(0, 2, 3, 1) * 2.0, (24,), w),
+        [r(2, 5, 3, 24).permute(0, 3, 1, 2), r(24)],
+    ),
+    "reduced": (lambda x: F.softmax(x * 2.0, 1).mean(-1), [r(7, 33, 4).permute(2, 1, 0)]),
+    "einsum": (
+        lambda a, b, x: (torch.einsum("bchj,bhwj->bchw", a, b) + x).mul(2.0).contiguous(),
+        [r(2, 3, 4, 6), r(2, 4, 5, 6), r(2, 3, 4, 5)],
+    ),
+    "one batch": (lambda x, y: torch.tanh(x + y), [r(1, 6, 9, 5).transpose(1, 2), r(1, 9, 6, 5)]),
+}
+"""With inputs that do not lie row-major; some in a permutation that is not its own inverse."""

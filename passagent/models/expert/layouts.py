@@ -17,6 +17,9 @@ from passagent.models.expert.lower import Region
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.stages import Address
 
+DEVICE_DECIDES = {"group_norm", "instance_norm", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"}
+"""Operators whose results lie otherwise on CUDA than on the CPU if their input is not row-major."""
+
 
 def input_orders(regions: Sequence[Region]) -> list[Order]:
     """For each input of equal regions the order of its dimensions in memory."""
@@ -24,7 +27,9 @@ def input_orders(regions: Sequence[Region]) -> list[Order]:
 
 
 def output_orders(regions: Sequence[Region]) -> list[Order]:
-    """For each output the order in which eager's lies."""
+    """For each output the order in which eager's lies, on every device."""
+    if any(op_name(node) in DEVICE_DECIDES for node in regions[0].nodes):
+        return [()] * len(regions[0].outputs)
     return [memory_order([example(r.outputs[k]) for r in regions]) for k in range(len(regions[0].outputs))]
 
 
