@@ -1,4 +1,4 @@
-"""Inputs in another memory order are read where they lie; results lie as eager's do, where that is cheaper."""
+"""Inputs in another memory order are read where they lie; results lie as eager's do, where cheaper."""
 
 from __future__ import annotations
 
