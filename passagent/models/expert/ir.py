@@ -133,10 +133,7 @@ class Trace:
         return found
 
     def input(self, shape: Iterable[int], dtype: str, order: tuple[int, ...] = ()) -> Value:
-        """The next input, dense: its sizes are `s<number>[<dimension>]` in host expressions.
-
-        `order` says how its dimensions lie in memory, outermost first; empty: as they are counted.
-        """
+        """The next input, dense in that order of dimensions; sizes are `s<number>[<dimension>]` on the host."""
         number = len(self.inputs)
         sizes = [Size(n, f"s{number}[{k}]") for k, n in enumerate(shape)]
         axes = [self.axis(s) for s in sizes]
