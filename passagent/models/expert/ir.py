@@ -133,7 +133,7 @@ class Trace:
         return found
 
     def input(self, shape: Iterable[int], dtype: str, order: tuple[int, ...] = ()) -> Value:
-        """The next input, dense in that order of dimensions; sizes are `s<number>[<dimension>]` on the host."""
+        """The next input, dense in that order of dimensions; its sizes are `s<number>[<dimension>]`."""
         number = len(self.inputs)
         sizes = [Size(n, f"s{number}[{k}]") for k, n in enumerate(shape)]
         axes = [self.axis(s) for s in sizes]
