@@ -25,7 +25,7 @@ from passagent import __version__
 from passagent.bench.tasklist import find_tasks
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.exactness import Expected, as_exact
-from passagent.evaluator.passes import load_passes
+from passagent.evaluator.passes import LoadedPass, load_passes
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.rewrite import apply_passes
 from passagent.evaluator.score import tolerance
@@ -88,7 +88,15 @@ def sweep(path: Path, device: str, elements: int) -> dict[str, Any]:
     row |= {"fused": authored.fused, "uncovered": len(authored.uncovered), "subgraphs": []}
     if not authored.files:
         return row
-    passes = load_passes(Candidate(authored.files), Path(tempfile.mkdtemp()))
+    with tempfile.TemporaryDirectory() as scratch:
+        passes = load_passes(Candidate(authored.files), Path(scratch))
+        row["subgraphs"] = checked(path, passes, device, elements)
+    return row
+
+
+def checked(path: Path, passes: list[LoadedPass], device: str, elements: int) -> list[dict[str, Any]]:
+    """What became of each subgraph."""
+    rows = []
     for subgraph in load_task(path).subgraphs:
         large = sum(meta.numel for meta in subgraph.inputs if not meta.is_python_scalar) > elements
         try:
@@ -96,8 +104,8 @@ def sweep(path: Path, device: str, elements: int) -> dict[str, Any]:
                 found = {"status": "skipped"} if large else check(subgraph, passes, device)
         except Exception as error:  # a task that fails is a result here
             found = {"status": "error", "why": f"{type(error).__name__}: {error}"}
-        row["subgraphs"].append({"name": subgraph.name, **found})
-    return row
+        rows.append({"name": subgraph.name, **found})
+    return rows
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ from passagent.models.expert.author import Authored, author
 from passagent.models.expert.plan import Plan, default
 from passagent.tasks.capture import Captured, capture
 
+SCRATCH = tempfile.TemporaryDirectory(prefix="passagent-tests-")
+"""Where candidates' files lie until the process ends: Triton reads a kernel's text at its first call."""
 TOLERANCE = {torch.float32: (1e-5, 1.3e-6), torch.float16: (1e-5, 1e-3), torch.bfloat16: (1e-5, 1.6e-2)}
 """(atol, rtol) at t = -5."""
 
@@ -45,7 +47,7 @@ def write(graphs: list[Captured], target: str = "cpu", plan: Plan | None = None)
 
 def rewritten(authored: Authored, graph: Captured) -> Rewritten:
     """The graph with the passes applied."""
-    passes = load_passes(Candidate(authored.files), Path(tempfile.mkdtemp()))
+    passes = load_passes(Candidate(authored.files), Path(tempfile.mkdtemp(dir=SCRATCH.name)))
     return apply_passes(copy.deepcopy(graph.graph_module), passes)
 
 
@@ -172,3 +174,26 @@ BLOCKS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "mean_of_rows": (lambda x: F.softmax(x, -1).mean(1), [r(4, 30, 50)]),
 }
 """For the forms of blocks that CUDA kernels have."""
+
+LAYOUTS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "pointwise": (lambda x, y: torch.tanh(x + y) * 2.0, [r(7, 4, 5).permute(1, 2, 0), r(4, 5, 7)]),
+    "all alike": (
+        lambda x, y: torch.tanh(x + y) * 2.0,
+        [r(5, 4, 7).transpose(0, 1), r(5, 4, 7).transpose(0, 1)],
+    ),
+    "channels last": (
+        lambda x, w: F.relu(x * w + 1.0),
+        [r(2, 6, 5, 8).contiguous(memory_format=torch.channels_last), r(6, 1, 1)],
+    ),
+    "rows": (
+        lambda x, w: F.layer_norm(x.permute(0, 2, 3, 1) * 2.0, (24,), w),
+        [r(2, 5, 3, 24).permute(0, 3, 1, 2), r(24)],
+    ),
+    "reduced": (lambda x: F.softmax(x * 2.0, 1).mean(-1), [r(7, 33, 4).permute(2, 1, 0)]),
+    "einsum": (
+        lambda a, b, x: (torch.einsum("bchj,bhwj->bchw", a, b) + x).mul(2.0).contiguous(),
+        [r(2, 3, 4, 6), r(2, 4, 5, 6), r(2, 3, 4, 5)],
+    ),
+    "one batch": (lambda x, y: torch.tanh(x + y), [r(1, 6, 9, 5).transpose(1, 2), r(1, 9, 6, 5)]),
+}
+"""With inputs that do not lie row-major; some in a permutation that is not its own inverse."""

@@ -67,6 +67,21 @@ def test_what_is_not_contiguous_is_copied(axpy):
     torch.testing.assert_close(out, x * 3.0 + y)
 
 
+@pytest.mark.parametrize("lies", [True, False])
+def test_a_kernel_reads_and_writes_the_order_that_it_names(lies):
+    def plan(x, y, a):
+        return {"out": x, "top": ((), x.dtype)}, {"n": x.numel()}
+
+    kernel, seen = cpp_kernel(AXPY, "axpy", plan, order={"x": (1, 0), "y": (1, 0)}), []
+    x, y = torch.randn(4, 6).t(), torch.randn(4, 6).t() if lies else torch.randn(6, 4)
+    with launch.observed(lambda *args: seen.append(args[:2])):
+        for _ in range(2):
+            out, _ = kernel(x, y, 3.0)
+            torch.testing.assert_close(out, x * 3.0 + y)
+            assert out.stride() == ((1, 6) if lies else (4, 1))
+    assert [a.data_ptr() == x.data_ptr() and b.data_ptr() == y.data_ptr() for a, b in seen] == [lies] * 2
+
+
 def test_without_tensors():
     kernel = cpp_kernel(COUNT, "count", lambda start: ({"out": ((3,), torch.int64)}, {"n": 3}))
     assert kernel(5).tolist() == [5, 6, 7]

@@ -16,7 +16,7 @@ import triton.language as tl
 from stub_driver import Seen, stub, triton_target
 
 from passagent.evaluator.guards.launches import observed
-from passagent.kernels import build_cuda, cuda, cuda_kernel, jit, launch, triton_kernel
+from passagent.kernels import build_cuda, cuda, cuda_kernel, launch, layout, triton_kernel
 
 PLANNED: list[tuple] = []
 
@@ -70,7 +70,7 @@ def test_a_plan_is_made_once_and_outputs_are_new_at_each_call(seen, scaled_sum):
     first, second = scaled_sum(x, y, 0.5)[0], scaled_sum(x, y, 0.5)[0]
     assert first.data_ptr() != second.data_ptr()
     assert (len(PLANNED), seen.calls) == (1, 2)
-    assert PLANNED[0] == (jit.Like((3, 400), torch.float32), jit.Like((3, 400), torch.float32), 0.5)
+    assert PLANNED[0] == (layout.Like((3, 400), torch.float32), layout.Like((3, 400), torch.float32), 0.5)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,56 @@ def test_what_is_not_contiguous_is_copied_first(seen, scaled_sum):
     assert pointers(seen, 0)[0] != x.data_ptr()
     assert pointers(seen, 1) == [y.data_ptr()]
     assert seen.calls == 1
+
+
+def _turned_plan(x, y, scale):
+    PLANNED.append((x, y, scale))
+    n = x.numel()
+    return 1, {"out": x, "wide": ((4, 5, n), torch.float64, (2, 0, 1))}, {"n": n, "BLOCK": 512}
+
+
+def test_what_lies_in_the_order_that_the_kernel_reads_is_given_as_it_is(seen):
+    seen.count = 5
+    kernel = triton_kernel(_turned_plan, order={"x": (0, 2, 1)})(_scaled_sum)
+    x, y = torch.randn(2, 3, 4).transpose(1, 2), torch.randn(24)
+    out, wide = kernel(x, y, 0.5)
+    assert pointers(seen, 0, 1, 3, 4) == [t.data_ptr() for t in (x, y, out, wide)]
+    assert (out.shape, out.stride(), wide.stride()) == ((2, 4, 3), (12, 1, 4), (5, 1, 20))
+    assert [
+        (layout.Like((2, 4, 3), torch.float32, (0, 2, 1)), layout.Like((24,), torch.float32), 0.5)
+    ] == PLANNED
+    kernel(torch.randn(2, 3, 4).transpose(1, 2), y, 0.5)
+    assert (len(PLANNED), seen.calls) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(2, 4, 3),
+        torch.randn(4, 2, 3).permute(1, 0, 2),
+        torch.randn(2, 3, 8)[..., ::2].transpose(1, 2),
+        torch.randn(2, 1, 3).expand(2, 4, 3),
+    ],
+    ids=["contiguous", "another order", "gaps", "expanded"],
+)
+def test_what_lies_otherwise_is_copied_into_the_order_and_outputs_are_contiguous(seen, x):
+    seen.count = 2
+    kernel = triton_kernel(_turned_plan, order={"x": (0, 2, 1)})(_scaled_sum)
+    y = torch.randn(24)
+    for _ in range(2):
+        out, wide = kernel(x, y, 0.5)
+        assert pointers(seen, 0) != [x.data_ptr()]
+        assert (out.shape, out.is_contiguous(), wide.is_contiguous()) == ((2, 4, 3), True, True)
+    assert (len(PLANNED), seen.calls) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [({"z": (0,)}, "order names z"), ({"x": (0, 2)}, r"the order of x is \(0, 2\), no permutation")],
+)
+def test_an_order_that_is_none(order, reason):
+    with pytest.raises(TypeError, match=reason):
+        triton_kernel(_plan, order=order)(_scaled_sum)
 
 
 def test_empty_grids_launch_nothing(seen, scaled_sum):

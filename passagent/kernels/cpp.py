@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from passagent.kernels import build as _build
-from passagent.kernels import launch
-from passagent.kernels.jit import Like, strides
+from passagent.kernels import launch, layout
 from passagent.kernels.launch import OUTPUT, Made, Parameter
+from passagent.kernels.layout import Like, Order
 
 CTYPES = {
     torch.float32: "float*",
@@ -42,7 +44,9 @@ _Argument = torch.Tensor | int | float | bool
 _ONE = (1, 1, 1)
 
 
-def cpp_kernel(source: str, name: str, plan: Plan | None = None) -> Callable[..., Any]:
+def cpp_kernel(
+    source: str, name: str, plan: Plan | None = None, order: Mapping[str, Iterable[int]] | None = None
+) -> Callable[..., Any]:
     """The C++ function `name` of `source` as a kernel, compiled for the types of a call on first use.
 
     Call it with CPU tensors, ints, floats and bools: a tensor arrives as a pointer to its first element
@@ -60,23 +64,30 @@ def cpp_kernel(source: str, name: str, plan: Plan | None = None) -> Callable[...
         out = add(x, y)
 
     The plan is called with what it may know of the arguments: shape and dtype of a tensor, a number as it is;
-    once for each combination of those. It returns the outputs by name (shaped and typed like an input, or as
-    (shape, dtype)) and numbers by name. The C++ function is given the call's arguments, then the outputs,
-    then the numbers. It sees contiguous memory: of a tensor that is not contiguous it is given a copy.
+    once for each combination of those. It returns the outputs by name (shaped, typed and laid out like an
+    input, or as (shape, dtype)) and numbers by name. The C++ function is given the call's arguments, then the
+    outputs, then the numbers. It sees contiguous memory: of a tensor that is not contiguous it is given a
+    copy. `order` says of which parameters of the plan the dimensions lie in another order, as in
+    `triton_kernel`.
 
     Raises KernelBuildError if it does not compile, KernelRefused if it asks for more than a kernel may,
     TypeError for an argument of another kind or a tensor on another device.
     """
-    return _CppKernel(source, name, plan).function
+    return _CppKernel(source, name, plan, order).function
 
 
 class _CppKernel:
     """A kernel and the variants of it that are loaded."""
 
-    def __init__(self, source: str, name: str, plan: Plan | None) -> None:
+    def __init__(
+        self, source: str, name: str, plan: Plan | None, order: Mapping[str, Iterable[int]] | None
+    ) -> None:
         self.source, self.name, self.plan = source, name, plan
+        parameters = list(inspect.signature(plan).parameters) if plan is not None and order else []
+        self._orders: list[Order] = layout.orders(name, order, parameters)
         self._loaded: dict[tuple[str, ...], Any] = {}
-        self._launch = launch.Launch(name, self._other, planned=plan is not None, cpu=True)
+        planned = plan is not None
+        self._launch = launch.Launch(name, self._other, planned, cpu=True, orders=self._orders)
         self.function: Callable[..., Any] = self._launch.function
 
     def _other(self, *args: _Argument) -> Any:
@@ -85,12 +96,13 @@ class _CppKernel:
         parameters = [_parameter(ctype, position) for position, ctype in enumerate(types)]
         made_of: list[Made] = []
         if self.plan is not None:
-            if any(isinstance(a, torch.Tensor) and not a.is_contiguous() for a in args):
-                return self.function(*[a.contiguous() if isinstance(a, torch.Tensor) else a for a in args])
-            seen = [Like(tuple(a.shape), a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
-            outputs, numbers = self.plan(*seen)
+            orders = self._orders or [()] * len(args)
+            copied = list(map(layout.laid, args, orders))
+            if not all(map(operator.is_, args, copied)):
+                return layout.row_major(self.function(*copied))
+            outputs, numbers = self.plan(*map(layout.seen, args, orders))
             for k, like in enumerate(Like(*like) for like in outputs.values()):
-                made_of.append(Made(like.shape, strides(like.shape), like.dtype))
+                made_of.append(Made.like(like))
                 types.append(self._pointer(f"output {list(outputs)[k]}", like.dtype))
                 parameters.append(Parameter("void*", OUTPUT - k))
             for key, number in numbers.items():

@@ -7,13 +7,15 @@ kernel. Here Triton compiles; allocation and launch happen in launch.c.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from passagent.kernels import driver, launch
+from passagent.kernels import driver, launch, layout
 from passagent.kernels.launch import OUTPUT, Made, Parameter
+from passagent.kernels.layout import Like, Order, strides
 
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
 """What a plan may ask of Triton's compiler."""
@@ -39,21 +41,12 @@ _SCRATCH = [Parameter("void*")] * 2
 _MOST_SHARED = 227 * 1024
 
 
-class Like(NamedTuple):
-    """What a plan sees of a tensor, and what it asks of an output."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def numel(self) -> int:
-        """Elements."""
-        return torch.Size(self.shape).numel()
-
-
 Plan = Callable[..., tuple[Any, dict[str, Any], dict[str, Any]]]
 
 
-def triton_kernel(plan: Plan, **options: Any) -> Callable[[Any], Callable[..., Any]]:
+def triton_kernel(
+    plan: Plan, order: Mapping[str, Iterable[int]] | None = None, **options: Any
+) -> Callable[[Any], Callable[..., Any]]:
     """Make a `@triton.jit` kernel a function that makes its outputs and launches it on the current stream.
 
         def _plan(x, y):
@@ -68,18 +61,22 @@ def triton_kernel(plan: Plan, **options: Any) -> Callable[[Any], Callable[..., A
 
     A call gives the kernel's first parameters by position. The plan is called with what it may know of them:
     shape and dtype of a tensor, a number as it is; once for each combination of those. It returns the grid
-    (an int or a tuple of up to three), the outputs by name (shaped and typed like an input, or as (shape,
-    dtype)), and the other parameters and OPTIONS by name; `options` hold for every plan. A call returns the
-    outputs in the plan's order: a tensor, or a tuple where there are several.
+    (an int or a tuple of up to three), the outputs by name (shaped, typed and laid out like an input, or as
+    (shape, dtype)), and the other parameters and OPTIONS by name; `options` hold for every plan. A call
+    returns the outputs in the plan's order: a tensor, or a tuple where there are several.
 
-    The kernel sees contiguous memory: of a tensor that is not contiguous it is given a copy.
+    The kernel sees contiguous memory: of a tensor that is not contiguous it is given a copy. `order` says of
+    which parameters the dimensions lie in another order: `order={"x": (0, 2, 1)}` for an x that is the
+    transpose of a contiguous tensor. The kernel is given what lies so as it is, and all else as a copy that
+    does. An output as (shape, dtype, order) lies in that order, unless something had to be copied: then all
+    are contiguous.
 
     Raises TypeError for a kernel, plan or argument of another form; what Triton raises where it does not
     compile; RuntimeError with CUDA's words if a launch fails; PassagentError without a CUDA device.
     """
 
     def decorate(kernel: Any) -> Callable[..., Any]:
-        return _TritonKernel(kernel, plan, options).function
+        return _TritonKernel(kernel, plan, order, options).function
 
     return decorate
 
@@ -96,7 +93,9 @@ class _Planned(NamedTuple):
 class _TritonKernel:
     """A kernel and the variants of it that are loaded."""
 
-    def __init__(self, kernel: Any, plan: Plan, options: dict[str, Any]) -> None:
+    def __init__(
+        self, kernel: Any, plan: Plan, order: Mapping[str, Iterable[int]] | None, options: dict[str, Any]
+    ) -> None:
         from triton.runtime.interpreter import InterpretedFunction
         from triton.runtime.jit import JITFunction
 
@@ -104,16 +103,16 @@ class _TritonKernel:
             raise TypeError(f"triton_kernel stands above @triton.jit, not above a {type(kernel).__name__}")
         self.kernel, self.plan, self.options = kernel, plan, options
         self.name, self.parameters = kernel.fn.__name__, list(inspect.signature(kernel.fn).parameters)
+        self._orders: list[Order] = layout.orders(self.name, order, self.parameters)
         self._functions: dict[tuple[int, str], int] = {}
         self.function: Callable[..., Any] = self._interpret
         if isinstance(kernel, JITFunction):
-            self._launch = launch.Launch(self.name, self._other, planned=True)
+            self._launch = launch.Launch(self.name, self._other, planned=True, orders=self._orders)
             self.function = self._launch.function
 
     def _planned(self, args: tuple[Any, ...]) -> _Planned:
         given = dict(zip(self.parameters, args, strict=False))
-        seen = [Like(tuple(a.shape), a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
-        grid, outputs, constants = self.plan(*seen)
+        grid, outputs, constants = self.plan(*map(layout.seen, args, self._orders))
         outputs = {name: Like(*like) for name, like in outputs.items()}
         constants = {**self.options, **constants}
         free = set(self.parameters) - set(given)
@@ -127,13 +126,17 @@ class _TritonKernel:
 
     def _interpret(self, *args: Any) -> Any:
         """In Triton's interpreter."""
-        args = tuple(a.contiguous() if isinstance(a, torch.Tensor) else a for a in args)
+        copied = tuple(map(layout.laid, args, self._orders))
         device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
-        return self._launched(self._planned(args), device)
+        outputs = self._launched(self._planned(copied), device)
+        return outputs if all(map(operator.is_, args, copied)) else layout.row_major(outputs)
 
     def _launched(self, planned: _Planned, device: torch.device) -> Any:
         """The call as Triton launches it."""
-        made = [torch.empty(like.shape, dtype=like.dtype, device=device) for like in planned.outputs.values()]
+        made = [
+            torch.empty_strided(like.shape, strides(like.shape, like.order), dtype=like.dtype, device=device)
+            for like in planned.outputs.values()
+        ]
         named = dict(zip(planned.outputs, made, strict=True))
         if 0 not in planned.grid:
             self.kernel[planned.grid](**planned.given, **named, **planned.constants)
@@ -142,8 +145,9 @@ class _TritonKernel:
     def _other(self, *args: Any) -> Any:
         """Make the variant for such arguments (True), or do the call where a variant is not enough."""
         launch.check_arguments(self.name, args)
-        if any(isinstance(a, torch.Tensor) and not a.is_contiguous() for a in args):
-            return self.function(*[a.contiguous() if isinstance(a, torch.Tensor) else a for a in args])
+        copied = list(map(layout.laid, args, self._orders))
+        if not all(map(operator.is_, args, copied)):
+            return layout.row_major(self.function(*copied))
         planned = self._planned(args)
         parameters, function, block, shared = [], 0, (1, 1, 1), 0
         if 0 not in planned.grid:
@@ -155,7 +159,7 @@ class _TritonKernel:
             if not function:
                 return self._launched(planned, driver.device())
             block, shared = (32 * compiled.metadata.num_warps, 1, 1), compiled.metadata.shared
-        made_of = [Made(like.shape, strides(like.shape), like.dtype) for like in planned.outputs.values()]
+        made_of = [Made.like(like) for like in planned.outputs.values()]
         return self._launch.add(args, function, planned.grid, block, shared, parameters, made_of)
 
     def _load(self, compiled: Any, parameters: list[Parameter]) -> int:
@@ -204,11 +208,3 @@ def _parameters(compiled: Any, planned: _Planned) -> list[Parameter]:
         else:
             return []
     return parameters + _SCRATCH
-
-
-def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a contiguous tensor."""
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
-    return tuple(strides)

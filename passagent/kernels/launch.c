@@ -54,7 +54,7 @@ struct {
 } host;
 static PyObject* observer;  // called with the arguments of every launch before it; NULL: nobody looks
 
-enum { MOST = 64, WORDS = 512 };
+enum { MOST = 64, WORDS = 512, RANK = 15 };
 enum target { POINTER, I8, I16, I32, I64, U8, U16, U32, U64, F32, F64, BOOLEAN };
 enum kind { TENSOR = 1u << 28, INT = 2u << 28, FLOAT = 3u << 28, BOOL = 4u << 28, NONE = 5u << 28 };
 enum { ALIGNED = 1, STRIDED = 1 << 26 };
@@ -82,12 +82,16 @@ struct variant {
   uint64_t key[];
 };
 
+// In which order the dimensions of an argument are to lie in memory, outermost first; rank 0: as they are counted.
+struct order { int8_t rank, dims[RANK]; };
+
 struct launch {
   PyObject* other;  // called with arguments that no variant takes: adds one (True), or answers the call itself
   PyMethodDef method;  // its name is the kernel's
   int cpu;      // kernels are functions in the host's memory
   int planned;  // keys tell shapes, alignments and numbers apart, not only types and devices
   struct variant* variants;
+  struct order orders[MOST];  // of the arguments
 };
 
 // The arguments of a call: their values, and all that tells variants apart.
@@ -100,9 +104,11 @@ struct reading {
 
 static const char capsule[] = "passagent.launch";
 
-static int is_strided(const struct tensor* t) {
+// Whether a tensor does not fill its memory in that order.
+static int is_strided(const struct tensor* t, const struct order* order) {
   int64_t stride = 1;
-  for (int32_t i = t->ndim - 1; i >= 0; --i) {
+  for (int32_t k = t->ndim - 1; k >= 0; --k) {
+    int32_t i = order->rank == t->ndim ? order->dims[k] : k;
     if (t->shape[i] == 0) return 0;
     if (t->shape[i] != 1 && t->strides != NULL && t->strides[i] != stride) stride = 0;
     if (stride == 0) return 1;
@@ -111,7 +117,8 @@ static int is_strided(const struct tensor* t) {
   return 0;
 }
 
-static int read_tensor(PyObject* object, int planned, struct reading* r, union value* value) {
+static int read_tensor(PyObject* object, int planned, const struct order* order, struct reading* r,
+                       union value* value) {
   struct tensor t;
   if (host.torch->tensor_of(object, &t) != 0) { PyErr_Clear(); return 0; }
   value->u = (uint64_t)t.data + t.byte_offset;
@@ -123,7 +130,7 @@ static int read_tensor(PyObject* object, int planned, struct reading* r, union v
     if (r->words + (uint32_t)t.ndim + 1 >= WORDS) return 0;
     key |= (uint64_t)t.ndim << 32;
     if ((value->u & 15) == 0) key |= ALIGNED;
-    if (is_strided(&t)) key |= STRIDED;
+    if (is_strided(&t, order)) key |= STRIDED;
     r->key[r->words++] = key;
     for (int32_t i = 0; i < t.ndim; ++i) r->key[r->words++] = (uint64_t)t.shape[i];
   } else {
@@ -132,9 +139,10 @@ static int read_tensor(PyObject* object, int planned, struct reading* r, union v
   return 1;
 }
 
-static int read_argument(PyObject* object, int planned, struct reading* r, union value* value) {
+static int read_argument(PyObject* object, int planned, const struct order* order, struct reading* r,
+                         union value* value) {
   void* type = object->type;
-  if (type == host.tensor_type) return read_tensor(object, planned, r, value);
+  if (type == host.tensor_type) return read_tensor(object, planned, order, r, value);
   if (r->words + 2 >= WORDS) return 0;
   int overflow = 0;
   uint32_t kind;
@@ -152,7 +160,7 @@ static int read_argument(PyObject* object, int planned, struct reading* r, union
     kind = NONE;
     value->u = 0;
   } else {
-    return PyType_IsSubtype(type, host.tensor_type) ? read_tensor(object, planned, r, value) : 0;
+    return PyType_IsSubtype(type, host.tensor_type) ? read_tensor(object, planned, order, r, value) : 0;
   }
   r->key[r->words++] = kind;
   if (planned) r->key[r->words++] = value->u;
@@ -165,7 +173,7 @@ static int read_arguments(const struct launch* l, PyObject* const* args, intptr_
   r->device_type = 0;
   if (count > MOST) return 0;
   for (intptr_t i = 0; i < count; ++i) {
-    if (!read_argument(args[i], l->planned, r, &r->values[i])) return 0;
+    if (!read_argument(args[i], l->planned, &l->orders[i], r, &r->values[i])) return 0;
   }
   return 1;
 }
@@ -317,8 +325,9 @@ static void forget(PyObject* self) {
 
 // What follows is called by launch.py through ctypes.
 
-// A capsule of a launch that has no variants yet.
-PyObject* launch_new(const char* name, PyObject* other, int cpu, int planned) {
+// A capsule of a launch that has no variants yet; `count` orders, of its first arguments.
+PyObject* launch_new(const char* name, PyObject* other, int cpu, int planned, const struct order* orders,
+                     uint32_t count) {
   struct launch* l = calloc(1, sizeof *l);
   l->other = other;
   l->method.name = strdup(name);
@@ -327,6 +336,7 @@ PyObject* launch_new(const char* name, PyObject* other, int cpu, int planned) {
   l->method.doc = "Launch the kernel on torch's current stream; see passagent.kernels.";
   l->cpu = cpu;
   l->planned = planned;
+  memcpy(l->orders, orders, count * sizeof *orders);
   Py_IncRef(other);
   return PyCapsule_New(l, capsule, forget);
 }

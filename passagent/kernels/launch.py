@@ -20,6 +20,7 @@ import torch
 
 from passagent.errors import PassagentError
 from passagent.kernels import driver, toolchain
+from passagent.kernels.layout import LONGEST, Like, Order, strides
 
 SOURCE = Path(__file__).with_name("launch.c")
 TYPES: dict[str, type] = {
@@ -42,6 +43,8 @@ Shape = int | tuple[int, ...]
 
 
 CONSTANT, OUTPUT = -1, -2
+MOST = 64
+"""Arguments of a launch, at most (MOST of launch.c)."""
 
 
 class Parameter(NamedTuple):
@@ -61,6 +64,11 @@ class Made(NamedTuple):
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+
+    @staticmethod
+    def like(like: Like) -> Made:
+        """What a plan asks for."""
+        return Made(like.shape, strides(like.shape, like.order), like.dtype)
 
 
 def build() -> Path:
@@ -87,16 +95,23 @@ class Launch:
     """The kernel `name`; `function(*args)` makes outputs, launches on the current stream and returns them.
 
     Arguments are tensors, ints, floats, bools and None. Variants differ by the arguments' types and devices,
-    those of a `planned` launch also by shapes, contiguity, alignment to 16 bytes and the values of numbers.
-    `other(*args)` is called with arguments that no variant takes: it adds one and returns True, or what it
-    returns is the call's result.
+    those of a `planned` launch also by shapes, contiguity (in the `orders` of the first arguments), alignment
+    to 16 bytes and the values of numbers. `other(*args)` is called with arguments that no variant takes: it
+    adds one and returns True, or what it returns is the call's result.
     """
 
     def __init__(
-        self, name: str, other: Callable[..., Any], planned: bool = False, cpu: bool = False
+        self,
+        name: str,
+        other: Callable[..., Any],
+        planned: bool = False,
+        cpu: bool = False,
+        orders: Sequence[Order] = (),
     ) -> None:
         self._cpu, self._library = cpu, library()
-        self._state = self._library.launch_new(name.encode(), other, cpu, planned)
+        flat = b"".join(bytes([len(order), *order]).ljust(LONGEST + 1, b"\0") for order in orders[:MOST])
+        count = min(len(orders), MOST)
+        self._state = self._library.launch_new(name.encode(), other, cpu, planned, flat, count)
         self.function: Callable[..., Any] = self._library.launch_function_of(self._state)
 
     def add(
@@ -160,7 +175,7 @@ def library() -> ctypes.PyDLL:
         raise PassagentError("kernels are launched through DLPack's C exchange; install torch 2.10 or newer")
     loaded = ctypes.PyDLL(str(_builder[0]()))
     pointer, object_, u32 = ctypes.c_void_p, ctypes.py_object, ctypes.c_uint32
-    loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int]
+    loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u32]
     loaded.launch_new.restype = loaded.launch_function_of.restype = object_
     loaded.launch_function_of.argtypes = loaded.launch_observe.argtypes = [object_]
     loaded.launch_observe.restype = None

@@ -11,17 +11,18 @@ import torch
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
+from passagent.kernels.layout import Order
 from passagent.models.expert import cpp, cpp_host, cuda, cuda_host, pattern, wrapper
 from passagent.models.expert.cost import Work
 from passagent.models.expert.graph import arguments, example, op_name
-from passagent.models.expert.ir import Unsupported
+from passagent.models.expert.ir import Trace, Unsupported
+from passagent.models.expert.layouts import input_orders, of_library, output_orders, stored
 from passagent.models.expert.lower import Parameter, Region, Types, lower_region
 from passagent.models.expert.lowering import HALF
 from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
-from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view
+from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view, moves_only
 from passagent.models.expert.repeated import MOVES, reduces_again
-from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.writer import Kernel, Knobs, TritonKernel
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
@@ -111,17 +112,21 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     if all(is_view(n) for n in regions[0].nodes):
         return family, _view_route(family)
     inputs = [family.names[i] for i in regions[0].inputs]
-    route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [])
+    orders, results = input_orders(regions), output_orders(regions)
+    route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
+    if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
+        route.moves = _view_lines(family)
     half = next((r for r in regions if _has(r, HALF)), None)
     seen: dict[Any, wrapper.Variant] = {}
     for region in regions:
-        variant = _variant(region, half, family, target, plan)
+        variant = _variant(region, half, family, Target(target, plan, orders, results))
         key = (
             variant.kernel.source,
             tuple(variant.guards),
             str(variant.shapes),
             tuple(variant.dtypes),
             variant.input_dtypes,
+            tuple(variant.orders),
         )
         if key in seen:
             seen[key].generic_dtypes = tuple(sorted({*seen[key].generic_dtypes, *variant.generic_dtypes}))
@@ -130,12 +135,25 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     # Those that take any size come last.
     route.variants = sorted(seen.values(), key=lambda v: -len(cuda_host.limits(v)))
     used = {p for v in route.variants for p in v.kernel.params} | set(wrapper.used_parameters(route))
+    used |= set(_used(family, route.moves))
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
 
 
 def _view_route(family: Family) -> wrapper.ViewRoute:
     """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
+    region, body = family.regions[0], _view_lines(family)
+    inputs = [family.names[i] for i in region.inputs]
+    return wrapper.ViewRoute(identifier(region), inputs, _used(family, body), body)
+
+
+def _used(family: Family, lines: list[str]) -> list[str]:
+    """Parameters of the pattern that the lines speak of."""
+    return [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", "\n".join(lines))]
+
+
+def _view_lines(family: Family) -> list[str]:
+    """The operators of a region that computes nothing, without those that do nothing."""
     region, names = family.regions[0], dict(family.names)
     where = {(p.node, p.path): p.name for p in family.parameters}
     lines = []
@@ -153,10 +171,7 @@ def _view_route(family: Family) -> wrapper.ViewRoute:
 
         lines.append(f"    {names[node]} = {pattern.call(node, leaf)}")
     outputs = [names[o] for o in region.outputs]
-    text = "\n".join(lines)
-    used = [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", text)]
-    inputs = [family.names[i] for i in region.inputs]
-    return wrapper.ViewRoute(identifier(region), inputs, used, [*lines, f"    return {', '.join(outputs)}"])
+    return [*lines, f"    return {', '.join(outputs)}"]
 
 
 def _has(region: Region, dtypes: set[torch.dtype]) -> bool:
@@ -194,20 +209,33 @@ def _types(region: Region, half: Region | None) -> list[Types]:
     return [none if converts else single] * len(nodes)
 
 
-def _variant(region: Region, half: Region | None, family: Family, target: str, plan: Plan) -> wrapper.Variant:
+@dataclass(frozen=True)
+class Target:
+    """What kernels are written for."""
+
+    name: str
+    plan: Plan
+    inputs: list[Order]
+    """How the region's inputs lie in memory."""
+    outputs: list[Order]
+    """How eager's outputs lie."""
+
+
+def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
     types = _types(region, half)
     try:
-        return _lowered(region, types, family, target, plan)
+        return _lowered(region, types, family, target)
     except Unsupported:
         if half is None or half is region or _has(region, HALF):
             raise
-        return _lowered(region, [Types(frozenset())] * len(types), family, target, plan)
+        return _lowered(region, [Types(frozenset())] * len(types), family, target)
 
 
-def _lowered(region: Region, types: list[Types], family: Family, target: str, plan: Plan) -> wrapper.Variant:
-    low = lower_region(region, family.parameters, target, types)
+def _lowered(region: Region, types: list[Types], family: Family, given: Target) -> wrapper.Variant:
+    target, plan = given.name, given.plan
+    low = lower_region(region, family.parameters, target, types, given.inputs)
     trace = low.trace
-    schedule = Schedule(trace, low.outputs, target)
+    schedule, orders = stored(trace, low.outputs, given.outputs, target)
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
@@ -227,9 +255,10 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
     dtypes = [v.dtype for v in low.outputs]
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
+    kinds = list(zip(input_dtypes, given.inputs, strict=True))
     like = [
-        _like(trace, shape, dtype, input_dtypes, kernel.inputs)
-        for shape, dtype in zip(shapes, dtypes, strict=True)
+        _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
+        for shape, dtype, order in zip(shapes, dtypes, orders, strict=True)
     ]
     return wrapper.Variant(
         kernel,
@@ -241,16 +270,14 @@ def _lowered(region: Region, types: list[Types], family: Family, target: str, pl
         input_dtypes,
         (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
         tuple(len(s) for s in trace.inputs),
+        orders,
     )
 
 
-def _like(
-    trace: Any, shape: list[str], dtype: str, input_dtypes: tuple[str, ...], used: list[int]
-) -> int | None:
-    for k in used:
-        if input_dtypes[k] == dtype and [trace.text(s) for s in trace.inputs[k]] == shape:
-            return k
-    return None
+def _like(trace: Trace, shape: list[str], order: Order, among: list[int]) -> int | None:
+    """The first of inputs of the same type and order that has the same shape, too."""
+    lying = [shape[d] for d in order or range(len(shape))]
+    return next((k for k in among if [trace.text(s) for s in trace.inputs[k]] == lying), None)
 
 
 def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> dict[str, str]:
@@ -290,7 +317,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
         taken = [*route.inputs, *(p.name for p in family.parameters)]
         arguments_ = [*route.inputs, *route.parameters]
         if isinstance(route, wrapper.Route):
-            arguments_ = cuda_host.taken(route)
+            arguments_ = cuda_host.accepted(route)
         forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
         args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
         lines = [*head, "", "", *pattern.write_pattern(family.regions[0], family.parameters, family.names)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from passagent.models.expert.cuda_host import arguments, complaint, guards, made, output_names
-from passagent.models.expert.wrapper import Route, Variant, joined
+from passagent.models.expert.wrapper import Route, Variant, joined, order_text
 
 
 def kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
     """The plan `_plan<name>` and the kernel `name` of a variant."""
     lines = _plan(route, v, f"_plan{name}")
+    order = order_text(route, arguments(route, v))
     source = v.kernel.source.rstrip().splitlines()
     return [
         *lines,
@@ -20,6 +21,7 @@ def kernel_lines(route: Route, v: Variant, name: str) -> list[str]:
         '""",',
         f'    "{v.kernel.name}",',
         f"    _plan{name},",
+        *([f"    {order},"] if order else []),
         ")",
     ]
 

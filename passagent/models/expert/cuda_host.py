@@ -12,6 +12,7 @@ from passagent.models.expert.wrapper import (
     ViewRoute,
     dtype_test,
     joined,
+    order_text,
     tuple_text,
     view_lines,
 )
@@ -132,7 +133,9 @@ def kernel_lines(route: Route, name: str) -> list[str]:
     if several:
         last, constants = _choosing(route, name, heads)
     plan = _plan(route, f"_plan{name}", list(constants))
-    return [*lines, *plan, "", "", f"@triton_kernel(_plan{name}, enable_fp_fusion=False)", *last]
+    order = order_text(route, taken(route))
+    options = ", ".join([f"_plan{name}", *([order] if order else []), "enable_fp_fusion=False"])
+    return [*lines, *plan, "", "", f"@triton_kernel({options})", *last]
 
 
 def _parameters(function: str) -> dict[str, bool]:
@@ -165,8 +168,13 @@ def arguments(route: Route, v: Variant) -> list[str]:
     return [*(route.inputs[k] for k in v.kernel.inputs), *v.kernel.params]
 
 
-def taken(route: Route) -> list[str]:
+def accepted(route: Route) -> list[str]:
     """What a route's function is called with."""
+    return [*route.inputs, *route.parameters] if route.moves else taken(route)
+
+
+def taken(route: Route) -> list[str]:
+    """What a route's kernel is called with."""
     if len(route.variants) == 1:
         return arguments(route, route.variants[0])
     if not isinstance(route.variants[0].kernel, TritonKernel):
@@ -201,7 +209,7 @@ def module(
         return [*lines, *_function(routes[0], kernels[entry], entry, public=True)]
     direct: dict[str, str] = {}
     for route in routes:
-        if len(kernels[route.name]) == 1:
+        if len(kernels[route.name]) == 1 and not (isinstance(route, Route) and route.moves):
             direct[route.name] = kernels[route.name][0]
         else:
             direct[route.name] = f"_{route.name}"
@@ -242,8 +250,14 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
                 f"        return {k}",
             ]
         lines.append(f"    raise RuntimeError({complaint(entry, shapes)})")
-    head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(taken(route))}):"]
+    head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(accepted(route))}):"]
     body = []
+    if route.moves:
+        body += [
+            f"    if not {route.inputs[0]}.is_contiguous():",
+            "        # It may lie as the result is to lie: then eager's views move nothing.",
+            *(f"    {line}" for line in route.moves),
+        ]
     if len(kernels) > 1:
         seen = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
         body.append(f"    variant = _variant{entry}({', '.join([*seen, *route.parameters])})")
@@ -359,4 +373,5 @@ def made(route: Route, v: Variant, k: int) -> str:
         return route.inputs[like]
     generic = route.inputs[v.generic] if v.generic is not None else ""
     dtype = f"{generic}.dtype" if v.dtypes[k] == "half" else f"torch.{v.dtypes[k]}"
-    return f"({tuple_text(v.shapes[k])}, {dtype})"
+    order = f", {v.orders[k]}" if v.orders[k] else ""
+    return f"({tuple_text(v.shapes[k])}, {dtype}{order})"

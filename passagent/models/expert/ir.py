@@ -109,6 +109,7 @@ class Trace:
         """Texts of sizes that are a product of others."""
         self.guards: dict[str, None] = {}
         self.inputs: list[list[Size]] = []
+        """Of each input the sizes of its dimensions as they lie in memory, outermost first."""
         self.dtypes: list[str] = []
         """Of the inputs."""
         self.cats: list[Cat] = []
@@ -131,14 +132,16 @@ class Trace:
                 self._together.append(every)
         return found
 
-    def input(self, shape: Iterable[int], dtype: str) -> Value:
-        """The next input, contiguous: its sizes are `s<number>[<dimension>]` in host expressions."""
+    def input(self, shape: Iterable[int], dtype: str, order: tuple[int, ...] = ()) -> Value:
+        """The next input, dense in that order of dimensions; its sizes are `s<number>[<dimension>]`."""
         number = len(self.inputs)
         sizes = [Size(n, f"s{number}[{k}]") for k, n in enumerate(shape)]
-        self.inputs.append(sizes)
-        self.dtypes.append(dtype)
         axes = [self.axis(s) for s in sizes]
-        return Value([(a,) for a in axes], self.make("load", number, tuple(map(self.index, axes)), dtype))
+        lying = order or range(len(sizes))
+        self.inputs.append([sizes[d] for d in lying])
+        self.dtypes.append(dtype)
+        indices = tuple(self.index(axes[d]) for d in lying)
+        return Value([(a,) for a in axes], self.make("load", number, indices, dtype))
 
     def const(self, value: float | int | bool, dtype: str) -> Expr:
         return self.make("const", value, (), dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,18 +132,25 @@ def _check(trace: Trace, name: str, result: Any, out: Any) -> None:
             raise Unsupported(name, "an empty tensor")
 
 
-def lower_region(region: Region, parameters: Iterable[Parameter], target: str, types: list[Types]) -> Lowered:
+def lower_region(
+    region: Region,
+    parameters: Iterable[Parameter],
+    target: str,
+    types: list[Types],
+    orders: Sequence[tuple[int, ...]],
+) -> Lowered:
     """The region's outputs as expressions of its inputs. Raises Unsupported.
 
-    `types` names the dtypes: one entry for each input, then one for each node.
+    `types` names the dtypes: one entry for each input, then one for each node; `orders` says how the inputs
+    lie in memory.
     """
     trace = Trace()
     env: dict[fx.Node, Any] = {}
-    for node, naming in zip(region.inputs, types, strict=False):
+    for node, naming, order in zip(region.inputs, types, orders, strict=False):
         tensor = example(node)
         if not isinstance(tensor, torch.Tensor):
             raise Unsupported(node.name, "is no tensor")
-        env[node] = trace.input(tensor.shape, naming.name(tensor.dtype))
+        env[node] = trace.input(tensor.shape, naming.name(tensor.dtype), order)
     where = {(p.node, p.path): p for p in parameters}
     for position, node in enumerate(region.nodes):
 

@@ -54,6 +54,9 @@ SAME_ORDER = IDENTITIES | {
 }
 """Views that keep elements in their order."""
 
+VIEWS = FREE_VIEWS | {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous"}
+"""Operators that the wrapper may call where nothing is to be computed."""
+
 
 @dataclass
 class Found:
@@ -110,11 +113,14 @@ def does_nothing(node: fx.Node) -> bool:
     return op_name(node) in {"dropout", "dropout1d", "dropout2d", "dropout3d", "detach"}
 
 
+def moves_only(region: Region) -> bool:
+    """Whether the region computes nothing and casts nothing: eager's views and copies can do it."""
+    return all(op_name(n) in VIEWS and mutates(n) is None for n in region.nodes)
+
+
 def is_view(node: fx.Node) -> bool:
     """Whether the wrapper can do the operator on the host: a view, or nothing at all."""
-    return is_free(node) and op_name(node) in (
-        FREE_VIEWS | {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous"}
-    )
+    return is_free(node) and op_name(node) in VIEWS
 
 
 def _lowerable(

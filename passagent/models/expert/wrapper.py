@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from passagent.kernels.layout import Order
 from passagent.models.expert.writer import Kernel
 
 
@@ -26,6 +27,8 @@ class Variant:
     generic_dtypes: tuple[str, ...]
     """torch dtypes that the generic one stands for."""
     ranks: tuple[int, ...]
+    orders: list[Order]
+    """How the outputs lie in memory."""
 
 
 @dataclass
@@ -36,6 +39,10 @@ class Route:
     inputs: list[str]
     parameters: list[str]
     variants: list[Variant]
+    orders: list[Order]
+    """How the inputs lie in memory."""
+    moves: list[str] = field(default_factory=list)
+    """Lines that do the region by eager's views and copies, where nothing is computed."""
 
 
 @dataclass
@@ -61,6 +68,13 @@ def used_parameters(route: Route) -> list[str]:
         + [t for v in route.variants for s in v.shapes for t in s]
     )
     return [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
+
+
+def order_text(route: Route, names: list[str]) -> str:
+    """`order={...}` for a kernel of these inputs; empty where all lie row-major."""
+    lying = zip(route.inputs, route.orders, strict=True)
+    orders = [f'"{name}": {order}' for name, order in lying if order and name in names]
+    return f"order={{{', '.join(orders)}}}" if orders else ""
 
 
 def dtype_test(v: Variant, k: int) -> str:
