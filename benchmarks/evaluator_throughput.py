@@ -3,14 +3,14 @@
     python benchmarks/evaluator_throughput.py TASKS... --device cuda --candidates 3
 
 Candidates of the expert's are judged by a Referee with every layer of its protection, one after the other, as
-a search would: `--candidates` of each task. In turn with it, in alternating order, a process is started for a
+a search would: `--candidates` of each task, the best AS so far as the later ones' bar. In turn with it, in alternating order, a process is started for a
 subgraph and the same candidate (passbench_process.py); for `--processes` of the candidate's subgraphs, drawn
 by a fixed seed, as what a process takes does not depend on how many came before it. Both sides have empty
 caches of compiled kernels at the start. The clock of an evaluation stops when the workers of the next one
 stand ready. What starting up takes is measured by one candidate of another task, and reported beside.
 
 Counted are the candidates that are right on all subgraphs. `first`: a task's first candidate, for which
-references are drawn. `without passagent`: had the rival's processes not to import it. `--budget` stops after
+references are drawn; `cut short`: those that stay under the bar for sure. `without passagent`: had the rival's processes not to import it. `--budget` stops after
 so many seconds and reports what was measured until then. Raw results go to
 benchmarks/results/evaluator-throughput-<device>-<date>.json.
 """
@@ -90,15 +90,16 @@ def watching(spent: Counter[str]) -> Iterator[None]:
             setattr(place, name, function)
 
 
-def ours(referee: Referee, task: Task, candidate: Candidate) -> dict[str, Any]:
+def ours(referee: Referee, task: Task, candidate: Candidate, bar: float | None = None) -> dict[str, Any]:
     """One evaluation: seconds, what they were spent on, and how it ended."""
     spent: Counter[str] = Counter()
     started = time.monotonic()
     record: dict[str, Any] = {"subgraphs": len(task.subgraphs)}
     with watching(spent):
         try:
-            evaluation = referee.evaluate(task, candidate)
+            evaluation = referee.evaluate(task, candidate, bar)
             record |= {"status": evaluation.status, "error": evaluation.error}
+            record["stopped_early"] = evaluation.stopped_early
             record |= {"as_score": evaluation.as_score, "protections": evaluation.protections}
             record["speedups"] = [g.speedup.e2e if g.speedup else None for g in evaluation.graphs]
             record["environment"] = evaluation.environment
@@ -140,11 +141,12 @@ def both(
     chosen: list[Subgraph],
     caches: Path,
     rival_first: bool,
+    bar: float | None,
 ) -> dict[str, Any]:
     """A candidate judged by both sides."""
     device = referee.config.device
     before = [rival(subgraph, candidate, device, caches) for subgraph in chosen if rival_first]
-    record = {"task": task.name, "candidate": candidate.key, "ours": ours(referee, task, candidate)}
+    record = {"task": task.name, "candidate": candidate.key, "ours": ours(referee, task, candidate, bar)}
     after = [rival(subgraph, candidate, device, caches) for subgraph in chosen if not rival_first]
     return record | {"rival": before + after}
 
@@ -167,12 +169,15 @@ def compare(args: argparse.Namespace, budget: Budget, caches: Path, data: dict[s
             except PassagentError as error:
                 candidates = []
                 print(f"{task.name}: {error}")
+            bar: float | None = None
             for number, candidate in enumerate(candidates):
                 if not budget.allows():
                     return
                 chosen = draw.sample(task.subgraphs, min(args.processes, len(task.subgraphs)))
                 with budget.step():
-                    record = both(referee, task, candidate, chosen, caches, len(data["candidates"]) % 2 == 1)
+                    rival_first = len(data["candidates"]) % 2 == 1
+                    record = both(referee, task, candidate, chosen, caches, rival_first, bar)
+                bar = max(bar or 0.0, record["ours"].get("as_score") or 0.0) or None
                 data["candidates"].append(record | {"first": number == 0})
 
 
@@ -200,6 +205,7 @@ def tables(data: dict[str, Any]) -> list[str]:
     kinds = {
         "first candidate of a task": [r for r in counted if r["first"]],
         "later candidates": [r for r in counted if not r["first"]],
+        "of them cut short": [r for r in counted if not r["first"] and r["ours"]["stopped_early"]],
         "all": counted,
         "all, with starting up": [*counted, cold] if counted else [],
     }

@@ -222,7 +222,8 @@ class SearchConfig(_Section):
     finalists: int = Field(3, ge=0)
     """Best candidates measured again, side by side, before a run ends; what comes of it names the winner."""
     confirm_rounds: int = Field(4, ge=2)
-    """How often each of them is measured, at most; two rounds can be enough to tell their order."""
+    """How often each of them is measured, at most; two rounds can be enough to tell their order, and are all
+    there is where more would be over half of the run's evaluations."""
     confirm_every: int = Field(0, ge=0)
     """The same after so many episodes each; 0: only before the run ends."""
     target_as: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import secrets
 import threading
 from collections.abc import Callable
@@ -338,10 +339,11 @@ class Judging:
         self._timings.setdefault(result.name, []).append(timing)
 
     def _part(self) -> EvaluatorConfig:
-        """The settings of one pair of workers: its part of the calls."""
+        """The settings of one pair of workers: its part of the calls, for its part of the precision."""
         config = self.config
         return config.model_copy(
             update={
+                "interval": config.interval * math.sqrt(self.pairs),
                 "budget_s": config.budget_s / self.pairs,
                 "trials": max(1, config.trials // self.pairs),
                 "max_trials": max(1, config.max_trials // self.pairs),

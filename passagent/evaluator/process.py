@@ -105,10 +105,12 @@ class Zygote:
     ) -> None:
         self._device, self._threads, self._interpreter = device, threads, interpreter
         self._lock = threading.Lock()
+        self._has_compiler = False
         self._take(started or start_zygote(device, threads, interpreter))
 
     def _take(self, started: Started) -> None:
         """Wait until it is ready. Raises InfrastructureError."""
+        self._has_compiler = False
         self._process, self._scratch = started.process, started.scratch
         self._channel = Channel(started.socket)
         try:
@@ -133,6 +135,12 @@ class Zygote:
             return self._fork(memory_gb, sandboxed)
         except OSError as error:
             raise InfrastructureError(f"a worker cannot be forked: {error}") from error
+
+    def load_compiler(self) -> None:
+        """Import TorchInductor, once for all workers forked from now on. Raises InfrastructureError."""
+        if not self._has_compiler:
+            self._ask({"op": "compiler"})
+            self._has_compiler = True
 
     def _fork(self, memory_gb: float | None, sandboxed: bool) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))

@@ -83,6 +83,8 @@ class Referee:
         if judging.violations:
             judging.refuse_all()
         else:
+            if judging.dispatch == "dynamo":
+                self._zygote.load_compiler()
             self._make_spares()  # while eager's side is made ready
             try:
                 judging.run()

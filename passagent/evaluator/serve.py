@@ -57,7 +57,7 @@ def main() -> None:
         request = json.loads(requests.get())
         subject = Candidate(request["files"]) if "files" in request else request["compiler"]
         task = load_task(request["task"])
-        return {"evaluation": referees[0].evaluate(task, subject, request["bar"]).model_dump()}
+        return {"evaluation": referees[0].evaluate(task, subject, request.get("bar")).model_dump()}
 
     answer(start)
     while referees:

@@ -30,14 +30,16 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def warm_up(cuda: bool) -> None:
-    """In the zygote: learn once what Triton starts programs for. CUDA is not touched."""
-    if "triton" not in sys.modules:
+    """In the zygote: learn once what Triton starts programs or reads itself for. CUDA is not touched."""
+    if not cuda and "triton" not in sys.modules:
         return
     from triton import knobs
     from triton.backends.nvidia import driver
     from triton.runtime.build import platform_key
+    from triton.runtime.cache import triton_key
 
     platform_key()
+    triton_key()
     for tool in ("ptxas", "ptxas_blackwell"):
         with contextlib.suppress(RuntimeError):  # not in every package; Triton says so when it needs it
             _version(getattr(knobs.nvidia, tool).path)

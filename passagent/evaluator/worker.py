@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,11 +42,10 @@ def warm_up(device: str) -> None:
     """Before anything is forked: put the gate in, and on the CPU capture something small.
 
     Dynamo imports and prepares much at first use. Where workers use CUDA it may not run here: it asks for the
-    devices, and what has been asked for cannot be forked; what it and TorchInductor import can be had.
+    devices, and what has been asked for cannot be forked.
     """
     gate.install()
     if device != "cpu":
-        importlib.import_module("torch._inductor.compile_fx")
         return
 
     class Tiny(torch.nn.Module):

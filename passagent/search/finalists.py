@@ -1,6 +1,7 @@
 """A run's best candidates are measured again, side by side, so that luck does not win.
 
-Before a run ends, and every `search.confirm_every` episodes. What comes of it names the winner; the policies
+Before a run ends, and every `search.confirm_every` episodes; at most about half as many evaluations as the
+run itself made. What comes of it names the winner; the policies
 do not look at it, so the tree does not depend on when it was done.
 """
 
@@ -52,7 +53,9 @@ def _plan(session: Session, series: int) -> bool:
         session.store, confirmations.finalists(session.store, session.run.id, search.finalists)
     )
     rng = random.Random(f"finalists:{session.run.seed}:{series}")
-    rounds = [rng.sample(best, len(best)) for _ in range(search.confirm_rounds)]
+    evaluations = runs.get_run(session.store, session.run.id).evaluations
+    count = max(FEWEST_ROUNDS, min(search.confirm_rounds, evaluations // (2 * max(1, len(best)))))
+    rounds = [rng.sample(best, len(best)) for _ in range(count)]
     return confirmations.plan(session.store, session.run.id, series, rounds)
 
 

@@ -10,6 +10,7 @@ import torch
 import torch._dynamo
 import torch.fx
 import torch.utils._pytree as pytree
+from torch._dynamo.eval_frame import _reset_guarded_backend_cache
 
 from passagent.errors import TaskError
 
@@ -64,7 +65,7 @@ def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -
     settings = torch._dynamo.config.patch(
         capture_scalar_outputs=data_dependent, capture_dynamic_output_shape_ops=data_dependent
     )
-    torch._dynamo.reset()
+    _forget()
     try:
         with torch.no_grad(), settings:
             returned = torch.compile(module, backend=backend, fullgraph=True, dynamic=False)(*copies)
@@ -72,13 +73,19 @@ def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -
         text = str(error).strip() or type(error).__name__
         raise _GraphBreak(text.splitlines()[0]) from error
     finally:
-        torch._dynamo.reset()
+        _forget()
     flat = pytree.tree_leaves(returned)
     if not seen:  # Dynamo leaves a graph without operators to Python
         empty = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
         empty.graph.output(())
         seen.append(_Seen(empty, [], []))
     return _completed(seen[0], copies, flat)
+
+
+def _forget() -> None:
+    """Have Dynamo compile anew. Its `reset` imports TorchInductor, seconds of work, where there is a GPU."""
+    torch._dynamo.reset_code_caches()
+    _reset_guarded_backend_cache()
 
 
 def _completed(seen: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:

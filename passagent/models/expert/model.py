@@ -49,8 +49,8 @@ class Episode:
     role: str
     parent: Plan | None
     parent_status: str
-    parent_as: float
-    """0 where there is none."""
+    best_as: float
+    """Of parent and earlier attempts; 0 where there are none."""
     tried: set[Plan]
     """Plans of the parent, of earlier attempts and of this episode."""
     outcomes: list[tuple[Plan, str, float | None]] = field(default_factory=list)
@@ -105,7 +105,7 @@ def read(messages: list[Message]) -> Episode:
         role,
         parents[0] if parents else None,
         _exactness(begun.group(1), start_part) if begun else "",
-        float(begun.group(2) or 0) if begun else 0.0,
+        max(map(float, [*re.findall(r"\bok, AS ([\d.]*\d)", rest), (begun and begun.group(2)) or 0])),
         {*parents, *read_plans(rest)},
     )
     written: Plan | None = None
@@ -151,7 +151,7 @@ def choose(episode: Episode) -> Plan | None:
         first = start(episode.target, episode.role)
         if first not in episode.tried:
             return first
-    base, base_as = episode.parent or start(episode.target, episode.role), episode.parent_as
+    base, base_as = episode.parent or start(episode.target, episode.role), episode.best_as
     good = [
         (score, k, plan)
         for k, (plan, status, score) in enumerate(episode.outcomes)
@@ -163,7 +163,7 @@ def choose(episode: Episode) -> Plan | None:
     role, status = episode.role, episode.outcomes[-1][1] if episode.outcomes else episode.parent_status
     cost = functools.partial(estimate, episode.task, episode.target)
     near = neighbours(base, episode.target, role, operators, episode.seed, cost)
-    if status == "ok" and base_as >= GAINS:
+    if status in {"ok", ""} and base_as >= GAINS:
         near = (p for p in near if set(p.without) <= set(base.without))
     if status not in {"ok", INEXACT, "infrastructure", ""}:
         near = neighbours(base, episode.target, "fusion", operators, episode.seed, cost)
