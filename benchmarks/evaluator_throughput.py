@@ -3,15 +3,17 @@
     python benchmarks/evaluator_throughput.py TASKS... --device cuda --candidates 3
 
 Candidates of the expert's are judged by a Referee with every layer of its protection, one after the other, as
-a search would: `--candidates` of each task, the best AS so far as the later ones' bar. In turn with it, in alternating order, a process is started for a
-subgraph and the same candidate (passbench_process.py); for `--processes` of the candidate's subgraphs, drawn
-by a fixed seed, as what a process takes does not depend on how many came before it. Both sides have empty
-caches of compiled kernels at the start. The clock of an evaluation stops when the workers of the next one
-stand ready. What starting up takes is measured by one candidate of another task, and reported beside.
+a search would: `--candidates` of each task, the best AS so far as the later ones' bar. In turn with it, in
+alternating order, a process is started for a subgraph and the same candidate (passbench_process.py); for
+`--processes` of the candidate's subgraphs, drawn by a fixed seed, as what a process takes does not depend on
+how many came before it. Both sides have empty caches of compiled kernels at the start. The clock of an
+evaluation stops when the workers of the next one stand ready. What starting up takes is measured by one
+candidate of another task, and reported beside.
 
 Counted are the candidates that are right on all subgraphs. `first`: a task's first candidate, for which
-references are drawn; `cut short`: those that stay under the bar for sure. `without passagent`: had the rival's processes not to import it. `--budget` stops after
-so many seconds and reports what was measured until then. Raw results go to
+references are drawn; `cut short`: those that stay under the bar for sure. `without passagent`: had the rival's
+processes not to import it. `--budget` stops after so many seconds and reports what was measured until then.
+Raw results go to
 benchmarks/results/evaluator-throughput-<device>-<date>.json.
 """
 
