@@ -11,10 +11,9 @@ evaluation stops when the workers of the next one stand ready. What starting up 
 candidate of another task, and reported beside.
 
 Counted are the candidates that are right on all subgraphs. `first`: a task's first candidate, for which
-references are drawn; `cut short`: those that stay under the bar for sure. `without passagent`: had the rival's
-processes not to import it. `--budget` stops after so many seconds and reports what was measured until then.
-Raw results go to
-benchmarks/results/evaluator-throughput-<device>-<date>.json.
+references are drawn; `cut short`: those that stay under the bar for sure. `without passagent`: had the
+rival's processes not to import it. `--budget` stops after so many seconds and reports what was measured until
+then. Raw results go to benchmarks/results/evaluator-throughput-<device>-<date>.json.
 """
 
 from __future__ import annotations
