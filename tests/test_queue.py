@@ -92,7 +92,7 @@ def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path
         finish(process, there)
     with Store.open(there.dir) as store:
         run = there.run(store)
-        assert len(set(confirmed(store))) == 2
+        assert len(set(confirmed(store))) == 3
         assert confirmations.winner(store, run.id) is not None
         assert "all 6 episodes are done" in run.stop_reason
         assert sum("died" in worker.left_because for worker in workers.of_run(store, run.id)) == 1
