@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from array import array
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,7 +160,8 @@ def pack_result(result: dict[str, Any]) -> PackedResult:
     graphs = [dict(graph) for graph in result["graphs"]]
     timed = [(graph, name) for graph in graphs for name in _SAMPLES if graph.get(name)]
     sizes = [len(graph[name]) for graph, name in timed]
-    counted = _counted([time for graph, name in timed for time in graph[name]], sizes) if timed else None
+    times = array("d", chain.from_iterable(graph[name] for graph, name in timed))
+    counted = _counted(np.frombuffer(times), sizes) if timed else None
     if counted is not None:
         for (graph, name), size, low, unit in zip(timed, sizes, *counted[1:], strict=True):
             graph[name] = {"n": size, "low": low, "unit": unit}
@@ -167,12 +170,11 @@ def pack_result(result: dict[str, Any]) -> PackedResult:
     return PackedResult(_HEAD.pack(_FORMAT, len(head)) + head, samples)
 
 
-def _counted(times: list[float], sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
+def _counted(exact: Any, sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
     """Rows of times, of these sizes, as counts of a unit above each row's smallest one, these and the units.
 
     None if they are no whole nanoseconds, or differ by more than a count may be.
     """
-    exact = np.asarray(times, dtype=np.float64)
     whole = np.rint(exact * _NS)
     if not (whole / _NS == exact).all() or not abs(whole).max() < 2**53:
         return None
@@ -187,15 +189,16 @@ def _counted(times: list[float], sizes: list[int]) -> tuple[Any, list[int], list
 
 def _pack_counts(counts: Any) -> bytes:
     """Counts below 2^31: how many low bits there are, those that are too large, the low bits, the others."""
-    bits = min(_LOW, int(np.median(counts)).bit_length())
+    middle = len(counts) // 2
+    bits = min(_LOW, int(np.partition(counts, middle)[middle]).bit_length())
     above = counts >> bits
     large = above >= _LARGE
-    low = np.unpackbits((counts & ((1 << bits) - 1)).astype(np.uint8)[:, None], axis=1, bitorder="little")
+    low = np.unpackbits(counts.astype(np.uint8)[:, None], axis=1, count=bits, bitorder="little")
     packer = _packer(len(counts), strategy=zlib.Z_RLE)
     return (
         _COUNTS.pack(bits, int(large.sum()))
         + above[large].astype("<u4").tobytes()
-        + np.packbits(low[:, :bits]).tobytes()
+        + np.packbits(low).tobytes()
         + packer.compress(np.minimum(above, _LARGE).astype(np.uint8).tobytes())
         + packer.flush()
     )
