@@ -63,6 +63,18 @@ class Node:
         return None if self.diagnosis is None else unpack_diagnosis(self.diagnosis)
 
 
+@dataclass(frozen=True)
+class Brief:
+    """Of a node what a line on it says."""
+
+    id: int
+    island: int
+    status: str | None
+    as_score: float | None
+    note: str
+
+
+_BRIEF = "id, island, status, as_score, note"
 UNTIMED = -1.0
 """Stands for the AS of a correct node that was not timed: every timed one is better."""
 
@@ -263,25 +275,26 @@ def unfinished(store: Store, run_id: str) -> list[Node]:
     return _nodes(store, "WHERE run_id = :run AND state != 'done' ORDER BY id", {"run": run_id})
 
 
-def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
+def ancestors(store: Store, node_id: int, limit: int) -> list[Brief]:
     """The chain from the node's parent towards the task, at most `limit`, the nearest first."""
     return store.all(
-        Node,
+        Brief,
         "WITH RECURSIVE chain (id, parent_id, depth) AS ("
         "  SELECT id, parent_id, 0 FROM nodes WHERE id = :id"
         "  UNION ALL"
         "  SELECT nodes.id, nodes.parent_id, depth + 1 FROM chain JOIN nodes ON nodes.id = chain.parent_id"
         "  WHERE depth < :limit"
-        ") SELECT nodes.* FROM chain JOIN nodes ON nodes.id = chain.id WHERE depth > 0 ORDER BY depth",
+        f") SELECT {_BRIEF} FROM chain JOIN nodes USING (id) WHERE depth > 0 ORDER BY depth",
         {"id": node_id, "limit": limit},
     )
 
 
-def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Node]:
+def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Brief]:
     """What the island's newest episodes that started from `parent_id` (None: the task) made, newest first."""
     started_from = "parent_id = :parent" if parent_id is not None else "parent_id IS NULL"
-    return _nodes(
-        store,
+    return store.all(
+        Brief,
+        f"SELECT {_BRIEF} FROM nodes "
         "WHERE state = 'done' AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run "
         f"AND island = :island AND {started_from} ORDER BY number DESC LIMIT :limit) "
         "ORDER BY id DESC LIMIT :limit",
@@ -316,14 +329,16 @@ def elites(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
     )
 
 
-def best_of_others(store: Store, run_id: str, island: int, number: int) -> list[Node]:
-    """Of each other island the best correct node of its episodes below `number`."""
-    return store.all(
+def best_of_others(store: Store, run_id: str, island: int, number: int) -> Node | None:
+    """The best correct node that the other islands' episodes below `number` made, the seeds not counted."""
+    return store.one(
         Node,
-        "SELECT nodes.* FROM islands JOIN nodes ON nodes.id = (SELECT id FROM nodes AS own "
-        "WHERE own.run_id = :run AND own.island = islands.island AND status = 'ok' AND repeat_of IS NULL "
-        "AND own.number < :number ORDER BY as_score DESC, number, place LIMIT 1) "
-        "WHERE islands.run_id = :run AND islands.island NOT IN (:island, :seeds)",
+        "SELECT * FROM nodes WHERE id = (SELECT one.id FROM islands JOIN nodes AS one ON one.id = "
+        "(SELECT id FROM nodes AS own WHERE own.run_id = :run AND own.island = islands.island "
+        "AND status = 'ok' AND repeat_of IS NULL AND own.number < :number "
+        "ORDER BY as_score DESC, number, place LIMIT 1) "
+        "WHERE islands.run_id = :run AND islands.island NOT IN (:island, :seeds) "
+        "ORDER BY one.as_score DESC, one.number, one.place LIMIT 1)",
         {"run": run_id, "island": island, "seeds": SEEDS, "number": number},
     )
 
