@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from passagent.store import runs, workers
 from passagent.store.database import Store
 from passagent.store.looking import processes
-from passagent.store.objects import TEMPORARY
 from passagent.store.workers import Watch
 
 _RUN = re.compile(r"[0-9a-f]{8}")
@@ -40,8 +38,7 @@ def unused_objects(store: Store) -> Iterator[Leftover]:
     before the row that points to it.
     """
     known = {row["files"] for row in store.rows("SELECT DISTINCT files FROM nodes")}
-    root = store.objects.root
-    for path in chain(root.glob("??/*"), root.glob(f"{TEMPORARY}*")):
+    for path in store.objects.root.glob("??/*"):
         if path.parent.name + path.name not in known:
             yield Leftover("object", path, path.stat().st_size)
 
