@@ -9,7 +9,6 @@ from passagent.errors import UsageError
 from passagent.store import settling
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
-from passagent.store.objects import packed_files
 from passagent.store.packing import pack_diagnosis, unpack_diagnosis
 from passagent.store.runs import SEEDS
 
@@ -96,14 +95,14 @@ def propose(
     note: str,
     parent_id: int | None,
     marks: Marks | None = None,
+    written: settling.Unsettled | None = None,
 ) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
     Without `marks` only equal files count as the same. A call id that some servers give to every call is made
-    distinct when the files are others.
+    distinct when the files are others. `written`: by settling.put_files, where a transaction is open.
     """
-    content = packed_files(files)
-    key = store.objects.put(content)
+    written = written or settling.put_files(store, files)
     marks = marks or Marks(candidate_key)
     with store.transaction():
         name, count = call_id, 1
@@ -112,7 +111,7 @@ def propose(
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row.files == key:
+            if row.files == written.key:
                 return row
             count += 1
             name = f"{call_id}#{count}"
@@ -132,7 +131,7 @@ def propose(
                 "number": episode.number,
                 "call": name,
                 "note": note,
-                "files": key,
+                "files": written.key,
                 "key": candidate_key,
                 "at": now(),
                 "canonical": marks.canonical_key,
@@ -140,7 +139,7 @@ def propose(
                 "sketch": marks.sketch,
             },
         )
-        settling.add(store, key, content)
+        settling.add(store, written)
         return node
 
 
