@@ -102,7 +102,8 @@ def find_evaluation(
     """
     rows = store.rows(
         "SELECT evaluations.id, result, created_at FROM evaluations "
-        "JOIN conditions ON conditions.id = conditions_id WHERE candidate_key = :candidate "
+        "JOIN conditions ON conditions.id = conditions_id "
+        "WHERE substr(candidate_key, 1, 16) = substr(:candidate, 1, 16) AND +candidate_key = :candidate "
         "AND task_key = :task AND evaluator_version = :version AND environment = :environment "
         "AND status != 'infrastructure' ORDER BY evaluations.id DESC LIMIT 20",
         {

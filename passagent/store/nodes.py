@@ -73,7 +73,8 @@ class Brief:
     note: str
 
 
-_BRIEF = "id, island, status, as_score, note"
+SAME_PROGRAM = "substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program"
+"""In a query, as the index knows it. The plus keeps SQLite from putting the key into the substr, too."""
 UNTIMED = -1.0
 """Stands for the AS of a correct node that was not timed: every timed one is better."""
 
@@ -120,8 +121,8 @@ def propose(
             "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
             "candidate_key, repeat_of, created_at, number, canonical_key, behaviour, sketch, place) "
             "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, "
-            "(SELECT min(id) FROM nodes WHERE run_id = :run AND canonical_key = :canonical "
-            "AND island = :island), :at, :number, :canonical, :behaviour, :sketch, "
+            f"(SELECT min(id) FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
+            "AND island = :island), :at, :number, :program, :behaviour, :sketch, "
             "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
             {
                 "run": episode.run_id,
@@ -134,7 +135,7 @@ def propose(
                 "files": written.key,
                 "key": candidate_key,
                 "at": now(),
-                "canonical": marks.canonical_key,
+                "program": marks.canonical_key,
                 "behaviour": marks.behaviour,
                 "sketch": marks.sketch,
             },
@@ -247,9 +248,9 @@ def twins(store: Store, node: Node, limit: int) -> list[Node]:
     return store.all(
         Node,
         "SELECT nodes.* FROM nodes JOIN evaluations ON evaluations.id = evaluation_id "
-        "AND evaluations.candidate_key = nodes.candidate_key WHERE canonical_key = :key "
+        f"AND evaluations.candidate_key = nodes.candidate_key WHERE {SAME_PROGRAM} "
         "AND nodes.candidate_key != :files ORDER BY nodes.id DESC LIMIT :limit",
-        {"key": node.canonical_key, "files": node.candidate_key, "limit": limit},
+        {"program": node.canonical_key, "files": node.candidate_key, "limit": limit},
     )
 
 
@@ -257,9 +258,9 @@ def first_of_program(store: Store, run_id: str, island: int, canonical_key: str)
     """The island's first node that is done and has this program."""
     found = _nodes(
         store,
-        "WHERE canonical_key = :key AND run_id = :run AND island = :island AND state = 'done' "
+        f"WHERE {SAME_PROGRAM} AND run_id = :run AND island = :island AND state = 'done' "
         "ORDER BY number, place LIMIT 1",
-        {"key": canonical_key, "run": run_id, "island": island},
+        {"program": canonical_key, "run": run_id, "island": island},
     )
     return next(iter(found), None)
 
@@ -274,16 +275,16 @@ def unfinished(store: Store, run_id: str) -> list[Node]:
     return _nodes(store, "WHERE run_id = :run AND state != 'done' ORDER BY id", {"run": run_id})
 
 
-def ancestors(store: Store, node_id: int, limit: int) -> list[Brief]:
+def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
     """The chain from the node's parent towards the task, at most `limit`, the nearest first."""
     return store.all(
-        Brief,
+        Node,
         "WITH RECURSIVE chain (id, parent_id, depth) AS ("
         "  SELECT id, parent_id, 0 FROM nodes WHERE id = :id"
         "  UNION ALL"
         "  SELECT nodes.id, nodes.parent_id, depth + 1 FROM chain JOIN nodes ON nodes.id = chain.parent_id"
         "  WHERE depth < :limit"
-        f") SELECT {_BRIEF} FROM chain JOIN nodes USING (id) WHERE depth > 0 ORDER BY depth",
+        ") SELECT nodes.* FROM chain JOIN nodes ON nodes.id = chain.id WHERE depth > 0 ORDER BY depth",
         {"id": node_id, "limit": limit},
     )
 
@@ -293,7 +294,7 @@ def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limi
     started_from = "parent_id = :parent" if parent_id is not None else "parent_id IS NULL"
     return store.all(
         Brief,
-        f"SELECT {_BRIEF} FROM nodes "
+        "SELECT id, island, status, as_score, note FROM nodes "
         "WHERE state = 'done' AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run "
         f"AND island = :island AND {started_from} ORDER BY number DESC LIMIT :limit) "
         "ORDER BY id DESC LIMIT :limit",

@@ -99,6 +99,13 @@ def _leaner(db: Database) -> None:
         db.execute(statement)
 
 
+@migrations(name="0012_indexes")
+def _indexes(db: Database) -> None:
+    """No index that no query uses or that changes with a request's state; of hashes their first 64 bits."""
+    for statement in tables.INDEXES.split(";\n"):
+        db.execute(statement)
+
+
 def migrate(db: Database, path: Path) -> None:
     """Apply what is missing. Raises UsageError for a database of a newer passagent."""
     known = {migration.name for migration in migrations.pending(db)}
