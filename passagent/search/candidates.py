@@ -114,7 +114,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         release = await session.admit(Want(evaluations=1))
         try:
             evaluation = await evaluate(session, candidate)
-            packed = pack(evaluation)
+            packed = pack(store, task, environment, evaluation)
             with store.transaction():
                 evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id, packed)
                 node = _finish_unless_asked(session, node, evaluation_id, evaluation)

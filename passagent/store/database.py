@@ -46,6 +46,8 @@ class Store:
         self.db = db
         self.objects = Objects(runs_dir / "objects", functools.partial(settling.find, self))
         self.messages = Messages(self)
+        self.examples: dict[int, bytes] = {}
+        """Of conditions (see evaluations.pack) what their results are packed with; it never changes."""
         self.only_reads = False
         """Whether a `reading` is open."""
 

@@ -23,7 +23,8 @@ _NS = 1e6
 """Nanoseconds in a millisecond."""
 _HEAD = struct.Struct("<BI")
 _COUNTS = struct.Struct("<BI")
-_FORMAT = 2
+_ALONE, _LIKE_ANOTHER = 2, 3
+"""Formats of results: by themselves, and with another one as the dictionary."""
 _LOW = 6
 """Low bits that are noise at most; above them a byte each, 255 for what does not fit, which follows whole."""
 _LARGE = 255
@@ -155,8 +156,8 @@ def unpack_text(packed: bytes, dictionary: bytes = b"") -> bytes:
     return unpacker.decompress(packed)
 
 
-def pack_result(result: dict[str, Any]) -> PackedResult:
-    """An evaluation as plain data, packed without loss."""
+def pack_result(result: dict[str, Any], example: bytes = b"") -> PackedResult:
+    """An evaluation as plain data, packed without loss; `example`: the text_of another one's head like it."""
     graphs = [dict(graph) for graph in result["graphs"]]
     timed = [(graph, name) for graph in graphs for name in _SAMPLES if graph.get(name)]
     sizes = [len(graph[name]) for graph, name in timed]
@@ -165,9 +166,19 @@ def pack_result(result: dict[str, Any]) -> PackedResult:
     if counted is not None:
         for (graph, name), size, low, unit in zip(timed, sizes, *counted[1:], strict=True):
             graph[name] = {"n": size, "low": low, "unit": unit}
-    head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS_2)
+    head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS_2 + example)
     samples = _pack_counts(counted[0]) if counted is not None else b""
-    return PackedResult(_HEAD.pack(_FORMAT, len(head)) + head, samples)
+    return PackedResult(_HEAD.pack(_LIKE_ANOTHER if example else _ALONE, len(head)) + head, samples)
+
+
+def needs_example(head: bytes | str) -> bool:
+    """Whether the head of a result was packed with an example."""
+    return head[:1] == bytes([_LIKE_ANOTHER])
+
+
+def text_of(head: bytes) -> bytes:
+    """What a head says that was packed without an example, to be one."""
+    return unpack_text(head[_HEAD.size :], _WORDS_2)
 
 
 def _counted(exact: Any, sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
@@ -215,15 +226,15 @@ def _unpack_counts(packed: bytes, size: int) -> Any:
     return (above << bits) + (low.astype(np.int64) << np.arange(bits)).sum(axis=1)
 
 
-def unpack_result(packed: bytes | str, samples: bytes = b"") -> dict[str, Any]:
+def unpack_result(packed: bytes | str, samples: bytes = b"", example: bytes = b"") -> dict[str, Any]:
     """The inverse of pack_result; also of format 1, and of JSON text, which older versions stored."""
     if isinstance(packed, str):
         return dict(json.loads(packed))
     version, length = _HEAD.unpack_from(packed)
-    if version not in (1, _FORMAT):
+    if version not in (1, _ALONE, _LIKE_ANOTHER):
         raise ValueError(f"a result of the unknown format {version}")
     head, rest = packed[_HEAD.size : _HEAD.size + length], packed[_HEAD.size + length :]
-    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS_1 if version == 1 else _WORDS_2))
+    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS_1 if version == 1 else _WORDS_2 + example))
     stored = [
         (graph, name, graph[name])
         for graph in result["graphs"]
