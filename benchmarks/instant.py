@@ -113,7 +113,7 @@ class InstantEvaluator:
     spent_s: float = 0.0
     device: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+    async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         """See search.session.Evaluator."""
         if self.seconds:
             async with self.device:

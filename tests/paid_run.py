@@ -55,7 +55,7 @@ def brain(body: dict[str, Any]) -> Said:
 class AnyEvaluator(tiny_search.FastEvaluator):
     """Judges the candidates of other authors, too, by their content."""
 
-    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+    async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         if "Fused.py" not in candidate.files:
             candidate = Candidate(tiny_search.candidate_files(candidate.key))
         return await super().evaluate(task_path, candidate)

@@ -34,7 +34,7 @@ class Model(tiny_search.PacedModel):
 class Evaluator(tiny_search.FastEvaluator):
     """Writes down what it is asked."""
 
-    async def evaluate(self, task_path: Path, candidate: Any) -> Any:
+    async def evaluate(self, task_path: Path, candidate: Any, bar: float | None = None) -> Any:
         note(f"evaluation {candidate.key}")
         return await super().evaluate(task_path, candidate)
 

@@ -67,6 +67,14 @@ def test_an_honest_pass_is_scored(referee, task):
         assert graph.nodes_after < graph.nodes_before
 
 
+def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(referee, task):
+    result = referee.evaluate(task, candidate(), bar=1000.0)
+    assert (result.status, {tuple(graph.pairs) for graph in result.graphs}) == ("ok", {(6,)})
+    assert result.stopped_early.endswith(f"its AS, at most {result.as_high:.3f}, is under 1000.000")
+    result = referee.evaluate(task, candidate(), bar=0.1)
+    assert (result.stopped_early, {tuple(graph.pairs) for graph in result.graphs}) == (None, {(6, 6)})
+
+
 def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):
     result = judging_by(CONFIG.model_copy(update={"dispatch": "dynamo"})).evaluate(task, candidate())
     assert (result.status, result.dispatch) == ("ok", "dynamo")

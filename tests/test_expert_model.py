@@ -10,7 +10,7 @@ from tiny import write_subgraph
 
 from passagent.errors import PassagentError
 from passagent.evaluator.result import MANIFEST
-from passagent.models.expert.model import ExpertModel, answer, read
+from passagent.models.expert.model import GAINS, ExpertModel, answer, read
 from passagent.models.expert.plan import Plan, default, neighbours, read_plans, start
 
 
@@ -58,14 +58,21 @@ def test_same_messages_same_reply(task):
     assert answer(messages) == answer(messages)
 
 
-def test_an_episode_tries_another_plan_and_then_tells(task):
-    messages = played(task, ["status: ok\nAS: 1.2000", "status: wrong_result\nAS: 0.4000"])
+def test_an_episode_repairs_what_is_wrong_and_then_tells(task):
+    messages = played(task, ["status: wrong_result\nAS: 0.4000", "status: wrong_result\nAS: 0.5000"])
     tried = [plan for plan, _, _ in read(messages).outcomes]
     assert len(set(tried)) == 2
-    last = answer(messages)
-    assert last["tool_calls"] == []
-    assert "AS 1.2000" in last["content"]
-    assert "wrong_result" in last["content"]
+    for last in (answer(messages), answer(played(task, ["status: ok\nAS: 1.2000"]))):
+        assert last["tool_calls"] == []
+    assert "wrong_result, AS 0.5000" in answer(messages)["content"]
+    assert "ok, AS 1.2000" in last["content"]
+
+
+@pytest.mark.parametrize("score", [0.9, 1.5])
+def test_a_pass_that_gains_keeps_its_regions(task, score):
+    parent = f"Your directory holds the files of node 3: status ok, AS {score:.4f}."
+    after = plan_of(answer(opening(task, extra=f"{parent}\n[plan: {Plan(block=1024).json()}]")))
+    assert bool(after.without) == (score < GAINS)
 
 
 def test_plans_of_parent_and_attempts_are_not_repeated(task):
@@ -118,3 +125,9 @@ def test_messages_without_a_task_are_an_error():
 def test_what_is_not_exact_is_left_to_eager_next(task, outcome):
     messages = played(task, [outcome], role="Your role is launch")
     assert plan_of(answer(messages)).without == ("silu",)
+
+
+def test_what_is_not_exact_and_costs_little_stays(task):
+    score = "AS 1.9000 [1.8000, 2.0000]; geometric mean speedup of the correct graphs 2.000x; 100% of the graphs"
+    outcome = f"less exact than t = -5 in x:\n{score}\n\nstatus: ok\nAS: 1.9000"
+    assert answer(played(task, [outcome]))["tool_calls"] == []

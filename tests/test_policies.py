@@ -378,7 +378,7 @@ class Correct(tiny_search.FastEvaluator):
 
     limit = -1
 
-    async def evaluate(self, task_path, candidate):
+    async def evaluate(self, task_path, candidate, bar=None):
         if len(self.asked) == self.limit:
             raise KeyError("a bug")
         evaluation = await super().evaluate(task_path, candidate)

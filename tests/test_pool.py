@@ -20,6 +20,7 @@ from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator import environment, health, nvml, pool
 from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
 from passagent.evaluator.pool import EvaluatorPool, SubjectLost
+from passagent.evaluator.starting import owner_ahead
 
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=30, memory_gb=6)
 SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget_s": 3.0})
@@ -122,6 +123,25 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
     return thread
+
+
+def test_an_owner_that_was_started_ahead_is_the_devices(task, own_cpu):
+    with owner_ahead(CONFIG) as ahead:
+
+        async def work(told):
+            evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append, ahead)
+            result = await evaluators.evaluate(task, tiny.candidate())
+            pid = evaluators._seats[0].owner.pid
+            await evaluators.close()
+            return result, pid
+
+        (result, pid), _ = run(work)
+        assert (result.status, pid) == ("ok", ahead.process.pid)
+    with owner_ahead(CONFIG) as unused:
+        assert unused.process.poll() is None
+    assert unused.process.poll() is not None
+    with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"})) as several:
+        assert several is None
 
 
 def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):

@@ -199,7 +199,7 @@ def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:
 class Elsewhere(tiny_search.FastEvaluator):
     """Another machine: what was best is worst."""
 
-    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+    async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         found = await super().evaluate(task_path, candidate)
         if found.status != "ok":
             return found

@@ -79,6 +79,15 @@ def test_what_is_no_measurement_is_not_reused(store, task, evaluation):  # noqa:
     assert first < recall(store, task, CANDIDATE, here).id == second
 
 
+def test_what_was_cut_short_is_known_under_a_bar_only(store, task, evaluation):  # noqa: F811
+    here = environment_key(CONFIG)
+    short = changed(evaluation, stopped_early="its AS is under 1.5", as_high=1.2)
+    number = keep(store, task, CANDIDATE, here, short)
+    assert recall(store, task, CANDIDATE, here) is None
+    assert recall(store, task, CANDIDATE, here, bar=1.1) is None
+    assert recall(store, task, CANDIDATE, here, bar=1.3).id == number
+
+
 def test_fresh_measures_again(store, task):  # noqa: F811
     evaluator, here = tiny_search.FastEvaluator(), environment_key(CONFIG)
     found = [
@@ -134,7 +143,7 @@ def test_gpus_of_one_model_are_one_condition(monkeypatch):
 class Losing(tiny_search.FastEvaluator):
     """Loses some candidates for good."""
 
-    async def evaluate(self, task_path, candidate):
+    async def evaluate(self, task_path, candidate, bar=None):
         if tiny_search.share("lost", candidate.key) < 0.3:
             raise SubjectLost("three evaluators ended")
         return await super().evaluate(task_path, candidate)
@@ -152,7 +161,7 @@ def test_a_candidate_that_ends_every_evaluator_does_not_end_the_search(store, ta
 class Sick(tiny_search.FastEvaluator):
     """No device is fit."""
 
-    async def evaluate(self, task_path, candidate):
+    async def evaluate(self, task_path, candidate, bar=None):
         raise InfrastructureError("no device is fit")
 
 

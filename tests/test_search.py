@@ -161,7 +161,7 @@ class Failing(tiny_search.FastEvaluator):
         super().__init__()
         self.failures, self.as_status = failures, as_status
 
-    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+    async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         self.failures -= 1
         if self.failures < 0:
             return await super().evaluate(task_path, candidate)
@@ -389,7 +389,7 @@ def test_an_unknown_role_is_told(store, task):
 
 def test_errors_of_passagent_s_own_are_raised_and_told(store, task):
     class Broken(tiny_search.FastEvaluator):
-        async def evaluate(self, task_path, candidate):
+        async def evaluate(self, task_path, candidate, bar=None):
             raise KeyError("a bug")
 
     session = open_tiny(store, task, evaluator=Broken(), iters=2)
@@ -427,7 +427,7 @@ class Lucky(tiny_search.FastEvaluator):
 
     noise = 0.1
 
-    async def evaluate(self, task_path, candidate):
+    async def evaluate(self, task_path, candidate, bar=None):
         evaluation = await super().evaluate(task_path, candidate)
         score = int(candidate.key[:4], 16) / 65536 + 0.5
         if (times := self.asked.count(candidate.key)) > 1:
@@ -469,6 +469,20 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     assert confirmations.winner(store, run.id).id == fourth.id
 
 
+def test_who_is_behind_for_sure_is_no_finalist(store, task):
+    class Sure(Lucky):
+        async def evaluate(self, task_path, candidate, bar=None):
+            found = await super().evaluate(task_path, candidate, bar)
+            ends = {"as_low": found.as_score * 0.999, "as_high": found.as_score * 1.001}
+            return found.model_copy(update=ends)
+
+    session = open_tiny(store, task, evaluator=Sure(), islands=2, iters=6, finalists=3)
+    finish(session)
+    best, *others = confirmations.finalists(store, session.run.id, 3)
+    assert others[0].as_score < best.as_score / 1.01
+    assert {row.node_id for row in confirmations.last_series(store, session.run.id)} == {best.id}
+
+
 def test_a_series_ends_when_its_outcome_is_known(store, task):
     evaluator = Lucky()
     evaluator.noise = 0.0
@@ -499,7 +513,7 @@ def test_what_settles_a_series():
 
 def test_a_series_that_was_cut_off_is_gone_on_with(store, task):
     class Failing(Lucky):
-        async def evaluate(self, task_path, candidate):
+        async def evaluate(self, task_path, candidate, bar=None):
             if len(self.asked) == self.limit:
                 raise KeyError("a bug")
             return await super().evaluate(task_path, candidate)

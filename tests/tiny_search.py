@@ -65,7 +65,7 @@ class FastEvaluator:
         self.seconds = seconds
         self.asked: list[str] = []
 
-    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
+    async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         self.asked.append(candidate.key)
         await asyncio.sleep(self.seconds)
         return judge(candidate)

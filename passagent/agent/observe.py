@@ -60,7 +60,7 @@ def observation(
     parts.append(f"diagnosis: {diagnosis}" if diagnosis and evaluation.status == "ok" else "")
     if evaluation.validator and evaluation.status == "ok":
         parts.append(opinion_line(evaluation.validator))
-    parts.append(_score(evaluation, parent_as, best_as))
+    parts += [_score(evaluation, parent_as, best_as), evaluation.stopped_early or ""]
     score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
     return "\n".join(part for part in parts if part) + f"\n\nstatus: {evaluation.status}\nAS: {score}"
 

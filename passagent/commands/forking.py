@@ -8,11 +8,11 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from passagent.commands.searching import Parts, check_device, search_run
+from passagent.commands.searching import Parts, begin, search_run
 from passagent.config import Config, override
 from passagent.errors import UsageError
 from passagent.evaluator import known
-from passagent.evaluator.devices import first_device
+from passagent.evaluator.devices import find_devices, first_device
 from passagent.evaluator.known import Known
 from passagent.evaluator.result import Candidate
 from passagent.models import open_model
@@ -46,7 +46,7 @@ def fork(
         config = override(stored_config(run), anew | settings)
         task = stored_task(run)
         if parts.evaluator is None:
-            check_device(config)
+            find_devices(config.evaluator.device)
         model = parts.model or open_model(config.model)
         check_money(config, model)
         found = asyncio.run(_evaluated(store, task, Candidate(nodes.get_files(store, origin)), config, parts))
@@ -64,7 +64,8 @@ def fork(
                 diagnosis=diagnosis,
             )
         print(f"run {begun.id} starts from node {origin.id} of run {run.id}", file=sys.stderr)
-        search_run(store, runs.get_run(store, begun.id), task, config, model, as_json, parts)
+        with begin(config, parts) as ahead:
+            search_run(store, runs.get_run(store, begun.id), task, config, model, as_json, parts, ahead)
 
 
 async def _evaluated(store: Store, task: Task, candidate: Candidate, config: Config, parts: Parts) -> Known:

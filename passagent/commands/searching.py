@@ -9,6 +9,8 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from typing import Any
 from passagent.commands.operating import lift_pause
 from passagent.config import Config, load_config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
+from passagent.evaluator.devices import find_devices
+from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.starting import OwnerProcess, owner_ahead
 from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
@@ -73,20 +78,17 @@ def run(
     parts = parts or Parts()
     task = load_task(task_path)
     config = load_config(preset, settings)
-    if parts.evaluator is None:
-        check_device(config)
-    model = parts.model or open_model(config.model)
-    check_money(config, model)
-    with Store.open(runs_dir) as store:
-        with store.transaction():  # of two that begin at the same moment one makes the run
-            found = None if new else same_run(store, task, config)
-            begun = found or new_run(store, task, config)
-        if found:
-            print(
-                f"going on with run {found.id}: it has this task and these settings (--new starts another)",
-                file=sys.stderr,
-            )
-        search_run(store, begun, task, config, model, as_json, parts)
+    with begin(config, parts) as ahead:
+        model = parts.model or open_model(config.model)
+        check_money(config, model)
+        with Store.open(runs_dir) as store:
+            with store.transaction():  # of two that begin at the same moment one makes the run
+                found = None if new else same_run(store, task, config)
+                begun = found or new_run(store, task, config)
+            if found:
+                same = "it has this task and these settings (--new starts another)"
+                print(f"going on with run {found.id}: {same}", file=sys.stderr)
+            search_run(store, begun, task, config, model, as_json, parts, ahead)
 
 
 def resume(
@@ -104,11 +106,10 @@ def resume(
         if lift_pause(store, found, config != before, as_json):
             return
         task = stored_task(found)
-        if parts.evaluator is None:
-            check_device(config)
-        model = parts.model or open_model(config.model)
-        check_money(config, model)
-        search_run(store, found, task, config, model, as_json, parts)
+        with begin(config, parts) as ahead:
+            model = parts.model or open_model(config.model)
+            check_money(config, model)
+            search_run(store, found, task, config, model, as_json, parts, ahead)
 
 
 FIXED = ("search.islands", "search.roles", "search.seed")
@@ -123,19 +124,31 @@ def _with(config: Config, settings: dict[str, Any]) -> Config:
     return override(config, settings)
 
 
-def check_device(config: Config) -> None:
-    """Raise UsageError for a device that is not here, before anything is stored."""
-    from passagent.evaluator.devices import find_devices
+@contextmanager
+def begin(config: Config, parts: Parts) -> Iterator[OwnerProcess | None]:
+    """The evaluator's process, on its way before this one imports what takes long.
 
-    find_devices(config.evaluator.device)
+    Raises UsageError for a device that is not here, before anything is stored.
+    """
+    if parts.evaluator is not None:
+        yield None
+        return
+    with owner_ahead(config.evaluator) as ahead:
+        find_devices(config.evaluator.device)
+        yield ahead
 
 
 def search_run(
-    store: Store, run: Run, task: Task, config: Config, model: Any, as_json: bool, parts: Parts
+    store: Store,
+    run: Run,
+    task: Task,
+    config: Config,
+    model: Any,
+    as_json: bool,
+    parts: Parts,
+    ahead: OwnerProcess | None,
 ) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
-    from passagent.evaluator.pool import EvaluatorPool
-
     go_on = f"passagent resume {run.id}{runs_dir_flag(store)}"
     with run_log(store.runs_dir / run.id) as log_path:
         stream = sys.stderr if as_json else sys.stdout
@@ -154,7 +167,7 @@ def search_run(
             progress.on_event(Trouble(line))
 
         try:
-            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell)
+            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell, ahead=ahead)
             session = open_session(
                 store, run, task, config, progress.on_event, model, evaluator, parts.diagnose
             )

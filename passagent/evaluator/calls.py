@@ -207,6 +207,18 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
+def load_kernels(device: str) -> None:
+    """Call those of torch's kernels that audits and copies take: CUDA loads each at its first call."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool):
+        values = torch.full((2, 64), 1, dtype=dtype, device=device)
+        torch._foreach_copy_([values.clone()], [values])
+        values.t().contiguous()
+    zone = torch.full((64,), 1, dtype=torch.uint8, device=device)
+    zone[:8] = 2
+    same_bytes(zone, zone.clone())
+    bool((zone == 1).all())
+
+
 def synchronize(graph: Graph) -> None:
     """Wait for the device."""
     if graph.on_gpu:

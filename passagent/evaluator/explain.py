@@ -45,12 +45,18 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
     return answer
 
 
+_NO_MEMORY = ("can't allocate memory", "CUDACachingAllocator.cpp")
+"""The second: a GPU's allocator that finds none asks NVML who holds it, and fails at that in the sandbox."""
+
+
 def _kind(chain: list[BaseException]) -> str:
     for link in chain:
         name, module, text = type(link).__name__, type(link).__module__, str(link)
         if isinstance(link, KernelRefused):
             return "refused"
-        if isinstance(link, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
+        if isinstance(link, (MemoryError, torch.OutOfMemoryError)) or any(
+            words in text for words in _NO_MEMORY
+        ):
             return "out_of_memory"
         if isinstance(link, PassLoadError):
             return "load_error"

@@ -20,9 +20,16 @@ from passagent.evaluator.exactness import Expected, Fact, as_exact, exactness, e
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
-from passagent.evaluator.timing import TimedCallError, Timing, measure, measure_passbench, together
+from passagent.evaluator.timing import (
+    PATIENCE,
+    TimedCallError,
+    Timing,
+    measure,
+    measure_passbench,
+    together,
+)
 from passagent.evaluator.twin import Twin, Twins
-from passagent.evaluator.verdict import Failed, Refused, blank, fill_times, raise_for
+from passagent.evaluator.verdict import Failed, Refused, as_end, blank, fill_times, raise_for
 from passagent.tasks.reader import Subgraph, Task
 
 Subject = Candidate | Compiler
@@ -51,9 +58,13 @@ class Judging:
         new_worker: NewWorker,
         twins: Twins,
         quiet: threading.Lock,
+        bar: float | None = None,
     ) -> None:
+        """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so."""
         self.task, self.subject, self.config = task, subject, config
         self.baseline, self.new_worker, self.twins, self.quiet = baseline, new_worker, twins, quiet
+        self.bar = bar
+        self.stopped_early: str | None = None
         self.interpreter = (
             self.config.device == "cpu" and isinstance(subject, Candidate) and uses_triton(subject)
         )
@@ -97,10 +108,20 @@ class Judging:
             for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
-        for result in self.graphs:
-            if result.passes_from_t is not None:
-                timings = self._timings[result.name]
-                fill_times(result, timings[0] if self.passbench else together(timings, self.config))
+            for result in self.graphs:
+                if result.passes_from_t is not None:
+                    timings = self._timings[result.name]
+                    fill_times(result, timings[0] if self.passbench else together(timings, self.config))
+            if pair + 1 < self.pairs and self._is_beaten():
+                return
+
+    def _is_beaten(self) -> bool:
+        """Whether the AS stays under the bar even with every speedup at the upper end of its interval."""
+        if self.bar is None or (most := as_end(self.graphs, self.config, "high")) >= self.bar:
+            return False
+        limit = f"its AS, at most {most:.3f}, is under {self.bar:.3f}"
+        self.stopped_early = f"timed by one of {self.pairs} pairs of workers: {limit}"
+        return True
 
     def _end_worker(self) -> None:
         if self._worker is not None:
@@ -298,7 +319,9 @@ class Judging:
                 if self.passbench:
                     timing = measure_passbench(side, self._twin, reference, self.config)
                 else:
-                    timing = measure(side, self._twin, reference, verify, surprise, self._part())
+                    # Who stays under the bar is seen at a glance.
+                    patience = 1 if self.bar is not None and result.name not in self._timings else PATIENCE
+                    timing = measure(side, self._twin, reference, verify, surprise, self._part(), patience)
             if not self.passbench:
                 surprise()
                 if isinstance(self.subject, Candidate):

@@ -76,10 +76,12 @@ def recall(
     environment: str,
     fits: Callable[[dict[str, Any] | None], bool] = no_opinion,
     unstable: bool = False,
+    bar: float | None = None,
 ) -> Known | None:
     """The newest evaluation of an equal subject under `environment`, if there is one that stands.
 
-    `fits` says of its `validator` whether it may be used, `unstable` whether its timing may have been so.
+    `fits` says of its `validator` whether it may be used, `unstable` whether its timing may have been so, and
+    `bar` under which AS it may have been cut short.
     """
     found = evaluations.find_evaluation(
         store,
@@ -88,7 +90,9 @@ def recall(
         evaluator_version=evaluator_version(),
         environment=environment,
         stands=lambda result: (
-            fits(result.get("validator")) and (unstable or not evaluations.is_unstable(result))
+            fits(result.get("validator"))
+            and (unstable or not evaluations.is_unstable(result))
+            and (not result.get("stopped_early") or (bar is not None and result["as_high"] < bar))
         ),
     )
     if found is None:

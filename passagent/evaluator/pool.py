@@ -24,6 +24,7 @@ from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
 from passagent.evaluator.environment import core_shares
 from passagent.evaluator.owner import Lost, Owner
 from passagent.evaluator.result import Candidate, Compiler, Evaluation
+from passagent.evaluator.starting import OwnerProcess
 
 log = logging.getLogger("passagent.evaluator")
 
@@ -51,8 +52,8 @@ class Quarantine:
 class Seat:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int]) -> None:
-        self.device, self.owner, self.lock = device, Owner(device, config, cores), DeviceLock(device)
+    def __init__(self, device: Device, owner: Owner) -> None:
+        self.device, self.owner, self.lock = device, owner, DeviceLock(device)
         self.is_busy = False
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -74,26 +75,33 @@ class EvaluatorPool:
         config: EvaluatorConfig,
         devices: Sequence[Device] | None = None,
         tell: Callable[[str], None] = log.warning,
+        ahead: OwnerProcess | None = None,
     ) -> None:
-        """`tell` gets a line for people about waiting, faults and quarantine.
+        """`tell` gets a line for people about waiting, faults and quarantine; `ahead`: of the only device.
 
         Raises UsageError if `config.device` is not here.
         """
         self.tell = tell
         found = devices or find_devices(config.device)
         shares = core_shares(len(found))
-        self._seats = [Seat(device, config, cores) for device, cores in zip(found, shares, strict=True)]
+        self._seats = [
+            Seat(device, Owner(device, config, cores, ahead))
+            for device, cores in zip(found, shares, strict=True)
+        ]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    async def evaluate(self, task_path: Path, subject: Candidate | Compiler) -> Evaluation:
+    async def evaluate(
+        self, task_path: Path, subject: Candidate | Compiler, bar: float | None = None
+    ) -> Evaluation:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
 
+        `bar`: an AS; a candidate that stays under it for sure is measured no longer than tells so.
         Raises TaskError or UsageError as the referee does; InfrastructureError if no device is fit,
         SubjectLost after three lost attempts on healthy ones.
         """
-        request: dict[str, Any] = {"task": str(task_path)}
+        request: dict[str, Any] = {"task": str(task_path), "bar": bar}
         if isinstance(subject, Candidate):
             request["files"], name = subject.files, f"candidate {subject.key[:12]}"
         else:

@@ -69,18 +69,21 @@ class Referee:
         if self._interpreter is not None:
             self._interpreter.close()
 
-    def evaluate(self, task: Task, subject: Subject) -> Evaluation:
-        """Judge `subject` on every subgraph of `task`.
+    def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
+        """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
 
         Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does.
         """
-        judging = Judging(task, subject, self.config, self._baseline, self._worker, self._twins, self._quiet)
+        judging = Judging(
+            task, subject, self.config, self._baseline, self._worker, self._twins, self._quiet, bar
+        )
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
             judging.violations += static.inspect(subject, self.config.host_extensions)
         if judging.violations:
             judging.refuse_all()
         else:
+            self._make_spares()  # while eager's side is made ready
             try:
                 judging.run()
             except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
@@ -95,6 +98,7 @@ class Referee:
             interpreter=judging.interpreter,
             seconds=time.monotonic() - started,
         )
+        evaluation.stopped_early = judging.stopped_early
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation
 
@@ -115,9 +119,12 @@ class Referee:
         if not worker.is_alive():
             worker.kill()
             worker = self._fork()
+        self._make_spares()
+        return worker
+
+    def _make_spares(self) -> None:
         while len(self._spares) < _SPARES:
             self._spares.append(self._ahead.submit(self._fork_in_quiet))
-        return worker
 
     def _fork_in_quiet(self) -> Worker:
         with self._quiet:

@@ -192,6 +192,8 @@ class Evaluation(BaseModel):
     as_low: float | None = None
     """AS with every speedup at the lower end of its interval, and at the upper: `as_high`."""
     as_high: float | None = None
+    stopped_early: str | None = None
+    """Why it was timed less than others: its AS cannot reach that of a candidate that is there already."""
     validator: dict[str, Any] | None = None
     """A model's opinion on whether the candidate cheats (optional): likelihood, reasons, model, flagged."""
     protections: dict[str, str] = Field(default_factory=dict)

@@ -56,7 +56,8 @@ def main() -> None:
     def evaluate() -> dict[str, Any]:
         request = json.loads(requests.get())
         subject = Candidate(request["files"]) if "files" in request else request["compiler"]
-        return {"evaluation": referees[0].evaluate(load_task(request["task"]), subject).model_dump()}
+        task = load_task(request["task"])
+        return {"evaluation": referees[0].evaluate(task, subject, request["bar"]).model_dump()}
 
     answer(start)
     while referees:

@@ -1,17 +1,25 @@
-"""Start a zygote's process: without torch here, so that both can import it at the same time."""
+"""Start the evaluator's processes: without torch here, so that all can import it at the same time."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.environment import import_path, worker_environment
+from passagent.evaluator.environment import core_shares, import_path, worker_environment
+
+_END_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,58 @@ class Started:
     process: subprocess.Popen[bytes]
     socket: socket.socket
     scratch: Path
+
+
+@dataclass(frozen=True)
+class OwnerProcess:
+    """A device's owner (serve.py) that is on its way, the socket to it, and what it writes to stderr."""
+
+    device: str
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    log: IO[bytes]
+
+    def end(self) -> None:
+        """Kill it, if it still runs, and wait for its end. Raises subprocess.TimeoutExpired."""
+        self.socket.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(_END_S)
+
+
+def start_owner(device: str, config: EvaluatorConfig, cores: Sequence[int]) -> OwnerProcess:
+    """Start the owner of `device` (`cpu` or `cuda:N`) on `cores` and do not wait for it. Raises OSError."""
+    log = tempfile.TemporaryFile()  # noqa: SIM115
+    ours, theirs = socket.socketpair()
+    with theirs:
+        own = config.model_copy(update={"device": device})
+        process = subprocess.Popen(
+            [sys.executable, "-m", "passagent.evaluator.serve", own.model_dump_json(), json.dumps(cores)],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the search, which then closes the pool
+            env=os.environ | import_path(),
+        )
+    return OwnerProcess(device, process, ours, log)
+
+
+@contextmanager
+def owner_ahead(config: EvaluatorConfig) -> Iterator[OwnerProcess | None]:
+    """The owner of the device that `config` names, started before torch is imported here; None for several.
+
+    Whoever takes it asks it; at the end it is killed, taken or not.
+    """
+    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", config.device)
+    if not found:
+        yield None
+        return
+    device = "cpu" if config.device == "cpu" else f"cuda:{found.group(1) or 0}"
+    started = start_owner(device, config, core_shares(1)[0])
+    try:
+        yield started
+    finally:
+        started.end()
 
 
 def start_zygote(device: str, threads: int, interpreter: bool = False) -> Started:

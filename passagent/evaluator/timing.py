@@ -125,8 +125,9 @@ def measure(
     verify: Verify,
     surprise: Surprise,
     config: EvaluatorConfig,
+    patience: int = PATIENCE,
 ) -> Timing:
-    """Time both workers on the subgraph of `reference`, which they hold.
+    """Time both workers on the subgraph of `reference`, which they hold; on a GPU for `patience` budgets.
 
     Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, what `verify` and `surprise` raise.
     """
@@ -138,8 +139,9 @@ def measure(
         for side in (candidate, baseline):
             _block(side, reference, 1, [draw.next() for _ in range(warmups)], config)
     pairs = _blocks if config.device == "cpu" else _groups
+    patience = 1 if config.device == "cpu" else patience
     for _ in range(_CLOCK_ROUNDS):
-        timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config)
+        timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
         logs = log_ratios(timing.eager.blocks, timing.compiled.blocks)
         timing.speedup, (timing.low, timing.high) = ratio(logs), interval(logs)
         timing.pairs = [len(logs)]
@@ -160,6 +162,7 @@ def _blocks(
     draw: Draw,
     per_call_s: float,
     config: EvaluatorConfig,
+    patience: int,
 ) -> Timing:
     timing = Timing()
     length = max(1, min(BLOCK, round(turns.BLOCK_S / per_call_s)))
@@ -180,7 +183,7 @@ def _blocks(
             verify(chosen, windows[keep], answer.message["kept"])
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
-        if pair + 1 >= MIN_PAIRS and _enough(timing, begun, config):
+        if pair + 1 >= MIN_PAIRS and _enough(timing, begun, config, patience):
             return timing
 
 
@@ -193,6 +196,7 @@ def _groups(
     draw: Draw,
     per_call_s: float,
     config: EvaluatorConfig,
+    patience: int,
 ) -> Timing:
     # Young processes are slower at first: where calls are short, the first series is for warming up.
     timing = Timing() if per_call_s >= turns.LONG_CALL_S else None
@@ -218,7 +222,7 @@ def _groups(
             surprise()
         if timing is None:
             timing, begun = Timing(), time.monotonic()
-        elif _enough(timing, begun, config):
+        elif _enough(timing, begun, config, patience):
             return timing
 
 
@@ -271,11 +275,11 @@ def _in_turn(
     return answer
 
 
-def _enough(timing: Timing, begun: float, config: EvaluatorConfig) -> bool:
-    """Whether the interval is narrow; past the budget it may be wider, and past PATIENCE budgets as it is."""
+def _enough(timing: Timing, begun: float, config: EvaluatorConfig, patience: int) -> bool:
+    """Whether the interval is narrow; past the budget it may be wider, past `patience` budgets as it is."""
     trials = sum(map(len, timing.compiled.blocks))
     budgets = (time.monotonic() - begun) / config.budget_s
-    if trials >= config.max_trials or budgets > (1 if config.device == "cpu" else PATIENCE):
+    if trials >= config.max_trials or budgets > patience:
         return True
     if budgets <= 1 and trials < config.trials:
         return False

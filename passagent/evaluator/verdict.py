@@ -94,6 +94,11 @@ def graph_score(graph: GraphResult, end: Literal["e2e", "low", "high"] = "e2e") 
     return score.GraphScore(speedup=speedup, passes_from_t=graph.passes_from_t, failure=failure)
 
 
+def as_end(graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["low", "high"]) -> float:
+    """AS with every speedup at that end of its interval."""
+    return score.aggregate(_es(graphs, config, end))
+
+
 def conclude(
     task: Task,
     subject: Candidate | Compiler,
@@ -121,8 +126,8 @@ def conclude(
         timing="interpreter" if interpreter else "wall" if timed else "none",
         status=status,
         as_score=score.aggregate(es) if es else None,
-        as_low=score.aggregate(_es(graphs, config, "low")) if es and timed else None,
-        as_high=score.aggregate(_es(graphs, config, "high")) if es and timed else None,
+        as_low=as_end(graphs, config, "low") if es and timed else None,
+        as_high=as_end(graphs, config, "high") if es and timed else None,
         es={str(t): value for t, value in es.items()} if es else None,
         graphs=graphs,
         violations=violations,

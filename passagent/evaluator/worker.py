@@ -61,6 +61,7 @@ class _State:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.device = "cpu"
+        self.is_prepared = False
         self.compiler: str | None = None
         self.passes: list[LoadedPass] | None = None
         self.root = Path.cwd() / "candidate"
@@ -104,10 +105,11 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
 
 
 def _prepare(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Make the device's context, so that nobody waits for it later."""
-    if message["device"].startswith("cuda"):
+    """Make the device's context and load what every worker calls there, so that nobody waits for it later."""
+    if message["device"].startswith("cuda") and not state.is_prepared:
         torch.cuda.set_device(full_device(message["device"]))
-        torch.zeros(1, device=message["device"])
+        calls.load_kernels(message["device"])
+    state.is_prepared = True
     return {}
 
 

@@ -106,14 +106,15 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     store, task = session.store, session.task
     environment = session.environment
     with store.reading():
-        found = _recall(session, node, candidate, environment) if session.config.search.reuse else None
+        _, bar = nodes.as_before(store, node)
+        found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
     if found:
         evaluation = found.evaluation
         node = _finish_unless_asked(session, node, found.id, evaluation)
     else:
         release = await session.admit(Want(evaluations=1))
         try:
-            evaluation = await evaluate(session, candidate)
+            evaluation = await evaluate(session, candidate, bar)
             packed = pack(store, task, environment, evaluation)
             with store.transaction():
                 evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id, packed)
@@ -126,19 +127,17 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     return node, evaluation, found is not None
 
 
-def _recall(session: Session, node: Node, candidate: Candidate, environment: str) -> Known | None:
+def _recall(
+    session: Session, node: Node, candidate: Candidate, environment: str, bar: float | None
+) -> Known | None:
     """What is known of these files, else of the same program in other ones."""
     fits = partial(validator.settings_fit, config=session.config.validator)
-    known = recall(session.store, session.task, candidate, environment, fits, unstable=True)
+    find = partial(
+        recall, session.store, session.task, environment=environment, fits=fits, unstable=True, bar=bar
+    )
+    known = find(candidate)
     for twin in nodes.twins(session.store, node, TWINS) if known is None else ():
-        known = known or recall(
-            session.store,
-            session.task,
-            Candidate(nodes.get_files(session.store, twin)),
-            environment,
-            fits,
-            unstable=True,
-        )
+        known = known or find(Candidate(nodes.get_files(session.store, twin)))
     return known
 
 
@@ -158,14 +157,15 @@ def _finish(session: Session, node: Node, evaluation_id: int, evaluation: Evalua
     return done
 
 
-async def evaluate(session: Session, candidate: Candidate) -> Evaluation:
+async def evaluate(session: Session, candidate: Candidate, bar: float | None = None) -> Evaluation:
     """The evaluation; what the machine fails is tried again, then raised as InfrastructureError.
 
-    A candidate that ends every evaluator has the status `infrastructure` and no score: the search goes on.
+    Under `bar`, an AS, it is cut short. A candidate that ends every evaluator has the status
+    `infrastructure` and no score: the search goes on.
     """
     for wait in (*RETRY_AFTER_S, None):
         try:
-            evaluation = await session.evaluator.evaluate(session.task.path, candidate)
+            evaluation = await session.evaluator.evaluate(session.task.path, candidate, bar)
             if evaluation.status != "infrastructure":
                 return evaluation
             reason = evaluation.error or "the machine failed an evaluation"

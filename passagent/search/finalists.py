@@ -6,6 +6,7 @@ do not look at it, so the tree does not depend on when it was done.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from passagent.search.pairing import Rounds, contributions, is_settled, standing
 from passagent.search.session import Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs
 from passagent.store.confirmations import Confirmation
+from passagent.store.nodes import Node
 
 FEWEST_ROUNDS = 2
 """What any interval needs."""
@@ -46,10 +48,28 @@ def _finished(session: Session) -> int:
 def _plan(session: Session, series: int) -> bool:
     """Whether this planned the series: each round has the finalists in an order of its own."""
     search = session.config.search
-    best = confirmations.finalists(session.store, session.run.id, search.finalists)
+    best = _contenders(
+        session.store, confirmations.finalists(session.store, session.run.id, search.finalists)
+    )
     rng = random.Random(f"finalists:{session.run.seed}:{series}")
     rounds = [rng.sample(best, len(best)) for _ in range(search.confirm_rounds)]
     return confirmations.plan(session.store, session.run.id, series, rounds)
+
+
+def _contenders(store: Store, found: list[Node]) -> list[Node]:
+    """Those whose interval reaches the first one's: the others are behind, luck or not."""
+    if not found:
+        return []
+    low, _ = _ends(store, found[0])
+    return [node for node in found if _ends(store, node)[1] >= low]
+
+
+def _ends(store: Store, node: Node) -> tuple[float, float]:
+    """The interval of a node's AS; all there is where it is not known."""
+    assert node.evaluation_id is not None
+    result = evaluations.get_evaluation(store, node.evaluation_id)
+    low, high = result.get("as_low"), result.get("as_high")
+    return 0.0 if low is None else low, math.inf if high is None else high
 
 
 async def _measure(session: Session, series: int) -> None:

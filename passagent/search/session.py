@@ -36,8 +36,8 @@ class Stopping(Exception):
 class Evaluator(Protocol):
     """Judges candidates: evaluator.pool.EvaluatorPool, or another place's."""
 
-    async def evaluate(self, task_path: Path, candidate: Candidate) -> Evaluation:
-        """The evaluation. Raises PassagentError."""
+    async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
+        """The evaluation, cut short where the AS is under `bar` for sure. Raises PassagentError."""
         ...
 
     async def close(self) -> None:
