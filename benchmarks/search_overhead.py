@@ -246,8 +246,8 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
             node.number,
         ),
         "equal candidate before": lambda node: store.row(
-            "SELECT min(id) FROM nodes WHERE run_id = :r AND canonical_key = :k AND island = :i",
-            {"r": run.id, "k": node.canonical_key, "i": node.island},
+            f"SELECT min(id) FROM nodes WHERE run_id = :r AND {nodes.SAME_PROGRAM} AND island = :i",
+            {"r": run.id, "program": node.canonical_key, "i": node.island},
         ),
         "standing of the run": lambda node: runs.standing(store, run.id),
         "similar past tasks": lambda node: similar_tasks(store, rng.choices(task.operators, k=6), "cpu", 3),

@@ -29,7 +29,7 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
-    parent: Any = SimpleNamespace(diagnosed={"label": label, "text": ""})
+    parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
     return [p.path for p in context.passages(known, None if label == "start" else parent)]
 
 

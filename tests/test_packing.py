@@ -56,6 +56,23 @@ def test_samples_take_two_bytes_each():
     assert sum(map(len, pack_result(result))) < 3 * 2000 + 1000 < len(json.dumps(result)) / 3
 
 
+def test_results_are_packed_against_the_first_correct_one_of_their_conditions(store):
+    def add(run_id: str | None, score: float, status: str = "ok", environment: str = "here") -> int:
+        result = evaluation([score / 1e3]) | {"as_score": score, "status": status}
+        return evaluations.add_evaluation(
+            store, run_id, task_key="t", environment=environment, result=result, candidate_key=str(score)
+        )
+
+    ids = [add(None, 0.1, "mismatch"), add(None, 1.5), add(None, 1.25), add(None, 2.5, environment="there")]
+    sizes = [row["n"] for row in store.rows("SELECT length(result) AS n FROM evaluations ORDER BY id")]
+    assert sizes[2] < sizes[1] / 2 < min(sizes[0], sizes[3])
+    store.execute("DELETE FROM evaluations WHERE id = :id", {"id": ids[1]})  # as removing its run does
+    with Store.open(store.runs_dir) as another:
+        found = [evaluations.get_evaluation(another, one) for one in (ids[0], *ids[2:])]
+        assert [one["as_score"] for one in found] == [0.1, 1.25, 2.5]
+        assert found[1] == evaluation([1.25 / 1e3]) | {"as_score": 1.25}
+
+
 def test_a_result_of_another_format_is_not_guessed_at():
     with pytest.raises(ValueError, match="unknown format 9"):
         unpack_result(b"\x09" + pack_result(evaluation([])).head[1:])

@@ -322,3 +322,53 @@ def test_a_locked_database_is_told(tmp_path, monkeypatch):
     told = pytest.raises(InfrastructureError, match="locked by another process")
     with Store.open(tmp_path) as holder, Store.open(tmp_path) as store, holder.transaction(), told:
         make_run(store)
+
+
+def test_who_finds_an_island_held_forgets_no_text(store):
+    run = make_run(store)
+    owner = workers.join(store, run.id)
+    episode = episodes.claim(store, run, 0, owner)
+    store.execute("UPDATE episodes SET owner = 'elsewhere:1:1'", {})
+    store.messages.tasks[episode.id] = 7
+    with pytest.raises(episodes.Held):
+        episodes.claim(store, run, 0, owner)
+    assert store.messages.tasks == {episode.id: 7}
+
+
+def test_a_reading_sees_one_state_and_writes_nothing(store):
+    run = make_run(store)
+    with Store.open(store.runs_dir) as another:
+        with store.reading():
+            assert runs.get_run(store, run.id).wanted == "run"
+            runs.want(another, run.id, "pause")
+            assert runs.get_run(store, run.id).wanted == "run"
+            with pytest.raises(AssertionError), store.transaction():
+                pass
+        assert runs.get_run(store, run.id).wanted == "pause"
+    with store.transaction(), store.reading():  # which sees what the transaction wrote
+        runs.want(store, run.id, "drain")
+        assert runs.get_run(store, run.id).wanted == "drain"
+    assert runs.get_run(store, run.id).wanted == "drain"
+
+
+def test_equal_programs_and_candidates_are_found_by_an_index(store, monkeypatch):
+    plans = []
+    ask = Store._ask
+
+    def explained(self, sql, parameters, rows=None):
+        plans.extend(step[3] for step in self.db.execute(f"EXPLAIN QUERY PLAN {sql}", parameters).fetchall())
+        return ask(self, sql, parameters, rows)
+
+    node = add_node(store, run := make_run(store), workers.join(store, run.id))
+    monkeypatch.setattr(Store, "_ask", explained)
+    nodes.first_of_program(store, run.id, 0, node.canonical_key)
+    nodes.twins(store, node, 3)
+    evaluations.find_evaluation(
+        store, candidate_key=node.candidate_key, task_key="", evaluator_version="", environment=""
+    )
+    used = [step for step in plans if "USING INDEX" in step]
+    assert [step.partition("USING INDEX ")[2].split()[0] for step in used] == [
+        "nodes_by_canonical",
+        "nodes_by_canonical",
+        "evaluations_by_candidate",
+    ]

@@ -239,7 +239,8 @@ class Workspace:
                     status = os.fstat(made)
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                         _write(file, data)
-                        file.truncate(len(data))
+                        if status.st_size > len(data):
+                            file.truncate(len(data))
                         return
             temporary = ".new"
             try:

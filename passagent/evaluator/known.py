@@ -29,7 +29,7 @@ from passagent.evaluator.environment import device_name, evaluator_version, work
 from passagent.evaluator.result import Candidate, Compiler, Evaluation
 from passagent.store import Store, evaluations
 from passagent.store.database import now
-from passagent.store.packing import PackedResult, pack_result
+from passagent.store.packing import PackedResult
 from passagent.tasks import Task
 
 
@@ -125,9 +125,9 @@ def keep(
     )
 
 
-def pack(evaluation: Evaluation) -> PackedResult:
+def pack(store: Store, task: Task, environment: str, evaluation: Evaluation) -> PackedResult:
     """The evaluation as it is stored."""
-    return pack_result(evaluation.model_dump(mode="json"))
+    return evaluations.pack(store, task.key, environment, evaluation.model_dump(mode="json"))
 
 
 def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:

@@ -19,7 +19,7 @@ from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import archive, episodes, evaluations, nodes
+from passagent.store import archive, episodes, evaluations, nodes, settling
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
@@ -40,12 +40,13 @@ def submitter(
     async def submit(files: dict[str, str], call_id: str) -> str:
         candidate = Candidate(files)
         note, marks = note_of(files), marks_of(files, candidate.key)
+        written = settling.put_files(session.store, files)
         with session.store.transaction():
             flush()
             earlier = nodes.of_episode(session.store, episode.id)
             parent_id = _parent(earlier, call_id, episode)
             node = nodes.propose(
-                session.store, episode, call_id, files, candidate.key, note, parent_id, marks
+                session.store, episode, call_id, files, candidate.key, note, parent_id, marks, written
             )
             is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
         if node.state == "done":
@@ -55,7 +56,9 @@ def submitter(
             )
         else:
             node, evaluation = await judge(session, node, candidate, is_begun)
-        parent_as, best_as = nodes.as_before(session.store, node)
+        with session.store.reading():
+            parent_as, best_as = nodes.as_before(session.store, node)
+            said = remark(session, episode, node)
         told = observation(
             evaluation,
             parent_as,
@@ -63,7 +66,6 @@ def submitter(
             files,
             found["text"] if (found := node.diagnosed) else "",
         )
-        said = remark(session, episode, node)
         return f"{said}\n{told}" if said else told
 
     return submit
@@ -103,8 +105,9 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     """The node done, its evaluation, and whether the store knew it."""
     store, task = session.store, session.task
     environment = session.environment
-    _, bar = nodes.as_before(store, node)
-    found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
+    with store.reading():
+        _, bar = nodes.as_before(store, node)
+        found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
     if found:
         evaluation = found.evaluation
         node = _finish_unless_asked(session, node, found.id, evaluation)
@@ -112,7 +115,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         release = await session.admit(Want(evaluations=1))
         try:
             evaluation = await evaluate(session, candidate, bar)
-            packed = pack(evaluation)
+            packed = pack(store, task, environment, evaluation)
             with store.transaction():
                 evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id, packed)
                 node = _finish_unless_asked(session, node, evaluation_id, evaluation)

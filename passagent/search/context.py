@@ -23,7 +23,8 @@ from passagent.search.drafts import is_draft
 from passagent.search.models import EXPERT
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
-from passagent.store.nodes import Node
+from passagent.store.nodes import Brief, Node
+from passagent.store.packing import unpack_diagnosis
 from passagent.store.runs import SEEDS, Run
 from passagent.store.similar import similar_tasks
 from passagent.tasks import Task
@@ -143,10 +144,14 @@ def _view(known: Known, parent: Node) -> ParentView:
 
 def diagnosis_of(node: Node | None) -> Diagnosis:
     """The diagnosis stored with a node; of no node: the start."""
-    stored = node.diagnosed if node else None
-    if stored is None:
-        return START
-    return Diagnosis(stored["label"], stored["text"])
+    return START if node is None or node.diagnosis is None else _diagnosis(node.diagnosis)
+
+
+@functools.lru_cache(maxsize=64)
+def _diagnosis(stored: bytes | str) -> Diagnosis:
+    """An elite is the parent of many episodes."""
+    found = unpack_diagnosis(stored)
+    return Diagnosis(found["label"], found["text"])
 
 
 def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> tuple[list[Attempt], int]:
@@ -157,9 +162,8 @@ def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> 
     limit, island = known.config.agent.siblings, episode.island
     if not limit:
         return [], 0
-    found = nodes.siblings(known.store, known.run.id, island, episode.parent_id, limit)
-    if parent is not None:
-        found = nodes.ancestors(known.store, parent.id, limit // 2) + found
+    found: list[Node | Brief] = [*nodes.ancestors(known.store, parent.id, limit // 2)] if parent else []
+    found += nodes.siblings(known.store, known.run.id, island, episode.parent_id, limit)
     chosen = {node.id: node for node in found[:limit] if node.status is not None}
     own = {node.id for node in [*chosen.values(), *([parent] if parent else [])] if node.island == island}
     shown = [

@@ -35,8 +35,8 @@ _GARBAGE = 50_000
 """Objects after which garbage in cycles is looked for: a syntax tree has thousands, and none of it."""
 POLL_S = 0.25
 """Between two looks at what a person asks for and which other processes there are, s."""
-LISTEN_S = 0.01
-"""Between two looks at whether one of them has written anything, s."""
+LISTEN_S = 5e-4, 0.01
+"""Between two looks at whether one of them has written anything, s: when one just did, and in silence."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ async def _claim(session: Session, island: int) -> Episode | None:
             return episodes.claim(session.store, session.run, island, session.owner)
         except episodes.Held:
             is_patient = True
-            await session.changed.wait()
+            await session.moved.wait()
     return None
 
 
@@ -203,12 +203,14 @@ async def _end(session: Session) -> None:
 
 async def _listen(session: Session) -> None:
     """POLL_S pass; what other processes write meanwhile is told at once to who waits for it."""
-    until = time.monotonic() + POLL_S
+    heard = time.monotonic()
+    until = heard + POLL_S
     version = workers.version_of_data(session.store)
-    while (left := until - time.monotonic()) > 0:
-        await asyncio.sleep(min(left, LISTEN_S) if session.others else left)
-        if (now := workers.version_of_data(session.store)) != version:
-            version = now
+    while (left := until - (now := time.monotonic())) > 0:
+        pause = min(max(LISTEN_S[0], (now - heard) / 4), LISTEN_S[1])
+        await asyncio.sleep(min(left, pause) if session.others else left)
+        if (seen := workers.version_of_data(session.store)) != version:
+            version, heard = seen, time.monotonic()
             session.notify()
 
 
@@ -237,7 +239,7 @@ async def _watch(session: Session) -> None:
             session.stop("stopped by a person", interrupted=True)
         if (state := (wanted, len(others), workers.version_of_data(store))) != seen:
             seen = state
-            session.notify()
+            session.notify_all()
         await _listen(session)
         if wanted == "pause":
             session.started += POLL_S  # paused time is not time searched

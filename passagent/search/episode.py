@@ -130,15 +130,16 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
     """Choose the parent and store it with the hints shown and the first two messages, all or nothing."""
     store = session.store
     parent, reason = choose_parent(session, episode, random.Random(f"parent:{episode.seed}"))
-    episode = replace(
-        episode,
-        parent_id=parent.id if parent else None,
-        migrated=int(reason is not None),
-        model=choose_model(session, episode),
-    )
-    context = episode_context(session, episode, parent)
-    messages = [redacted(message) for message in compose(context)]
-    packed = [episodes.pack_message(store, episode, message, seq) for seq, message in enumerate(messages, 1)]
+    with store.reading():
+        episode = replace(
+            episode,
+            parent_id=parent.id if parent else None,
+            migrated=int(reason is not None),
+            model=choose_model(session, episode),
+        )
+        context = episode_context(session, episode, parent)
+        messages = [redacted(message) for message in compose(context)]
+        packed = [episodes.pack_message(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
     with store.transaction():
         episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:

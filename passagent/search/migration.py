@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passagent.config import SearchConfig
-from passagent.search.islandview import fitness, rank
+from passagent.search.islandview import fitness
 from passagent.search.policies import policy_of
 from passagent.search.rounds import round_of
 from passagent.store import Store, migrations, nodes, runs
@@ -29,7 +29,7 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
     """
     before = (round_of(run, number) - 1) * run.islands + 1
     here = nodes.best_known(store, run.id, island, number)
-    best = max(nodes.best_of_others(store, run.id, island, before), key=rank, default=None)
+    best = nodes.best_of_others(store, run.id, island, before)
     if best is None or (here is not None and fitness(best) <= here):
         return None
     if migrations.has_migrated(store, best, island):

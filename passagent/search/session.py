@@ -85,6 +85,8 @@ class Session:
     started: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """The same, after each look at the other processes that may find an island of theirs free."""
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
@@ -111,7 +113,7 @@ class Session:
         """Stop this process at the next place where work can be left; the first reason counts."""
         if self.stop_reason is None or (interrupted and not self.is_interrupted):
             self.stop_reason, self.is_interrupted = reason, interrupted
-        self.notify()
+        self.notify_all()
 
     def end(self, reason: str) -> None:
         """A rule ends the run: this process and all others stop."""
@@ -122,6 +124,12 @@ class Session:
         """Let those that wait for a change look again."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+    def notify_all(self) -> None:
+        """Let those look again, too, that wait for what another process holds."""
+        self.notify()
+        self.moved.set()
+        self.moved = asyncio.Event()
 
     def check(self) -> Standing:
         """The run as it is. Raises Stopping if it is to stop: by a rule, a person, another process."""

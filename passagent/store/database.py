@@ -46,6 +46,10 @@ class Store:
         self.db = db
         self.objects = Objects(runs_dir / "objects", functools.partial(settling.find, self))
         self.messages = Messages(self)
+        self.examples: dict[int, bytes] = {}
+        """Of conditions (see evaluations.pack) what their results are packed with; it never changes."""
+        self.only_reads = False
+        """Whether a `reading` is open."""
 
     @classmethod
     def open(cls, runs_dir: str | Path, create: bool = True) -> Store:
@@ -103,6 +107,13 @@ class Store:
         The write lock is taken at the start, so that what is read inside stays true. Raises PassagentError.
         """
         return Transaction(self)
+
+    def reading(self) -> Reading:
+        """All queries inside see one state of the database, and take its locks once; nothing may be written.
+
+        In an open transaction they see that one's. Raises PassagentError.
+        """
+        return Reading(self)
 
     def execute(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         """Run one writing statement, in the open transaction or in one of its own. Raises PassagentError."""
@@ -179,6 +190,7 @@ class Transaction:
         self.is_outer = False
 
     def __enter__(self) -> None:
+        assert not self.store.only_reads
         self.is_outer = not self.store.db.conn.in_transaction
         if self.is_outer:
             self.store.execute("BEGIN IMMEDIATE", {})
@@ -193,6 +205,27 @@ class Transaction:
             if self.store.db.conn.in_transaction:
                 self.store.db.conn.execute("ROLLBACK")
                 self.store.messages.forget()
+
+
+class Reading:
+    """See Store.reading."""
+
+    __slots__ = ("is_outer", "store")
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.is_outer = False
+
+    def __enter__(self) -> None:
+        self.is_outer = not self.store.db.conn.in_transaction
+        if self.is_outer:
+            self.store.execute("BEGIN", {})
+            self.store.only_reads = True
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_outer:
+            self.store.only_reads = False
+            self.store.execute("COMMIT", {})
 
 
 def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:

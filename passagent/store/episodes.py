@@ -74,7 +74,6 @@ def claim(store: Store, run: Run, island: int, owner: str, seeds: int = 0) -> Ep
     begun without them. The owner holds it, and with it the island, until `finish` or `release`.
     Raises Held while another process does, and PassagentError if the owner was taken for dead.
     """
-    names = {"run": run.id, "island": island, "owner": owner}
     with store.transaction():
         row = store.row(
             "SELECT iters, EXISTS (SELECT 1 FROM workers WHERE run_id = :run AND owner = :owner "
@@ -88,25 +87,37 @@ def claim(store: Store, run: Run, island: int, owner: str, seeds: int = 0) -> Ep
             "SELECT * FROM episodes WHERE run_id = :run AND island = :island ORDER BY number DESC LIMIT 1",
             {"run": run.id, "island": island},
         )
-        if last and last.owner not in (None, owner):
-            raise Held
-        if last and last.state == "running":
-            store.execute(
-                "UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last.id}
-            )
-            return replace(last, owner=owner)
-        first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, row["iters"])
-        number = last.number + step if last else first
-        if number > end:
-            return None
-        if island == SEEDS and not _may_seed(store, run):
-            return None
-        return store.one(
-            Episode,
-            "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
-            "VALUES (:run, :number, :island, :seed, 'running', :owner, :at) RETURNING *",
-            names | {"number": number, "seed": episode_seed(run.seed, number), "at": now()},
-        )
+        if last is None or last.owner in (None, owner):
+            return _take(store, run, island, owner, last, seeds, row["iters"])
+    raise Held  # out of the transaction, which would be rolled back, and what is in memory forgotten with it
+
+
+def _take(
+    store: Store, run: Run, island: int, owner: str, last: Episode | None, seeds: int, iters: int
+) -> Episode | None:
+    """See claim: what follows on the island's `last` episode, which nobody else holds."""
+    if last and last.state == "running":
+        store.execute("UPDATE episodes SET owner = :owner WHERE id = :id", {"owner": owner, "id": last.id})
+        return replace(last, owner=owner)
+    first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, iters)
+    number = last.number + step if last else first
+    if number > end:
+        return None
+    if island == SEEDS and not _may_seed(store, run):
+        return None
+    return store.one(
+        Episode,
+        "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
+        "VALUES (:run, :number, :island, :seed, 'running', :owner, :at) RETURNING *",
+        {
+            "run": run.id,
+            "island": island,
+            "owner": owner,
+            "number": number,
+            "seed": episode_seed(run.seed, number),
+            "at": now(),
+        },
+    )
 
 
 def _may_seed(store: Store, run: Run) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
-from passagent.store.packing import PackedResult, pack_result, unpack_result
+from passagent.store.packing import PackedResult, needs_example, pack_result, text_of, unpack_result
 
 PIECES = 1 << 20
 """The samples of evaluation n have the ids from n times this on."""
@@ -38,10 +38,10 @@ def add_evaluation(
 ) -> int:
     """Store an evaluation (Evaluation as plain data), charge it to the run, if any, and return its id.
 
-    `packed`: the result by pack_result, where a transaction is open that others wait for. `environment` names
+    `packed`: the result by `pack`, where a transaction is open that others wait for. `environment` names
     the machine and the protocol: results of different ones are never exchanged.
     """
-    packed = packed or pack_result(result)
+    packed = packed or pack(store, task_key, environment, result)
     with store.transaction():
         evaluation_id = _insert(store, task_key, environment, result, candidate_key, packed.head)
         pieces = range(0, len(packed.samples), _PIECE)
@@ -55,6 +55,28 @@ def add_evaluation(
         if run_id is not None:
             store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
     return evaluation_id
+
+
+def pack(store: Store, task_key: str, environment: str, result: dict[str, Any]) -> PackedResult:
+    """The result as it is stored: against the first correct one under its conditions."""
+    row = store.row(
+        "SELECT id FROM conditions WHERE task_key = :task AND evaluator_version = :version "
+        "AND environment = :environment",
+        {"task": task_key, "version": result["evaluator_version"], "environment": environment},
+    )
+    return pack_result(result, _example(store, row["id"]) if row else b"")
+
+
+def _example(store: Store, conditions_id: int) -> bytes:
+    """What results under these conditions are packed with; empty before the first."""
+    if conditions_id not in store.examples:
+        row = store.row("SELECT example FROM conditions WHERE id = :id", {"id": conditions_id})
+        if row is None or row["example"] is None:
+            return b""
+        if store.db.conn.in_transaction:  # it may not be committed
+            return text_of(row["example"])
+        store.examples[conditions_id] = text_of(row["example"])
+    return store.examples[conditions_id]
 
 
 def _insert(
@@ -79,6 +101,12 @@ def _insert(
         )
         if added.rowcount:
             assert added.lastrowid is not None
+            if result["status"] == "ok" and not needs_example(head):
+                store.execute(
+                    "UPDATE conditions SET example = :head WHERE example IS NULL AND id = "
+                    "(SELECT conditions_id FROM evaluations WHERE id = :id)",
+                    {"head": head, "id": added.lastrowid},
+                )
             return added.lastrowid
         store.execute(
             "INSERT INTO conditions (task_key, evaluator_version, environment) "
@@ -101,8 +129,9 @@ def find_evaluation(
     One that the machine failed never does.
     """
     rows = store.rows(
-        "SELECT evaluations.id, result, created_at FROM evaluations "
-        "JOIN conditions ON conditions.id = conditions_id WHERE candidate_key = :candidate "
+        "SELECT evaluations.id, result, conditions_id, created_at FROM evaluations "
+        "JOIN conditions ON conditions.id = conditions_id "
+        "WHERE substr(candidate_key, 1, 16) = substr(:candidate, 1, 16) AND +candidate_key = :candidate "
         "AND task_key = :task AND evaluator_version = :version AND environment = :environment "
         "AND status != 'infrastructure' ORDER BY evaluations.id DESC LIMIT 20",
         {
@@ -112,7 +141,7 @@ def find_evaluation(
             "environment": environment,
         },
     )
-    found = (Stored(row["id"], _whole(store, row["id"], row["result"]), row["created_at"]) for row in rows)
+    found = (Stored(row["id"], _whole(store, row), row["created_at"]) for row in rows)
     return next((s for s in found if stands(s.result)), None)
 
 
@@ -123,17 +152,18 @@ def is_unstable(result: dict[str, Any]) -> bool:
 
 def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:
     """The result of this id."""
-    row = store.row("SELECT result FROM evaluations WHERE id = :id", {"id": evaluation_id})
+    row = store.row("SELECT id, result, conditions_id FROM evaluations WHERE id = :id", {"id": evaluation_id})
     if row is None:
         raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
-    return _whole(store, evaluation_id, row["result"])
+    return _whole(store, row)
 
 
-def _whole(store: Store, evaluation_id: int, head: bytes | str) -> dict[str, Any]:
-    """The result with its samples."""
-    first = evaluation_id * PIECES
+def _whole(store: Store, row: dict[str, Any]) -> dict[str, Any]:
+    """The result of a row with its samples."""
+    first = row["id"] * PIECES
     pieces = store.rows(
         "SELECT body FROM samples WHERE id >= :first AND id < :end ORDER BY id",
         {"first": first, "end": first + PIECES},
     )
-    return unpack_result(head, b"".join(piece["body"] for piece in pieces))
+    example = _example(store, row["conditions_id"]) if needs_example(row["result"]) else b""
+    return unpack_result(row["result"], b"".join(piece["body"] for piece in pieces), example)

@@ -104,6 +104,7 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
         "  GROUP BY canonical_key HAVING count(DISTINCT evaluation_id) > 1) "
         "SELECT DISTINCT evaluations.id, nodes.canonical_key, conditions_id "
         "FROM nodes JOIN twice ON twice.canonical_key = nodes.canonical_key "
+        "AND substr(nodes.canonical_key, 1, 16) = substr(twice.canonical_key, 1, 16) "
         "JOIN evaluations ON evaluations.id = nodes.evaluation_id "
         "WHERE nodes.run_id = :run AND evaluations.status != 'infrastructure'",
         {"run": run_id},

@@ -89,14 +89,22 @@ class Messages:
         """Of an episode its task message, which never changes."""
         self._of_island: dict[tuple[str, int], tuple[int, int]] = {}
         """The island's last task message, and its depth."""
+        self._first: tuple[dict[str, Any], bytes, bytes] | None = None
+        """The last message that came before a task message, its digest and its text."""
 
     def pack(self, message: dict[str, Any], task_id: int | None) -> Packed:
         """A message ready to be stored; to be called before the transaction, which others wait for.
 
         `task_id` is that of the episode's task message, None for one before it.
         """
-        text = _text_of(message)
-        digest, known_id = self._known(text)
+        if task_id is None and self._first and self._first[0] == message:  # as nearly all episodes begin
+            digest, text = self._first[1:]
+        else:
+            text = _text_of(message)
+            digest = _digest_of(text)
+        if task_id is None:
+            self._first = message, digest, text
+        known_id = self._known(digest)
         if known_id is not None:
             return Packed(digest, known_id)
         if len(text) <= _SMALL:
@@ -107,7 +115,8 @@ class Messages:
     def pack_task(self, message: dict[str, Any], run_id: str, island: int, parent: int | None) -> Packed:
         """An episode's task message ready to be stored; see `pack`."""
         text = _text_of(message)
-        digest, known_id = self._known(text)
+        digest = _digest_of(text)
+        known_id = self._known(digest)
         if known_id is not None:
             return Packed(digest, known_id)
         known = self._task_of_run.get(run_id)
@@ -144,15 +153,14 @@ class Messages:
             remember(self._of_parent, (run_id, task.parent), message_id, _KEPT)
         self._of_island[run_id, task.island] = message_id, task.depth
 
-    def _known(self, text: bytes) -> tuple[bytes, int | None]:
-        """The text's digest, and the id of a message of this text, if this process stored one lately."""
-        digest = hashlib.sha256(text).digest()[:16]
+    def _known(self, digest: bytes) -> int | None:
+        """The id of a message of this text, if this process stored one lately."""
         if found := self._stored.get(digest):
             message_id, body = found
             row = self._store.row("SELECT body FROM messages WHERE id = :id", {"id": message_id})
             if row is not None and row["body"] == body:  # else its run was removed meanwhile
-                return digest, message_id
-        return digest, None
+                return message_id
+        return None
 
     def read(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages of `rows` of the table (`base`, `beside` and `body`)."""
@@ -190,6 +198,10 @@ def _text_of(message: dict[str, Any]) -> bytes:
     if message.get("tool_calls"):
         message = message | {"tool_calls": [_opened(call) for call in message["tool_calls"]]}
     return json.dumps(message).encode()
+
+
+def _digest_of(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()[:16]
 
 
 def _message_of(text: bytes) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from passagent.errors import UsageError
 from passagent.store import settling
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
-from passagent.store.objects import packed_files
 from passagent.store.packing import pack_diagnosis, unpack_diagnosis
 from passagent.store.runs import SEEDS
 
@@ -63,6 +62,19 @@ class Node:
         return None if self.diagnosis is None else unpack_diagnosis(self.diagnosis)
 
 
+@dataclass(frozen=True)
+class Brief:
+    """Of a node what a line on it says."""
+
+    id: int
+    island: int
+    status: str | None
+    as_score: float | None
+    note: str
+
+
+SAME_PROGRAM = "substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program"
+"""In a query, as the index knows it. The plus keeps SQLite from putting the key into the substr, too."""
 UNTIMED = -1.0
 """Stands for the AS of a correct node that was not timed: every timed one is better."""
 
@@ -84,14 +96,14 @@ def propose(
     note: str,
     parent_id: int | None,
     marks: Marks | None = None,
+    written: settling.Unsettled | None = None,
 ) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
     Without `marks` only equal files count as the same. A call id that some servers give to every call is made
-    distinct when the files are others.
+    distinct when the files are others. `written`: by settling.put_files, where a transaction is open.
     """
-    content = packed_files(files)
-    key = store.objects.put(content)
+    written = written or settling.put_files(store, files)
     marks = marks or Marks(candidate_key)
     with store.transaction():
         name, count = call_id, 1
@@ -100,7 +112,7 @@ def propose(
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row.files == key:
+            if row.files == written.key:
                 return row
             count += 1
             name = f"{call_id}#{count}"
@@ -109,8 +121,8 @@ def propose(
             "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
             "candidate_key, repeat_of, created_at, number, canonical_key, behaviour, sketch, place) "
             "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, "
-            "(SELECT min(id) FROM nodes WHERE run_id = :run AND canonical_key = :canonical "
-            "AND island = :island), :at, :number, :canonical, :behaviour, :sketch, "
+            f"(SELECT min(id) FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
+            "AND island = :island), :at, :number, :program, :behaviour, :sketch, "
             "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
             {
                 "run": episode.run_id,
@@ -120,15 +132,15 @@ def propose(
                 "number": episode.number,
                 "call": name,
                 "note": note,
-                "files": key,
+                "files": written.key,
                 "key": candidate_key,
                 "at": now(),
-                "canonical": marks.canonical_key,
+                "program": marks.canonical_key,
                 "behaviour": marks.behaviour,
                 "sketch": marks.sketch,
             },
         )
-        settling.add(store, key, content)
+        settling.add(store, written)
         return node
 
 
@@ -236,9 +248,9 @@ def twins(store: Store, node: Node, limit: int) -> list[Node]:
     return store.all(
         Node,
         "SELECT nodes.* FROM nodes JOIN evaluations ON evaluations.id = evaluation_id "
-        "AND evaluations.candidate_key = nodes.candidate_key WHERE canonical_key = :key "
+        f"AND evaluations.candidate_key = nodes.candidate_key WHERE {SAME_PROGRAM} "
         "AND nodes.candidate_key != :files ORDER BY nodes.id DESC LIMIT :limit",
-        {"key": node.canonical_key, "files": node.candidate_key, "limit": limit},
+        {"program": node.canonical_key, "files": node.candidate_key, "limit": limit},
     )
 
 
@@ -246,9 +258,9 @@ def first_of_program(store: Store, run_id: str, island: int, canonical_key: str)
     """The island's first node that is done and has this program."""
     found = _nodes(
         store,
-        "WHERE canonical_key = :key AND run_id = :run AND island = :island AND state = 'done' "
+        f"WHERE {SAME_PROGRAM} AND run_id = :run AND island = :island AND state = 'done' "
         "ORDER BY number, place LIMIT 1",
-        {"key": canonical_key, "run": run_id, "island": island},
+        {"program": canonical_key, "run": run_id, "island": island},
     )
     return next(iter(found), None)
 
@@ -277,11 +289,12 @@ def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
     )
 
 
-def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Node]:
+def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Brief]:
     """What the island's newest episodes that started from `parent_id` (None: the task) made, newest first."""
     started_from = "parent_id = :parent" if parent_id is not None else "parent_id IS NULL"
-    return _nodes(
-        store,
+    return store.all(
+        Brief,
+        "SELECT id, island, status, as_score, note FROM nodes "
         "WHERE state = 'done' AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run "
         f"AND island = :island AND {started_from} ORDER BY number DESC LIMIT :limit) "
         "ORDER BY id DESC LIMIT :limit",
@@ -316,14 +329,16 @@ def elites(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
     )
 
 
-def best_of_others(store: Store, run_id: str, island: int, number: int) -> list[Node]:
-    """Of each other island the best correct node of its episodes below `number`."""
-    return store.all(
+def best_of_others(store: Store, run_id: str, island: int, number: int) -> Node | None:
+    """The best correct node that the other islands' episodes below `number` made, the seeds not counted."""
+    return store.one(
         Node,
-        "SELECT nodes.* FROM islands JOIN nodes ON nodes.id = (SELECT id FROM nodes AS own "
-        "WHERE own.run_id = :run AND own.island = islands.island AND status = 'ok' AND repeat_of IS NULL "
-        "AND own.number < :number ORDER BY as_score DESC, number, place LIMIT 1) "
-        "WHERE islands.run_id = :run AND islands.island NOT IN (:island, :seeds)",
+        "SELECT * FROM nodes WHERE id = (SELECT one.id FROM islands JOIN nodes AS one ON one.id = "
+        "(SELECT id FROM nodes AS own WHERE own.run_id = :run AND own.island = islands.island "
+        "AND status = 'ok' AND repeat_of IS NULL AND own.number < :number "
+        "ORDER BY as_score DESC, number, place LIMIT 1) "
+        "WHERE islands.run_id = :run AND islands.island NOT IN (:island, :seeds) "
+        "ORDER BY one.as_score DESC, one.number, one.place LIMIT 1)",
         {"run": run_id, "island": island, "seeds": SEEDS, "number": number},
     )
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from array import array
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,8 @@ _NS = 1e6
 """Nanoseconds in a millisecond."""
 _HEAD = struct.Struct("<BI")
 _COUNTS = struct.Struct("<BI")
-_FORMAT = 2
+_ALONE, _LIKE_ANOTHER = 2, 3
+"""Formats of results: by themselves, and with another one as the dictionary."""
 _LOW = 6
 """Low bits that are noise at most; above them a byte each, 255 for what does not fit, which follows whole."""
 _LARGE = 255
@@ -153,26 +156,36 @@ def unpack_text(packed: bytes, dictionary: bytes = b"") -> bytes:
     return unpacker.decompress(packed)
 
 
-def pack_result(result: dict[str, Any]) -> PackedResult:
-    """An evaluation as plain data, packed without loss."""
+def pack_result(result: dict[str, Any], example: bytes = b"") -> PackedResult:
+    """An evaluation as plain data, packed without loss; `example`: the text_of another one's head like it."""
     graphs = [dict(graph) for graph in result["graphs"]]
     timed = [(graph, name) for graph in graphs for name in _SAMPLES if graph.get(name)]
     sizes = [len(graph[name]) for graph, name in timed]
-    counted = _counted([time for graph, name in timed for time in graph[name]], sizes) if timed else None
+    times = array("d", chain.from_iterable(graph[name] for graph, name in timed))
+    counted = _counted(np.frombuffer(times), sizes) if timed else None
     if counted is not None:
         for (graph, name), size, low, unit in zip(timed, sizes, *counted[1:], strict=True):
             graph[name] = {"n": size, "low": low, "unit": unit}
-    head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS_2)
+    head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS_2 + example)
     samples = _pack_counts(counted[0]) if counted is not None else b""
-    return PackedResult(_HEAD.pack(_FORMAT, len(head)) + head, samples)
+    return PackedResult(_HEAD.pack(_LIKE_ANOTHER if example else _ALONE, len(head)) + head, samples)
 
 
-def _counted(times: list[float], sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
+def needs_example(head: bytes | str) -> bool:
+    """Whether the head of a result was packed with an example."""
+    return head[:1] == bytes([_LIKE_ANOTHER])
+
+
+def text_of(head: bytes) -> bytes:
+    """What a head says that was packed without an example, to be one."""
+    return unpack_text(head[_HEAD.size :], _WORDS_2)
+
+
+def _counted(exact: Any, sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
     """Rows of times, of these sizes, as counts of a unit above each row's smallest one, these and the units.
 
     None if they are no whole nanoseconds, or differ by more than a count may be.
     """
-    exact = np.asarray(times, dtype=np.float64)
     whole = np.rint(exact * _NS)
     if not (whole / _NS == exact).all() or not abs(whole).max() < 2**53:
         return None
@@ -187,15 +200,16 @@ def _counted(times: list[float], sizes: list[int]) -> tuple[Any, list[int], list
 
 def _pack_counts(counts: Any) -> bytes:
     """Counts below 2^31: how many low bits there are, those that are too large, the low bits, the others."""
-    bits = min(_LOW, int(np.median(counts)).bit_length())
+    middle = len(counts) // 2
+    bits = min(_LOW, int(np.partition(counts, middle)[middle]).bit_length())
     above = counts >> bits
     large = above >= _LARGE
-    low = np.unpackbits((counts & ((1 << bits) - 1)).astype(np.uint8)[:, None], axis=1, bitorder="little")
+    low = np.unpackbits(counts.astype(np.uint8)[:, None], axis=1, count=bits, bitorder="little")
     packer = _packer(len(counts), strategy=zlib.Z_RLE)
     return (
         _COUNTS.pack(bits, int(large.sum()))
         + above[large].astype("<u4").tobytes()
-        + np.packbits(low[:, :bits]).tobytes()
+        + np.packbits(low).tobytes()
         + packer.compress(np.minimum(above, _LARGE).astype(np.uint8).tobytes())
         + packer.flush()
     )
@@ -212,15 +226,15 @@ def _unpack_counts(packed: bytes, size: int) -> Any:
     return (above << bits) + (low.astype(np.int64) << np.arange(bits)).sum(axis=1)
 
 
-def unpack_result(packed: bytes | str, samples: bytes = b"") -> dict[str, Any]:
+def unpack_result(packed: bytes | str, samples: bytes = b"", example: bytes = b"") -> dict[str, Any]:
     """The inverse of pack_result; also of format 1, and of JSON text, which older versions stored."""
     if isinstance(packed, str):
         return dict(json.loads(packed))
     version, length = _HEAD.unpack_from(packed)
-    if version not in (1, _FORMAT):
+    if version not in (1, _ALONE, _LIKE_ANOTHER):
         raise ValueError(f"a result of the unknown format {version}")
     head, rest = packed[_HEAD.size : _HEAD.size + length], packed[_HEAD.size + length :]
-    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS_1 if version == 1 else _WORDS_2))
+    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS_1 if version == 1 else _WORDS_2 + example))
     stored = [
         (graph, name, graph[name])
         for graph in result["graphs"]

@@ -12,9 +12,10 @@ import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from passagent.store.faults import os_fault
+from passagent.store.objects import packed_files
 
 if TYPE_CHECKING:
     from passagent.store.database import Store
@@ -23,12 +24,23 @@ _SYNCS = 8
 """Files that are forced to disk at the same time: the file system's journal takes them together."""
 
 
-def add(store: Store, key: str, content: bytes) -> None:
+class Unsettled(NamedTuple):
+    """An object whose file may not be on the disk yet."""
+
+    key: str
+    content: bytes
+    """Compressed."""
+
+
+def put_files(store: Store, files: dict[str, str]) -> Unsettled:
+    """Write the object of a directory of texts: before the transaction, for others wait for its end."""
+    content = packed_files(files)
+    return Unsettled(store.objects.put(content), zlib.compress(content, 1))
+
+
+def add(store: Store, written: Unsettled) -> None:
     """The object may not be on the disk yet: in the transaction that stores what points to it."""
-    store.execute(
-        "INSERT INTO unsettled (key, content) VALUES (:key, :content)",
-        {"key": key, "content": zlib.compress(content, 1)},
-    )
+    store.execute("INSERT INTO unsettled (key, content) VALUES (:key, :content)", written._asdict())
 
 
 def find(store: Store, key: str) -> bytes | None:

@@ -420,3 +420,15 @@ CREATE TABLE unsettled (
     content BLOB NOT NULL
 )
 """
+
+LESS_TWICE = """
+DROP INDEX runs_by_time;
+DROP INDEX nodes_of_parent;
+DROP INDEX calls_of_run;
+CREATE INDEX calls_of_model ON calls (run_id, model);
+DROP INDEX nodes_by_canonical;
+CREATE INDEX nodes_by_canonical ON nodes (substr(canonical_key, 1, 16), run_id);
+DROP INDEX evaluations_by_candidate;
+CREATE INDEX evaluations_by_candidate ON evaluations (substr(candidate_key, 1, 16));
+ALTER TABLE conditions ADD COLUMN example BLOB
+"""
