@@ -113,7 +113,7 @@ def beside(share: float, measured: dict[str, Any], planted: set[float]) -> Itera
         timing = measure(candidate, baseline, reference, *rest)
         name = reference.subgraph.name
         if name not in measured:  # in the first of the pairs of workers
-            measured[name] = measure_passbench(candidate, baseline, reference, rest[-1])
+            measured[name] = measure_passbench(candidate, baseline, reference, rest[2])
         return timing
 
     Worker.ask, judging.measure = asking, both  # type: ignore[method-assign]
