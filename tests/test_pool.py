@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -142,6 +143,14 @@ def test_an_owner_that_was_started_ahead_is_the_devices(task, own_cpu):
     assert unused.process.poll() is not None
     with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"})) as several:
         assert several is None
+
+
+def test_an_owner_ends_with_its_parent_whatever_it_had_to_say():
+    """The answer that nobody read makes a reset of the end of its input."""
+    with owner_ahead(CONFIG) as ahead:
+        assert select.select([ahead.socket], [], [], 60)[0]
+        ahead.socket.close()
+        assert ahead.process.wait(20) == 0
 
 
 def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):

@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from passagent.config import EvaluatorConfig
@@ -76,8 +77,9 @@ def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _read(requests: queue.Queue[str]) -> None:
-    for line in sys.stdin:
-        requests.put(line)
+    with suppress(ConnectionResetError):  # it left an answer unread
+        for line in sys.stdin:
+            requests.put(line)
     os._exit(0)  # the parent is gone; the zygote notices and kills the workers
 
 
