@@ -17,9 +17,10 @@ from passagent.evaluator import score
 from passagent.evaluator.baseline import EXTREME, SETS, Baseline, Reference, load_request, run_request
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import Comparison, compare
-from passagent.evaluator.exactness import Expected, Fact, as_exact, exactness, extreme_problem
+from passagent.evaluator.exactness import Expected, as_exact, exactness, extreme_problem
 from passagent.evaluator.fresh import Windows
-from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.replies import Watched, checked, outputs_of, refuse_kept
 from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
 from passagent.evaluator.timing import (
     PATIENCE,
@@ -194,7 +195,7 @@ class Judging:
 
     def _ask(self, worker: Worker, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """A worker's reply. Raises Failed and Refused for what it reports."""
-        return _checked(worker.ask(message, self.config.timeout_s, fds)).message
+        return checked(worker.ask(message, self.config.timeout_s, fds)).message
 
     def _take(self, worker: Worker, subgraph: Subgraph, result: GraphResult, reference: Reference) -> Arena:
         """Hand the subgraph to the worker; the arena that its outputs will lie in."""
@@ -249,7 +250,7 @@ class Judging:
         found = []
         for chosen in range(SETS):
             request = run_request(reference, chosen, [reference.rotation.first()], keep=0)
-            found.append(_read(outputs, self._ask(worker, request)["kept"]))
+            found.append(outputs_of(outputs, self._ask(worker, request)["kept"]))
         return found
 
     def _audited(
@@ -258,13 +259,13 @@ class Judging:
         """The candidate's outputs on `sets`, in audited calls. Raises Failed and Refused for how they are."""
         reply = self._ask(worker, {"op": "audit", "id": reference.name, "sets": sets})
         for chosen, kept in zip(sets, reply["kept"], strict=True):
-            _refuse_kept(reference, reference.expected[chosen].facts, kept)
+            refuse_kept(reference, reference.expected[chosen].facts, kept)
         if not reply["stable"] and not reference.mutated:
             message = (
                 "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"
             )
             raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
-        return [_read(outputs, kept) for kept in reply["kept"]]
+        return [outputs_of(outputs, kept) for kept in reply["kept"]]
 
     def _judge_errors(
         self, result: GraphResult, expected: Expected, got: list[torch.Tensor], level: int
@@ -296,8 +297,8 @@ class Judging:
 
         def verify(chosen: int, windows: Windows, kept: dict[str, Any]) -> None:
             if isinstance(self.subject, Candidate):
-                _refuse_kept(reference, reference.expected[chosen].facts, kept)
-            agree(self.baseline.again(reference, chosen, windows), _read(outputs, kept))
+                refuse_kept(reference, reference.expected[chosen].facts, kept)
+            agree(self.baseline.again(reference, chosen, windows), outputs_of(outputs, kept))
 
         def surprise() -> None:
             if isinstance(self.subject, Candidate):
@@ -312,7 +313,7 @@ class Judging:
                 what = comparison.problem or "stale or wrong values"
                 raise Failed("wrong_result", f"a timed call differs from eager: {what}")
 
-        side = _Watched(worker)
+        side = Watched(worker)
         assert self._twin is not None
         self._twin.take(reference)
         try:
@@ -351,18 +352,6 @@ class Judging:
         )
 
 
-class _Watched:
-    """A candidate's worker as one side of the timing: what its gate saw is raised as Refused."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
-        answer = self.worker.ask(message, timeout_s, fds)
-        _refuse_violations(answer.message)
-        return answer
-
-
 def uses_triton(candidate: Candidate) -> bool:
     """Whether a module of the candidate imports triton."""
     for name, text in candidate.files.items():
@@ -379,41 +368,6 @@ def uses_triton(candidate: Candidate) -> bool:
             if any(module.split(".")[0] == "triton" for module in modules):
                 return True
     return False
-
-
-def _checked(answer: Answer) -> Answer:
-    _refuse_violations(answer.message)
-    if "error" in answer.message:
-        raise_for(answer.message["error"])
-    return answer
-
-
-def _refuse_violations(reply: dict[str, Any]) -> None:
-    violations = [Violation.model_validate(item) for item in reply.get("violations", [])]
-    if violations:
-        raise Refused(violations)
-
-
-def _read(outputs: Arena, kept: dict[str, Any]) -> list[torch.Tensor]:
-    try:
-        return [outputs.read(item) for item in kept["outputs"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Failed("runtime_error", str(error)) from error
-
-
-def _refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -> None:
-    """Raise Refused for a changed input, Failed for an output elsewhere or not contiguous as eager's is."""
-    extra = sorted(set(kept["mutated"]) - set(reference.mutated))
-    if extra:
-        message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"
-        raise Refused([Violation(rule="input_mutation", file="", line=0, message=message)])
-    for position, (fact, item) in enumerate(zip(facts, kept["outputs"], strict=False)):
-        if item["device"] != fact.device:
-            raise Failed(
-                "runtime_error", f"output {position} is on {item['device']}, eager's on {fact.device}"
-            )
-        if fact.contiguous and not item["contiguous"]:
-            raise Failed("runtime_error", f"output {position} is not contiguous, eager's is")
 
 
 def _note(result: GraphResult, comparison: Comparison) -> None:

@@ -182,7 +182,7 @@ def estimate(task: str, target: str, plan: Plan) -> float:
 
 
 def _launches(episode: Episode, plan: Plan) -> Any:
-    """What tells a plan from others: different numbers often come to the same launches, or to the same code."""
+    """What tells a plan from others: different numbers often come to the same launches or code."""
     if episode.target != "cuda":
         files, _ = candidate(episode.task, episode.target, plan)
         return {name: text.partition("\n")[2] for name, text in files.items()}  # the first line is the plan

@@ -1,0 +1,65 @@
+"""What a candidate's worker replies, as the referee takes it: checked; failures and refusals raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from passagent.evaluator.baseline import Reference
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.exactness import Fact
+from passagent.evaluator.process import Answer, Worker
+from passagent.evaluator.result import Violation
+from passagent.evaluator.verdict import Failed, Refused, raise_for
+
+
+class Watched:
+    """A candidate's worker as one side of the timing: what its gate saw is raised as Refused."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """See Worker.ask."""
+        answer = self.worker.ask(message, timeout_s, fds)
+        refuse_violations(answer.message)
+        return answer
+
+
+def checked(answer: Answer) -> Answer:
+    """The answer. Raises Failed and Refused for what it reports."""
+    refuse_violations(answer.message)
+    if "error" in answer.message:
+        raise_for(answer.message["error"])
+    return answer
+
+
+def refuse_violations(reply: dict[str, Any]) -> None:
+    """Raise Refused for what the worker's gate or audit saw."""
+    violations = [Violation.model_validate(item) for item in reply.get("violations", [])]
+    if violations:
+        raise Refused(violations)
+
+
+def outputs_of(outputs: Arena, kept: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a reply describes. Raises Failed where it describes none."""
+    try:
+        return [outputs.read(item) for item in kept["outputs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failed("runtime_error", str(error)) from error
+
+
+def refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -> None:
+    """Raise Refused for a changed input, Failed for an output elsewhere or not contiguous as eager's is."""
+    extra = sorted(set(kept["mutated"]) - set(reference.mutated))
+    if extra:
+        message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"
+        raise Refused([Violation(rule="input_mutation", file="", line=0, message=message)])
+    for position, (fact, item) in enumerate(zip(facts, kept["outputs"], strict=False)):
+        if item["device"] != fact.device:
+            raise Failed(
+                "runtime_error", f"output {position} is on {item['device']}, eager's on {fact.device}"
+            )
+        if fact.contiguous and not item["contiguous"]:
+            raise Failed("runtime_error", f"output {position} is not contiguous, eager's is")
