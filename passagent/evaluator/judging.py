@@ -340,11 +340,14 @@ class Judging:
         self._timings.setdefault(result.name, []).append(timing)
 
     def _part(self) -> EvaluatorConfig:
-        """The settings of one pair of workers: its part of the calls, for its part of the precision."""
+        """The settings of one pair of workers: its part of the calls.
+
+        Under a bar its part of the precision, too: the search measures its best again anyway.
+        """
         config = self.config
         return config.model_copy(
             update={
-                "interval": config.interval * math.sqrt(self.pairs),
+                "interval": config.interval * (math.sqrt(self.pairs) if self.bar is not None else 1.0),
                 "budget_s": config.budget_s / self.pairs,
                 "trials": max(1, config.trials // self.pairs),
                 "max_trials": max(1, config.max_trials // self.pairs),
