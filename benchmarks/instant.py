@@ -3,7 +3,7 @@
 What they answer is made from one real candidate and its one real evaluation: the expert's first pass for the
 task, judged by the real evaluator. The model writes that pass with other figures and comments (another one
 each time) and says a paragraph; the evaluator gives back the real evaluation with other samples, as many as
-were measured, and lets one candidate in four fail.
+were measured (under the bar: by the first pair of workers), and lets one candidate in four fail.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class InstantEvaluator:
         began = time.perf_counter()
         key = candidate.key
         found = self.variants[int(key[:8], 16) % len(self.variants)]
+        if bar is not None and found.status == "ok" and (found.as_high or math.inf) < bar:
+            found = cut_short(found, bar)
         score = None if found.as_score is None else found.as_score * (1 + 1e-3 * share(key))
         found = found.model_copy(update={"candidate": key, "as_score": score})
         self.spent_s += time.perf_counter() - began
@@ -139,12 +141,29 @@ def variants(real: Evaluation, count: int = VARIANTS) -> list[Evaluation]:
     for number in range(count):
         factor = math.exp(rng.gauss(0, 0.15))
         graphs = [_noisy(graph, factor, rng) for graph in real.graphs]
-        changes: dict[str, Any] = {"graphs": graphs, "as_score": (real.as_score or 1.0) / factor}
+        ends = {name: (getattr(real, name) or 1.0) / factor for name in ("as_score", "as_low", "as_high")}
+        changes: dict[str, Any] = {"graphs": graphs, **ends}
         if number < WRONG * count:
             kind = ("wrong_result", "mismatch", "runtime_error")[number % 3]
             changes = {"graphs": [_failed(graph, kind) for graph in graphs], "as_score": 0.1, "status": kind}
+            changes |= {"as_low": None, "as_high": None}
         found.append(real.model_copy(update=changes))
     return found
+
+
+def cut_short(evaluation: Evaluation, bar: float) -> Evaluation:
+    """What the evaluator would have made of it under `bar`: the part of the first pair of workers."""
+    limit = f"its AS, at most {evaluation.as_high:.3f}, is under {bar:.3f}"
+    graphs = []
+    for graph in evaluation.graphs:
+        blocks = graph.blocks[: graph.pairs[0]]
+        made = sum(blocks)
+        changes: dict[str, Any] = {"blocks": blocks, "pairs": graph.pairs[:1], "trials": made}
+        changes["eager_samples_ms"] = graph.eager_samples_ms[:made]
+        changes["compiled_samples_ms"] = graph.compiled_samples_ms[:made]
+        graphs.append(graph.model_copy(update=changes))
+    text = f"timed by one of 2 pairs of workers: {limit}"
+    return evaluation.model_copy(update={"graphs": graphs, "stopped_early": text})
 
 
 def _noisy(graph: GraphResult, factor: float, rng: random.Random) -> GraphResult:
