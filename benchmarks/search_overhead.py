@@ -450,7 +450,8 @@ def main() -> None:
     from evaluator_repeatability import keep
 
     args.kill = args.past = args.until = 0
-    data: dict[str, Any] = {"arguments": {key: str(value) for key, value in vars(args).items()}}
+    arguments = {key: str(value).removeprefix(f"{ROOT}/") for key, value in vars(args).items()}
+    data: dict[str, Any] = {"arguments": arguments}
     name = "search-busy" if args.model_seconds else "search-overhead"
     with tempfile.TemporaryDirectory() as place:
         args.work = args.work or Path(place) / "work"
