@@ -221,7 +221,7 @@ class SearchConfig(_Section):
     """A candidate that has this share of its source in common with an earlier one is told so."""
     finalists: int = Field(3, ge=0)
     """Best candidates measured again, side by side, before a run ends; what comes of it names the winner. In
-    a short run two: it takes half of the run's own evaluations, or two rounds of two."""
+    a short run two: it takes half of the run's own evaluations, or three rounds of two."""
     confirm_rounds: int = Field(4, ge=2)
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
     confirm_every: int = Field(0, ge=0)

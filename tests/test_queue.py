@@ -78,7 +78,7 @@ def test_two_that_begin_at_the_same_moment_share_one_run(tmp_path: Path) -> None
 
 
 def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path: Path) -> None:
-    there = Runs(tmp_path, iters=6, finalists=3)
+    there = Runs(tmp_path, iters=12, finalists=3)
     working = [there.start(seconds=0.15)]
     there.wait(lambda store: is_in(store, working[0]))
     working += [there.start("resume", seconds=0.15) for _ in range(2)]
@@ -94,7 +94,7 @@ def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path
         run = there.run(store)
         assert len(set(confirmed(store))) == 3
         assert confirmations.winner(store, run.id) is not None
-        assert "all 6 episodes are done" in run.stop_reason
+        assert "all 12 episodes are done" in run.stop_reason
         assert sum("died" in worker.left_because for worker in workers.of_run(store, run.id)) == 1
     there.check()
 

@@ -486,7 +486,7 @@ def test_who_is_behind_for_sure_is_no_finalist(store, task):
 def test_a_series_ends_when_its_outcome_is_known(store, task):
     evaluator = Lucky()
     evaluator.noise = 0.0
-    settings = {"islands": 2, "iters": 6, "finalists": 3, "confirm_rounds": 5}
+    settings = {"islands": 2, "iters": 14, "finalists": 3, "confirm_rounds": 5}
     session = open_tiny(store, task, evaluator=evaluator, **settings)
     finish(session)
     run = runs.get_run(store, session.run.id)

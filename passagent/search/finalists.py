@@ -23,8 +23,8 @@ from passagent.store.nodes import Node
 
 FEWEST_ROUNDS = 2
 """What any interval needs."""
-FEWEST_FINALISTS = 2
-"""What can be told apart, or not."""
+FEWEST_FINALISTS, ENOUGH_ROUNDS = 2, 3
+"""Of a short run: what can be told apart, or not, and what gives an interval that says something."""
 
 
 async def confirm(session: Session) -> None:
@@ -52,10 +52,10 @@ def _plan(session: Session, series: int) -> bool:
     """Whether this planned the series: each round has the finalists in an order of its own."""
     search = session.config.search
     allowed = runs.get_run(session.store, session.run.id).evaluations // 2
-    limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // FEWEST_ROUNDS))
+    limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
     best = _contenders(session.store, confirmations.finalists(session.store, session.run.id, limit))
     rng = random.Random(f"finalists:{session.run.seed}:{series}")
-    count = max(FEWEST_ROUNDS, min(search.confirm_rounds, allowed // max(1, len(best))))
+    count = min(search.confirm_rounds, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
     rounds = [rng.sample(best, len(best)) for _ in range(count)]
     return confirmations.plan(session.store, session.run.id, series, rounds)
 
