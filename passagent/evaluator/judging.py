@@ -114,16 +114,17 @@ class Judging:
                 if result.passes_from_t is not None:
                     timings = self._timings[result.name]
                     fill_times(result, timings[0] if self.passbench else together(timings, self.config))
-            if pair + 1 < self.pairs and self._is_beaten():
-                return
+            if pair + 1 < self.pairs:
+                self.stopped_early = self._why_beaten()
+                if self.stopped_early is not None:
+                    return
 
-    def _is_beaten(self) -> bool:
-        """Whether the AS stays under the bar even with every speedup at the upper end of its interval."""
+    def _why_beaten(self) -> str | None:
+        """In words, if the AS stays under the bar with every speedup at the upper end of its interval."""
         if self.bar is None or (most := as_end(self.graphs, self.config, "high")) >= self.bar:
-            return False
+            return None
         limit = f"its AS, at most {most:.3f}, is under {self.bar:.3f}"
-        self.stopped_early = f"timed by one of {self.pairs} pairs of workers: {limit}"
-        return True
+        return f"timed by one of {self.pairs} pairs of workers: {limit}"
 
     def _end_worker(self) -> None:
         if self._worker is not None:

@@ -1,8 +1,8 @@
 """A run's best candidates are measured again, side by side, so that luck does not win.
 
-Before a run ends, and every `search.confirm_every` episodes; at most about half as many evaluations as the
-run itself made. What comes of it names the winner; the policies
-do not look at it, so the tree does not depend on when it was done.
+Before a run ends, and every `search.confirm_every` episodes; with half as many evaluations as the run itself
+made, or what ENOUGH_ROUNDS of FEWEST_FINALISTS take. What comes of it names the winner; the policies do not
+look at it, so the tree does not depend on when it was done.
 """
 
 from __future__ import annotations
