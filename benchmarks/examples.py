@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from evaluator_repeatability import keep
 
 from passagent.store import Store
 
@@ -112,7 +113,9 @@ def main() -> None:
             entry = one(task.resolve(), args.device, args.iters, args.islands, Path(runs))
             entries.append(entry)
             print(line(entry), flush=True)
-            keep(entries, args.device, args.out)  # after each task: what was measured is not lost
+            environment = next((e["again"]["environment"] for e in entries if e["again"]), {})
+            data = {"environment": environment, "tasks": entries}
+            keep("examples", args.device, args.out, data)  # after each task: what was measured is not lost
 
 
 def line(entry: dict) -> str:
@@ -127,22 +130,6 @@ def line(entry: dict) -> str:
     nodes, seconds, first = entry["run"]["nodes"], entry["run_seconds"], entry["first_seconds"] or 0.0
     times = f"{seconds:6.1f} {first:6.1f}"
     return f"{entry['task']:32} {nodes:5} {found:>8} {score:>8} {again['status']:12} {graphs} {times}"
-
-
-def keep(entries: list[dict], device: str, out: Path | None) -> None:
-    """Write the raw results with the machine, the versions, the commit and the date."""
-    found = subprocess.run(
-        ["git", "rev-parse", "--verify", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    # a machine that holds a copy of the tree without its history is told the commit
-    commit = os.environ.get("PASSAGENT_COMMIT") or found.stdout.strip() or "unknown"
-    today = datetime.date.today().isoformat()
-    out = out or ROOT / "benchmarks/results" / f"examples-{device.replace(':', '')}-{today}.json"
-    environment = next((e["again"]["environment"] for e in entries if e["again"]), {})
-    command = " ".join(["python", *sys.argv])
-    head = {"command": command, "commit": commit, "date": today, "environment": environment}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(head | {"tasks": entries}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def fork(
                 diagnosis=diagnosis,
             )
         print(f"run {begun.id} starts from node {origin.id} of run {run.id}", file=sys.stderr)
-        with begin(config, parts) as ahead:
-            search_run(store, runs.get_run(store, begun.id), task, config, model, as_json, parts, ahead)
+        with begin(config, parts) as parts:
+            search_run(store, runs.get_run(store, begun.id), task, config, model, as_json, parts)
 
 
 async def _evaluated(store: Store, task: Task, candidate: Candidate, config: Config, parts: Parts) -> Known:

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ class Parts:
     model: Any = None
     evaluator: Evaluator | None = None
     diagnose: Diagnose | None = None
+    ahead: OwnerProcess | None = None
+    """The evaluator's process, if it is on its way; see `begin`."""
 
 
 def run(
@@ -78,7 +80,7 @@ def run(
     parts = parts or Parts()
     task = load_task(task_path)
     config = load_config(preset, settings)
-    with begin(config, parts) as ahead:
+    with begin(config, parts) as parts:
         model = parts.model or open_model(config.model)
         check_money(config, model)
         with Store.open(runs_dir) as store:
@@ -88,7 +90,7 @@ def run(
             if found:
                 same = "it has this task and these settings (--new starts another)"
                 print(f"going on with run {found.id}: {same}", file=sys.stderr)
-            search_run(store, begun, task, config, model, as_json, parts, ahead)
+            search_run(store, begun, task, config, model, as_json, parts)
 
 
 def resume(
@@ -106,10 +108,10 @@ def resume(
         if lift_pause(store, found, config != before, as_json):
             return
         task = stored_task(found)
-        with begin(config, parts) as ahead:
+        with begin(config, parts) as parts:
             model = parts.model or open_model(config.model)
             check_money(config, model)
-            search_run(store, found, task, config, model, as_json, parts, ahead)
+            search_run(store, found, task, config, model, as_json, parts)
 
 
 FIXED = ("search.islands", "search.roles", "search.seed")
@@ -125,28 +127,21 @@ def _with(config: Config, settings: dict[str, Any]) -> Config:
 
 
 @contextmanager
-def begin(config: Config, parts: Parts) -> Iterator[OwnerProcess | None]:
-    """The evaluator's process, on its way before this one imports what takes long.
+def begin(config: Config, parts: Parts) -> Iterator[Parts]:
+    """`parts` with the evaluator's process, on its way before this one imports what takes long.
 
     Raises UsageError for a device that is not here, before anything is stored.
     """
     if parts.evaluator is not None:
-        yield None
+        yield parts
         return
     with owner_ahead(config.evaluator) as ahead:
         find_devices(config.evaluator.device)
-        yield ahead
+        yield replace(parts, ahead=ahead)
 
 
 def search_run(
-    store: Store,
-    run: Run,
-    task: Task,
-    config: Config,
-    model: Any,
-    as_json: bool,
-    parts: Parts,
-    ahead: OwnerProcess | None,
+    store: Store, run: Run, task: Task, config: Config, model: Any, as_json: bool, parts: Parts
 ) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
     go_on = f"passagent resume {run.id}{runs_dir_flag(store)}"
@@ -167,7 +162,7 @@ def search_run(
             progress.on_event(Trouble(line))
 
         try:
-            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell, ahead=ahead)
+            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell, ahead=parts.ahead)
             session = open_session(
                 store, run, task, config, progress.on_event, model, evaluator, parts.diagnose
             )
