@@ -119,6 +119,28 @@ def test_results_stay_row_major_where_eagers_order_would_cross_as_much():
     assert "(0, 2, 1)" not in "".join(write([graph]).files.values())
 
 
+def test_results_lie_as_eagers_do_where_a_decomposition_lays_them_otherwise():
+    """Dynamo's example of it is channels last; eager's result is row-major, and a refusal if ours is not."""
+    interpreted("""
+        import torch
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+        from passagent.models.expert.graph import example
+        from passagent.models.expert.reading import lay_as_eager
+
+        def resize(x):
+            return F.interpolate(x.permute(0, 2, 1).reshape(1, -1, 8, 8), size=(8, 8), mode="bilinear")
+
+        inputs = [r(1, 64, 32)]
+        graph = captured(resize, inputs)
+        *_, resized, _ = graph.graph_module.graph.nodes
+        assert not example(resized).is_contiguous()
+        lay_as_eager(graph.graph_module)
+        out = check(write([graph], "cuda"), graph, inputs).graph_module(*inputs)[0]
+        assert out.is_contiguous() and resize(*inputs).is_contiguous()
+    """)
+
+
 def test_where_graphs_differ_in_layout_inputs_are_read_row_major():
     function = lambda x, y: torch.tanh(x + y) * 2.0  # noqa: E731
     sets = [[r(4, 5, 7), r(4, 5, 7)], [r(7, 4, 5).permute(1, 2, 0), r(4, 5, 7)]]
