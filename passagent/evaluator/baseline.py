@@ -20,6 +20,7 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator.channel import Arena
+from passagent.evaluator.environment import memory_bytes
 from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import Rotation, Windows
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
@@ -34,8 +35,11 @@ _VARIANTS = (0, 1, 2, 4, 3)
 """Of make_inputs, for each set; the last serves for capturing only."""
 EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
-KEPT_BYTES = 2 << 30
-"""Inputs that are kept for later candidates, at most."""
+KEPT_GRAPHS = 64
+"""References that are kept for later calls and candidates, at most: each takes file descriptors."""
+_KEPT_BYTES = 2 << 30
+_KEPT_SHARE = 8
+"""So many bytes of inputs are kept, or this part of the memory of machine and device."""
 SMALL = 1 << 26
 """Input elements of a subgraph that is computed in float64, and whose input sets are drawn side by side."""
 MAX_AGE_S = 3600.0
@@ -101,6 +105,7 @@ class Baseline:
         self._worker: Worker | None = None
         self._outputs: Arena | None = None
         self._kept: OrderedDict[str, Reference] = OrderedDict()
+        self._room = kept_bytes(config.device)
         self._born = 0.0
 
     def reference(self, subgraph: Subgraph, dispatch: str) -> Reference:
@@ -121,7 +126,9 @@ class Baseline:
             return found
         self._forget([key] if found is not None else [])
         made = self._kept[key] = self._draw(key, subgraph, dispatch)
-        while len(self._kept) > 1 and sum(one.arena.size for one in self._kept.values()) > KEPT_BYTES:
+        while len(self._kept) > 1 and (
+            len(self._kept) > KEPT_GRAPHS or sum(r.arena.size for r in self._kept.values()) > self._room
+        ):
             self._forget([next(iter(self._kept))])
         return made
 
@@ -163,19 +170,21 @@ class Baseline:
                 rotation.reservoir(i, v) if isinstance(v, torch.Tensor) else v for i, v in enumerate(values)
             ]
 
-        # A generator takes one core, and nothing is timed meanwhile.
-        cores = len(os.sched_getaffinity(0)) if _is_small(subgraph) else 1
-        with ThreadPoolExecutor(min(len(_VARIANTS), cores)) as beside:
-            sets = list(beside.map(drawn, _VARIANTS))
-        arena = Arena.create(Arena.room([v for one in sets for v in one if isinstance(v, torch.Tensor)]))
+        # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
+        cores = len(os.sched_getaffinity(0))
+        arena, described = None, []
         try:
-            described = [_describe(one, subgraph, arena) for one in sets]
-            del sets
+            with ThreadPoolExecutor(min(len(_VARIANTS), cores)) as beside:
+                for values in (beside.map if _is_small(subgraph) else map)(drawn, _VARIANTS):
+                    arena = arena or Arena.create(len(_VARIANTS) * _room(values))
+                    described.append(_describe(values, subgraph, arena, cores))
+            assert arena is not None
             arena.seal()
             made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [])
             self._prepare(made)
         except BaseException:
-            arena.close()
+            if arena is not None:
+                arena.close()
             raise
         return made
 
@@ -278,6 +287,14 @@ def _is_small(subgraph: Subgraph) -> bool:
     return sum(meta.numel for meta in subgraph.inputs) <= SMALL
 
 
+def kept_bytes(device: str) -> int:
+    """How many bytes of inputs a referee keeps, and each of its workers on the device."""
+    memory = memory_bytes()
+    if device.startswith("cuda"):
+        memory = min(memory, torch.cuda.get_device_properties(device).total_memory)
+    return max(_KEPT_BYTES, memory // _KEPT_SHARE)
+
+
 def load_request(
     files: dict[str, str] | None, config: EvaluatorConfig, compiler: str | None = None
 ) -> dict[str, Any]:
@@ -311,13 +328,19 @@ def run_request(
     }
 
 
-def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[dict[str, Any]]:
+def _room(values: list[Any]) -> int:
+    """Bytes that a set of inputs needs."""
+    return sum(Arena.room(value) for value in values if isinstance(value, list))
+
+
+def _describe(values: list[Any], subgraph: Subgraph, arena: Arena, threads: int) -> list[dict[str, Any]]:
     """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
     described = []
     for meta, value in zip(subgraph.inputs, values, strict=True):
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, list):
             host = subgraph.home == "cuda" and meta.device.startswith("cpu")
-            described.append({"tensor": arena.write(value), "shape": list(meta.shape), "host": host})
+            tensor = arena.write_flat(value, threads)
+            described.append({"tensor": tensor, "shape": list(meta.shape), "host": host})
         else:
             described.append({"value": value})
     return described

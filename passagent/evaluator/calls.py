@@ -16,6 +16,7 @@ from passagent.evaluator.channel import Arena
 from passagent.evaluator.fresh import Refresh, Windows, refresher
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.lockstep import Turn
+from passagent.evaluator.reservoirs import InputSets
 
 _clock = time.perf_counter_ns
 _SETTLE_S = 0.001
@@ -45,8 +46,7 @@ class Graph:
     on_gpu: bool
     order: list[int]
     live: list[Any]
-    sets: list[list[Any]]
-    """For each input set the reservoirs of the tensors, flat, and the plain values."""
+    sets: InputSets
     outputs: Arena
     nodes: list[dict[str, Any]]
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
@@ -73,20 +73,20 @@ def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
     graph.refresher(chosen, range(len(graph.live)))(windows)
 
 
-def settle(graph: Graph, chosen: int, windows: Windows) -> None:
+def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) -> None:
     """Unmeasured calls, so that caches and device come back from the other side."""
-    opened, closed = graph.around()
+    refresh, (opened, closed) = graph.refresher(chosen, often), graph.around()
     if not graph.on_gpu:
         time.sleep(_SETTLE_S)
     begun, made, args = _clock(), 0, graph.args
     while made < _WARM_CALLS or (not graph.on_gpu and _clock() - begun < _WARM_NS):
-        refresh_all(graph, chosen, windows)
+        refresh(windows)
         opened()
         graph.call(*args)
         synchronize(graph)
         closed()
         made += 1
-    refresh_all(graph, chosen, windows)
+    refresh(windows)
 
 
 def timed(
@@ -133,6 +133,7 @@ def lockstep(
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     opened, closed = graph.around()
+    refreshers = [graph.refresher(group["set"], often) for group in groups]  # no clock runs meanwhile
     reports, kept = [], []
     everywhere = os.sched_getaffinity(0)
     begun = _clock()
@@ -140,9 +141,8 @@ def lockstep(
     if side == 0:
         turn.give()  # from here on its clock sees all of the other side's turns
     try:
-        for group in groups:
+        for group, refresh in zip(groups, refreshers, strict=True):
             os.sched_setaffinity(0, {group["core"]})
-            refresh = graph.refresher(group["set"], often)
             samples: list[int] = []
             held = 0
             for place, windows in enumerate(group["turns"]):

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ import torch
 MAX_MESSAGE = 16 << 20
 """Bytes of one message, at most."""
 _ALIGN = 64
+_PIECE = 1 << 24
+"""Bytes that a thread copies."""
 _HEADER = struct.Struct("!I")
 
 
@@ -91,6 +94,14 @@ class Channel:
         self.socket.close()
 
 
+def _copy(into: torch.Tensor, values: torch.Tensor, threads: int) -> None:
+    if threads == 1 or into.numel() <= _PIECE:
+        into.copy_(values)
+        return
+    with ThreadPoolExecutor(threads) as beside:
+        list(beside.map(torch.Tensor.copy_, into.split(_PIECE), values.split(_PIECE)))
+
+
 class Arena:
     """Anonymous shared memory that holds tensors one after the other, each described by a plain dict."""
 
@@ -126,22 +137,30 @@ class Arena:
 
         Raises ValueError if there is no room.
         """
-        count = tensor.numel() * tensor.element_size()
+        return self.write_flat([tensor]) | {"shape": list(tensor.shape)}
+
+    def write_flat(self, tensors: list[torch.Tensor], threads: int = 1) -> dict[str, Any]:
+        """Copy tensors of one dtype in, one behind the other, as a flat one. Raises as `write` does."""
+        parts = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
+        elements = sum(part.numel() for part in parts)
+        count = elements * parts[0].element_size()
         offset = -(-self._used // _ALIGN) * _ALIGN
         if offset + count > self.size:
             raise ValueError(f"outputs are larger than eager's: {offset + count} of {self.size} bytes")
         if count:
-            flat = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
-            flat.copy_(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
+            whole = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
+            places = whole.split([part.numel() * part.element_size() for part in parts])
+            for place, part in zip(places, parts, strict=True):
+                _copy(place, part.view(torch.uint8), threads)
         self._used = offset + count
-        return {
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "shape": list(tensor.shape),
-            "offset": offset,
-        }
+        return {"dtype": str(parts[0].dtype).removeprefix("torch."), "shape": [elements], "offset": offset}
 
     def read(self, description: dict[str, Any]) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
+        return self.view(description).clone()
+
+    def view(self, description: dict[str, Any]) -> torch.Tensor:
+        """The tensor described, where it lies: of a sealed arena, to be read only. Raises as `read` does."""
         dtype = getattr(torch, str(description["dtype"]), None)
         shape, offset = description["shape"], description["offset"]
         plain = (
@@ -155,14 +174,14 @@ class Arena:
         if offset < 0 or offset + count * dtype.itemsize > self.size:
             raise ValueError("a tensor outside its arena")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # read-only memory: it is copied at once
+            warnings.simplefilter("ignore", UserWarning)  # read-only memory
             view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
-        return view.reshape(shape).clone()
+        return view.reshape(shape)
 
     def close(self) -> None:
-        """Unmap and close. Tensors that were read are copies and stay valid."""
+        """Unmap and close. Tensors that were read are copies and stay valid, views keep the mapping."""
         try:
             self._map.close()
         except BufferError:
-            pass  # a frombuffer view is still alive; the mapping goes with it
+            pass  # a view is still alive; the mapping goes with it
         os.close(self.fd)

@@ -44,6 +44,14 @@ def worker_threads(wanted: int | None) -> int:
     return wanted or max(1, len(os.sched_getaffinity(0)) - 1)
 
 
+def memory_bytes() -> int:
+    """The memory that this process may use, all told: the machine's, or its control group's limit."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    texts = [path.read_text().strip() for path in limits if path.is_file()]
+    return min([machine, *(int(text) for text in texts if text.isdigit())])
+
+
 def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, str]:
     """The environment of a candidate, from an allow-list: no key and no token of the parent is in it.
 

@@ -43,10 +43,10 @@ class Rotation:
         )
         return cls(units, counts)
 
-    def reservoir(self, position: int, values: torch.Tensor) -> torch.Tensor:
+    def reservoir(self, position: int, values: torch.Tensor) -> list[torch.Tensor]:
         """`values` of input `position`, flat, and so much of its beginning again that every window fits."""
         flat = values.reshape(-1)
-        return torch.cat([flat, flat[: (self.counts[position] - 1) * self.units[position]]])
+        return [flat, flat[: (self.counts[position] - 1) * self.units[position]]]
 
     def first(self) -> Windows:
         """The windows that show the values as they were drawn."""

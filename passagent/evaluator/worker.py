@@ -27,6 +27,7 @@ from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.kept import Kept
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.passes import PACKAGE, LoadedPass, load_passes
+from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
 from passagent.evaluator.rounding import round_as_hardware_does
@@ -133,12 +134,9 @@ def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
 def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     inputs = Arena(fds[0], message["input_bytes"], writable=False)
     outputs = Arena(fds[1], message["output_bytes"])
-    try:
-        sets = [[_value(item, inputs, state.device) for item in one] for one in message["sets"]]
-    finally:
-        inputs.close()
+    sets = InputSets(message["sets"], inputs, state.device)
     shapes = [item.get("shape") for item in message["sets"][0]]
-    live = [_live(value, shape) for value, shape in zip(sets[-1], shapes, strict=True)]
+    live = [_live(value, shape) for value, shape in zip(sets[len(message["sets"]) - 1], shapes, strict=True)]
     module: torch.nn.Module | None = None
     if message["nodes"] is None or message["dispatch"] == "dynamo":
         module = load_module(_subgraph(message["subgraph"]), state.device)
@@ -225,7 +223,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     graph, windows = state.graphs[message["id"]], message["windows"]
     calls.refresh_all(graph, message["set"], windows[0])
     if message["settle"]:
-        calls.settle(graph, message["set"], windows[0])
+        calls.settle(graph, message["set"], windows[0], message["often"])
     with calls.no_collection():
         state.channel.send({"mark": "start"})
         samples, kept = calls.timed(graph, message["set"], windows, message["often"], message["keep"])
@@ -312,6 +310,7 @@ def _release(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str
     for name in message["ids"]:
         graph = state.graphs.pop(name, None)
         if graph is not None:
+            graph.sets.close()
             graph.outputs.close()
     gc.collect()
     if state.device.startswith("cuda"):
@@ -343,12 +342,6 @@ def _live(value: Any, shape: list[int] | None) -> Any:
     for n in shape:
         count *= n
     return value[:count].reshape(shape).clone()
-
-
-def _value(item: dict[str, Any], arena: Arena, device: str) -> Any:
-    if "tensor" not in item:
-        return item["value"]
-    return arena.read(item["tensor"]).to("cpu" if item["host"] else device)
 
 
 def _subgraph(data: dict[str, Any]) -> Subgraph:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -24,6 +26,8 @@ SPREADS = (1.0, 0.5, 2.0, 300.0)
 """Variant v >= 1 draws floats with SPREADS[(v - 1) % 4] times the recorded std."""
 RELATIVE_SPREAD = 0.1
 """Of |mean| (or of 1 for small means): the std given to what was recorded as constant."""
+PART = 1 << 22
+"""Elements that one generator draws: parts of a larger tensor are drawn at once, one on each core."""
 
 
 def make_inputs(subgraph: Subgraph, device: str, seed: int, variant: int = 0) -> list[Any]:
@@ -77,7 +81,9 @@ def _recorded(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     if not (meta.is_floating or dtype.is_complex):
         return _integers(meta, generator).to(dtype)
     std = DEFAULT_STD if meta.std is None else meta.std
-    return _clamp(_normal(meta, generator) * std * GRAPHNET_SHRINK + (meta.mean or 0.0), meta).to(dtype)
+    return _from_noise(
+        meta, generator, lambda noise: _clamp(noise * std * GRAPHNET_SHRINK + (meta.mean or 0.0), meta)
+    )
 
 
 def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tensor]:
@@ -87,7 +93,7 @@ def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tenso
     def draw(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
         dtype = getattr(torch, meta.dtype)
         if meta.is_floating or dtype.is_complex:
-            return _varied_floats(meta, generator, scale).to(dtype)
+            return _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
         if dtype == torch.bool or _is_mask(meta):
             return _mask(meta, generator).to(dtype)
         if meta.data is not None:
@@ -97,8 +103,7 @@ def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tenso
     return draw
 
 
-def _varied_floats(meta: TensorMeta, generator: torch.Generator, scale: float) -> torch.Tensor:
-    noise = _normal(meta, generator)
+def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch.Tensor:
     if meta.data is not None:
         base = torch.tensor(_flat(meta.data), dtype=torch.float32).reshape(meta.shape)
         spread = RELATIVE_SPREAD * torch.where(base == 0, torch.ones_like(base), base.abs())
@@ -113,9 +118,25 @@ def _varied_floats(meta: TensorMeta, generator: torch.Generator, scale: float) -
     return _clamp(drawn, meta)
 
 
-def _normal(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+def _from_noise(
+    meta: TensorMeta, generator: torch.Generator, values: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """`values` of standard normal noise, which it takes element by element; in the input's dtype."""
     kind = torch.complex64 if meta.dtype.startswith("complex") else torch.float32
-    return torch.randn(meta.shape, generator=generator, dtype=kind)
+    dtype = getattr(torch, meta.dtype)
+    if meta.numel <= PART or meta.data is not None:
+        return values(torch.randn(meta.shape, generator=generator, dtype=kind)).to(dtype)
+    whole = torch.empty(meta.shape, dtype=dtype)
+    parts = whole.view(-1).split(PART)
+    seeds = torch.randint(1 << 62, (len(parts),), generator=generator).tolist()
+
+    def draw(part: torch.Tensor, seed: int) -> None:
+        own = torch.Generator().manual_seed(seed)
+        part.copy_(values(torch.randn(part.shape, generator=own, dtype=kind)))
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as beside:
+        list(beside.map(draw, parts, seeds))
+    return whole
 
 
 def _clamp(values: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
