@@ -31,6 +31,18 @@ def test_level_is_the_smallest_that_allclose_accepts(dtype, seed, scale, relativ
     assert found == expected
 
 
+@given(st.integers(0, 2**31 - 1), st.integers(1, 400), st.floats(1e-9, 3))
+def test_parts_and_chunks_of_an_output_change_nothing(seed, size, scale):
+    generator = torch.Generator().manual_seed(seed)
+    want = torch.randn(size, generator=generator)
+    have = want + scale * torch.randn(size, generator=generator).pow(9)
+    whole = compare([want], [have])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("passagent.evaluator.compare._PART", 64)
+        patch.setattr("passagent.evaluator.compare._CHUNK", 24)
+        assert compare([want], [have]) == whole
+
+
 def test_nan_and_infinity_are_values():
     nan, inf = float("nan"), float("inf")
     want = torch.tensor([nan, inf, -inf, 1.0])

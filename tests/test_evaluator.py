@@ -1,5 +1,6 @@
 """The referee on a small real task: honest work is scored, and every failure gets its own status."""
 
+import os
 import time
 from pathlib import Path
 
@@ -232,6 +233,23 @@ def test_eager_in_a_candidates_place(referee, task):
     assert [graph.matches for graph in result.graphs] == [0] * 3
     assert result.as_low <= result.as_score <= result.as_high
     assert result.violations == []
+
+
+@pytest.mark.parametrize("limit", ["graphs", "bytes"])
+def test_references_beyond_a_limit_are_let_go_with_their_descriptors(referee, task, limit, monkeypatch):
+    own = referee._baseline
+    own._forget(list(own._kept))
+    if limit == "graphs":
+        monkeypatch.setattr(baseline, "KEPT_GRAPHS", 1)
+    else:
+        monkeypatch.setattr(own, "_room", 1)
+    opened = []
+    for subgraph in task.subgraphs:
+        latest = own.reference(subgraph, "direct")
+        opened.append(len(os.listdir("/proc/self/fd")))
+        assert list(own._kept.values()) == [latest]
+    assert len(set(opened)) == 1
+    assert referee.evaluate(task, candidate()).status == "ok"
 
 
 def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):

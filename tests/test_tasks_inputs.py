@@ -107,6 +107,18 @@ def test_shape_dtype_and_determinism(dtype, shape, seed, variant):
     assert not first.requires_grad
 
 
+@pytest.mark.parametrize("variant", [0, 1])
+def test_large_tensors_are_drawn_in_parts_that_differ(variant, monkeypatch):
+    monkeypatch.setattr("passagent.tasks.inputs.PART", 1000)
+    described = meta("bfloat16", shape=(7, 500), mean=2.0, std=0.5, max_val=2.5)
+    first, again = one(described, 3, variant), one(described, 3, variant)
+    assert torch.equal(first, again) and first.shape == (7, 500) and first.dtype == torch.bfloat16
+    assert first.max() <= 2.5 and abs(first.float().mean().item() - 2.0) < 0.2
+    parts = first.flatten().split(1000)
+    assert len({tuple(part[:500].tolist()) for part in parts}) == 4
+    assert first.unique().numel() > 20
+
+
 def test_seeds_variants_and_inputs_differ():
     described = meta(mean=0.0, std=1.0)
     draws = [one(described, 0), one(described, 1), one(described, 0, 1), one(described, 0, 2)]

@@ -179,9 +179,6 @@ class Arena:
         return view.reshape(shape)
 
     def close(self) -> None:
-        """Unmap and close. Tensors that were read are copies and stay valid, views keep the mapping."""
-        try:
-            self._map.close()
-        except BufferError:
-            pass  # a view is still alive; the mapping goes with it
+        """Close. Tensors that were read are copies; memory stays mapped as long as a view of it is held."""
+        del self._map  # mmap.close() would unmap it under the views
         os.close(self.fd)

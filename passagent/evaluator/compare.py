@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +15,8 @@ from passagent.evaluator.score import T_RANGE, tolerance
 _CHUNK = 1 << 15
 """Elements that are compared at a time: what is computed from them stays in the caches, and torch splits no
 operator on so few among threads, which would wait for cores that the machine has given to others."""
+_PART = 1 << 22
+"""Elements that a thread compares, of outputs that are larger."""
 _HOPELESS = 2
 """Beyond t = 1, where correctness is judged last."""
 
@@ -70,11 +74,40 @@ class _Output:
 def _compare_output(position: int, want: torch.Tensor, have: torch.Tensor) -> _Output:
     if want.numel() == 0 or torch.equal(want, have):
         return _Output(T_RANGE[0], 0.0, None, -1.0)
-    dtype = _name(want.dtype)
-    level, largest, most, where = T_RANGE[0], 0.0, -1.0, 0
-    strict_atol, strict_rtol = tolerance(dtype, -5)
     flat, other = _as_real(want), _as_real(have)
-    for start in range(0, flat.numel(), _CHUNK):
+    starts = range(0, flat.numel(), _PART)
+
+    def part(start: int) -> _Part:
+        return _compare_part(flat, other, _name(want.dtype), start)
+
+    if len(starts) == 1:
+        parts = [part(0)]
+    else:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as beside:
+            parts = list(beside.map(part, starts))
+    level, most = max(one.level for one in parts), max(one.excess for one in parts)
+    where = next(one.where for one in parts if one.excess == most)
+    shape = (*want.shape, 2) if want.is_complex() else tuple(want.shape)
+    index = [int(i) for i in torch.unravel_index(torch.tensor(where), shape)] if shape else []
+    worst = Worst(output=position, index=index, expected=float(flat[where]), got=float(other[where]))
+    largest = max(one.max_abs_diff for one in parts)
+    return _Output(level if level < _HOPELESS else None, largest, worst, most)
+
+
+@dataclass(frozen=True)
+class _Part:
+    level: int
+    max_abs_diff: float
+    where: int
+    """The element that is furthest outside, and how far: `excess`."""
+    excess: float
+
+
+def _compare_part(flat: torch.Tensor, other: torch.Tensor, dtype: str, first: int) -> _Part:
+    """The elements from `first` on, as many as a thread takes."""
+    level, largest, most, where = T_RANGE[0], 0.0, -1.0, first
+    strict_atol, strict_rtol = tolerance(dtype, -5)
+    for start in range(first, min(first + _PART, flat.numel()), _CHUNK):
         a, b = (values[start : start + _CHUNK].to(torch.float64) for values in (flat, other))
         finite = a.isfinite() & b.isfinite()
         same = (a == b) | (a.isnan() & b.isnan())
@@ -87,10 +120,7 @@ def _compare_output(position: int, want: torch.Tensor, have: torch.Tensor) -> _O
         highest = int(excess.argmax())
         if float(excess[highest]) > most:
             most, where = float(excess[highest]), start + highest
-    shape = (*want.shape, 2) if want.is_complex() else tuple(want.shape)
-    index = [int(i) for i in torch.unravel_index(torch.tensor(where), shape)] if shape else []
-    worst = Worst(output=position, index=index, expected=float(flat[where]), got=float(other[where]))
-    return _Output(level if level < _HOPELESS else None, largest, worst, most)
+    return _Part(level, largest, where, most)
 
 
 def _within(diff: torch.Tensor, magnitude: torch.Tensor, dtype: str, level: int) -> bool:

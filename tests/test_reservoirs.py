@@ -1,0 +1,56 @@
+"""What a worker sees of the input sets: the values that the referee drew, read when first asked for."""
+
+import pytest
+import torch
+
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.reservoirs import InputSets
+
+
+@pytest.fixture
+def sets():
+    """Two sets of a tensor, a bool one that stays on the host and a number."""
+    drawn = [(torch.randn(5), torch.tensor([True, False, True])), (torch.arange(5.0), torch.zeros(3) > 0)]
+    arena = Arena.create(sum(Arena.room([x, x, mask]) for x, mask in drawn))
+    described = [
+        [
+            {"tensor": arena.write_flat([x, x[:2]], threads=2), "shape": [5], "host": False},
+            {"tensor": arena.write_flat([mask]), "shape": [3], "host": True},
+            {"value": 7},
+        ]
+        for x, mask in drawn
+    ]
+    arena.seal()
+    return drawn, arena, described
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr("passagent.evaluator.channel._PIECE", 5)
+
+
+def test_a_set_is_what_was_drawn_and_read_once(sets):
+    drawn, arena, described = sets
+    read = InputSets(described, arena, "cpu")
+    for chosen, (x, mask) in enumerate(drawn):
+        assert torch.equal(read[chosen][0], torch.cat([x, x[:2]]))
+        assert torch.equal(read[chosen][1], mask)
+        assert read[chosen][2] == 7
+        assert read[chosen] is read[chosen]
+
+
+def test_on_the_cpu_values_are_read_where_they_lie(sets):
+    _, arena, described = sets
+    read = InputSets(described, arena, "cpu")
+    first, again = read[0][0], arena.view(described[0][0]["tensor"])
+    assert first.data_ptr() == again.data_ptr()
+    read.close()
+    assert torch.equal(first, again)  # what is in use stays mapped
+
+
+def test_only_what_is_asked_for_goes_to_the_device(sets):
+    _, arena, described = sets
+    read = InputSets(described, arena, "meta")
+    assert read._taken == {}
+    assert [read[1][0].device.type, read[1][1].device.type] == ["meta", "cpu"]
+    assert list(read._taken) == [1]
