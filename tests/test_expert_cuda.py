@@ -106,6 +106,21 @@ def test_a_transpose_is_a_tile_of_both_runs():
     assert "_square(" in text
 
 
+def test_resizing_to_the_same_size_copies_as_the_library_does():
+    """By the formula a weight of 0 would make NaN of an infinite neighbour."""
+    interpreted("""
+        import torch
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+        for kwargs in [{"size": (6, 8), "mode": "bilinear"}, {"scale_factor": 1.0}]:
+            x = r(2, 3, 8, 6)
+            graph = captured(lambda x: F.interpolate(x.transpose(2, 3), **kwargs), [x])
+            rewritten = check(write([graph], "cuda"), graph, [x]).graph_module
+            x[0, 1, 4, 2] = torch.inf
+            assert torch.equal(rewritten(x)[0], x.transpose(2, 3)), kwargs
+    """)
+
+
 def test_rows_of_channels_are_reduced_down_a_column():
     function, inputs = BLOCKS["layer_norm_transposed"]
     text = source(function, inputs)

@@ -30,9 +30,15 @@ def interpolate(
     spatial = len(value.dims) - 2
     if mode not in {"nearest", "bilinear"} or (mode == "bilinear" and spatial != 2) or antialias:
         raise c.fail(f"{mode} of {spatial} dimensions is left to the library")
-    for k in range(spatial):
-        have = c.trace.size_of(value.dims[2 + k])
-        target, ratio = _target(c, have, size, scale_factor, k, bool(recompute_scale_factor))
+    sizes = [c.trace.size_of(dim) for dim in value.dims[2:]]
+    targets = [
+        _target(c, have, size, scale_factor, k, bool(recompute_scale_factor)) for k, have in enumerate(sizes)
+    ]
+    if all(have.hint == target.hint for have, (target, _) in zip(sizes, targets, strict=True)):
+        for have, (target, _) in zip(sizes, targets, strict=True):
+            c.trace.equal(have, target)
+        return value  # the library copies: a weight of 0 would make NaN of an infinite neighbour
+    for k, (have, (target, ratio)) in enumerate(zip(sizes, targets, strict=True)):
         if mode == "nearest":
             value = _nearest(c, value, 2 + k, have, target, ratio)
         else:
