@@ -3,8 +3,9 @@
     python benchmarks/bench_tables.py benchmarks/results/bench-cuda-*.jsonl.gz
 
 Rows are told apart by compiler and dispatch; of a task measured twice the later row counts. `common` is the
-same over the tasks that all of them measured. The kind of a task is the first of KINDS of which its name
-has a word.
+same over the tasks that all of them measured; compilers with the same dispatch are held against each other
+subgraph by subgraph, end to end and in time on the device. The kind of a task is the first of KINDS of which
+its name has a word.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import statistics
 from collections import defaultdict
+from itertools import combinations
 from pathlib import Path
 
 from passagent.bench.results import Row
@@ -56,6 +59,28 @@ def line(compiler: str, rows: list[Row], asked: int) -> Summary:
     return summarise(compiler, [row.evaluation for row in rows if row.evaluation is not None], asked)
 
 
+def beside(a: dict[str, Row], b: dict[str, Row]) -> str:
+    """How much faster `a` is than `b` on the subgraphs that both have a speedup of, and on how many slower."""
+    speeds = [
+        {
+            (task, g.name): g.speedup
+            for task, row in rows.items()
+            if row.evaluation
+            for g in row.evaluation.graphs
+        }
+        for rows in (a, b)
+    ]
+    both = [(one, other) for key, one in speeds[0].items() if one and (other := speeds[1].get(key))]
+    told = []
+    for what in ("e2e", "device"):
+        ratios = [
+            mine / theirs for x, y in both if (mine := getattr(x, what)) and (theirs := getattr(y, what))
+        ]
+        slower = sum(ratio < 1 for ratio in ratios)
+        told.append(f"{what} {statistics.geometric_mean(ratios):.3f} (under 1 on {slower} of {len(ratios)})")
+    return ", ".join(told)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -73,6 +98,9 @@ def main() -> None:
         print(f"common: {len(common)} tasks\n")
         chosen = [(name, [rows[task] for task in sorted(common)]) for (name, _), rows in found.items()]
         print(markdown([line(name, rows, len(common)) for name, rows in chosen]))
+    for (a, dispatch), (b, other) in combinations(found, 2):
+        if dispatch == other:
+            print(f"{a} / {b}, {dispatch}: {beside(found[a, dispatch], found[b, dispatch])}\n")
     for (compiler, dispatch), by_task in found.items():
         kinds: dict[str, list[Row]] = defaultdict(list)
         for task, row in by_task.items():

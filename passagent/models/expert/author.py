@@ -23,6 +23,7 @@ from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view, moves_only
 from passagent.models.expert.repeated import MOVES, reduces_again
+from passagent.models.expert.split import holds_for_one_dtype
 from passagent.models.expert.writer import Kernel, Knobs, TritonKernel
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
@@ -192,6 +193,8 @@ def _dtype(node: fx.Node) -> torch.dtype | None:
 def _types(region: Region, half: Region | None) -> list[Types]:
     """How each input's and node's dtype is named; float32 regions follow a 16-bit one where there is one."""
     nodes = [*region.inputs, *region.nodes]
+    if any(holds_for_one_dtype(node) for node in region.nodes):
+        return [Types(frozenset())] * len(nodes)
     kinds = {d for n in region.inputs if (d := _dtype(n)) in HALF}
     if kinds:
         # Of two 16-bit types among the inputs one is called by its name.

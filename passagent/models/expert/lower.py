@@ -19,9 +19,10 @@ from passagent.models.expert import (
     lower_reduce,
     lower_views,
 )
-from passagent.models.expert.graph import HEAVY, SLOW_ON, example, mutates, op_name, rebuild
-from passagent.models.expert.ir import Size, Trace, Unsupported, Value
+from passagent.models.expert.graph import HEAVY, SLOW_ON, example, mutates, op_name, rebuild, walk
+from passagent.models.expert.ir import Size, Trace, Unsupported, Value, fixed
 from passagent.models.expert.lowering import HALF, OPS, Call, Scalar, dtype_name
+from passagent.models.expert.split import lower_split
 
 _REGISTERED = (
     lower_activations,
@@ -85,8 +86,6 @@ def lower_node(
     if name in HEAVY or name in SLOW_ON[target]:
         raise Unsupported(name, "is left to the vendor library")
     lowering = OPS.get(name) or OPS.get(_out_of_place(node))
-    if lowering is None:
-        raise Unsupported(name, "has no lowering")
 
     def leaf(path: Path, value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -103,13 +102,26 @@ def lower_node(
         raise Unsupported(name, "gives no tensor")
     call = Call(trace, name, types.name(first.dtype), target, {})
     try:
-        result = lowering(call, *args, **kwargs)
+        if lowering is None:
+            _as_in_the_example(trace, (args, kwargs))
+            result = lower_split(trace, node, env, target, types.name)
+        else:
+            result = lowering(call, *args, **kwargs)
     except Unsupported as error:
         raise Unsupported(name, error.reason) from error
     except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
         raise Unsupported(name, f"these arguments are not lowered ({error})") from error
     _check(trace, name, result, out)
     return result
+
+
+def _as_in_the_example(trace: Trace, arguments: Any) -> None:
+    """Rely on literals that are parameters: what the operator consists of may depend on them."""
+    for _, value in walk(arguments):
+        if isinstance(value, Scalar):
+            trace.guard(f"{value.name} == {value.hint!r}")
+        elif isinstance(value, Size):
+            trace.equal(value, fixed(value.hint))
 
 
 def _out_of_place(node: fx.Node) -> str:
