@@ -60,7 +60,7 @@ def line(compiler: str, rows: list[Row], asked: int) -> Summary:
 
 
 def beside(a: dict[str, Row], b: dict[str, Row]) -> str:
-    """How much faster `a` is than `b` on the subgraphs that both have a speedup of, and on how many slower."""
+    """How much faster `a` is than `b` where both have a speedup, and on how many subgraphs slower."""
     speeds = [
         {
             (task, g.name): g.speedup
