@@ -242,7 +242,8 @@ def test_references_beyond_a_limit_are_let_go_with_their_descriptors(referee, ta
     if limit == "graphs":
         monkeypatch.setattr(baseline, "KEPT_GRAPHS", 1)
     else:
-        monkeypatch.setattr(own, "_room", 1)
+        monkeypatch.setattr(baseline, "KEPT_BYTES", 1)
+        monkeypatch.setattr(baseline, "_KEPT_SHARE", 1 << 50)
     opened = []
     for subgraph in task.subgraphs:
         latest = own.reference(subgraph, "direct")

@@ -6,11 +6,13 @@ candidate sees its seed or its values but through what one evaluation tells its 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -37,7 +39,7 @@ EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
 KEPT_GRAPHS = 64
 """References that are kept for later calls and candidates, at most: each takes file descriptors."""
-_KEPT_BYTES = 2 << 30
+KEPT_BYTES = 2 << 30
 _KEPT_SHARE = 8
 """So many bytes of inputs are kept, or this part of the memory of machine and device."""
 SMALL = 1 << 26
@@ -105,7 +107,6 @@ class Baseline:
         self._worker: Worker | None = None
         self._outputs: Arena | None = None
         self._kept: OrderedDict[str, Reference] = OrderedDict()
-        self._room = kept_bytes(config.device)
         self._born = 0.0
 
     def reference(self, subgraph: Subgraph, dispatch: str) -> Reference:
@@ -126,9 +127,7 @@ class Baseline:
             return found
         self._forget([key] if found is not None else [])
         made = self._kept[key] = self._draw(key, subgraph, dispatch)
-        while len(self._kept) > 1 and (
-            len(self._kept) > KEPT_GRAPHS or sum(r.arena.size for r in self._kept.values()) > self._room
-        ):
+        while len(self._kept) > 1 and are_too_many(self._kept.values(), self._config.device):
             self._forget([next(iter(self._kept))])
         return made
 
@@ -287,12 +286,18 @@ def _is_small(subgraph: Subgraph) -> bool:
     return sum(meta.numel for meta in subgraph.inputs) <= SMALL
 
 
-def kept_bytes(device: str) -> int:
-    """How many bytes of inputs a referee keeps, and each of its workers on the device."""
-    memory = memory_bytes()
-    if device.startswith("cuda"):
-        memory = min(memory, torch.cuda.get_device_properties(device).total_memory)
-    return max(_KEPT_BYTES, memory // _KEPT_SHARE)
+def are_too_many(references: Collection[Reference], device: str) -> bool:
+    """Whether these are more than a referee keeps, or one of its workers on the device."""
+    size = sum(reference.arena.size for reference in references)
+    return len(references) > KEPT_GRAPHS or (size > KEPT_BYTES and size > _memory(device) // _KEPT_SHARE)
+
+
+@functools.cache
+def _memory(device: str) -> int:
+    """Of the machine or of the device, bytes: the smaller one."""
+    if not device.startswith("cuda"):
+        return memory_bytes()
+    return min(memory_bytes(), torch.cuda.get_device_properties(device).total_memory)
 
 
 def load_request(

@@ -12,7 +12,7 @@ from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.baseline import KEPT_GRAPHS, Reference, kept_bytes, load_request
+from passagent.evaluator.baseline import Reference, are_too_many, load_request
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout
 
@@ -24,11 +24,10 @@ class Twin:
     """A worker that holds eager's graphs of one task."""
 
     def __init__(self, worker: Worker, config: EvaluatorConfig) -> None:
-        self.worker, self._timeout_s = worker, config.timeout_s
+        self.worker, self._timeout_s, self._device = worker, config.timeout_s, config.device
         self.uses = 0
         self._task_key = ""
         self._held: dict[str, Reference] = {}
-        self._room = kept_bytes(config.device)
         self.ask(load_request(None, config), self._timeout_s)
 
     def serve(self, task_key: str) -> None:
@@ -43,10 +42,7 @@ class Twin:
         if self._held.get(reference.name) is reference:
             return
         self._release([reference.name])
-        while self._held and (
-            len(self._held) >= KEPT_GRAPHS
-            or sum(r.arena.size for r in (reference, *self._held.values())) > self._room
-        ):
+        while self._held and are_too_many((reference, *self._held.values()), self._device):
             self._release([next(iter(self._held))])
         outputs = Arena.create(reference.room())
         try:
