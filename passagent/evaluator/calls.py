@@ -24,6 +24,8 @@ _SETTLE_S = 0.001
 _WARM_NS = 1_000_000
 """A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
 _WARM_CALLS = 3
+_WARM_ENOUGH_NS = 50_000_000
+"""After which no more of them are made: beside such a call caches do not matter."""
 
 
 @dataclass
@@ -79,7 +81,9 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
     if not graph.on_gpu:
         time.sleep(_SETTLE_S)
     begun, made, args = _clock(), 0, graph.args
-    while made < _WARM_CALLS or (not graph.on_gpu and _clock() - begun < _WARM_NS):
+    while (spent := _clock() - begun) < _WARM_ENOUGH_NS and (
+        made < _WARM_CALLS or (not graph.on_gpu and spent < _WARM_NS)
+    ):
         refresh(windows)
         opened()
         graph.call(*args)

@@ -166,6 +166,7 @@ def _blocks(
 ) -> Timing:
     timing = Timing()
     length = max(1, min(BLOCK, round(turns.BLOCK_S / per_call_s)))
+    settle = per_call_s < turns.BLOCK_S  # beside longer calls caches do not matter
     begun = time.monotonic()
     while True:
         pair = len(timing.eager.blocks)
@@ -175,9 +176,9 @@ def _blocks(
         keep = secrets.randbelow(calls) if secrets.randbelow(1000) < 1000 * _VERIFIED else None
         for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
             if side is baseline:
-                timing.eager.add(_block(baseline, reference, chosen, windows, config))
+                timing.eager.add(_block(baseline, reference, chosen, windows, config, settle=settle))
                 continue
-            answer = _block(candidate, reference, chosen, windows, config, keep)
+            answer = _block(candidate, reference, chosen, windows, config, keep, settle)
             timing.compiled.add(answer)
         if keep is not None:
             verify(chosen, windows[keep], answer.message["kept"])
@@ -382,8 +383,9 @@ def _block(
     windows: list[Windows],
     config: EvaluatorConfig,
     keep: int | None = None,
+    settle: bool = True,
 ) -> Answer:
-    request = run_request(reference, chosen, windows, keep=keep, settle=True)
+    request = run_request(reference, chosen, windows, keep=keep, settle=settle)
     answer = side.ask(request, config.timeout_s)
     if "error" in answer.message:
         raise TimedCallError(answer.message["error"])
