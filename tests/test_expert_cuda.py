@@ -128,6 +128,28 @@ def test_rows_of_channels_are_reduced_down_a_column():
     assert "for " not in text.partition("@triton.jit")[2]
 
 
+def test_reductions_of_two_inputs_of_one_length_share_a_row():
+    """Their axes never meet in an operator: that they are equal is checked at every call."""
+
+    def ratio(ids, mask):
+        return 1.0 - (ids == 2).sum(-1).float() / mask.sum(-1)
+
+    text = source(ratio, [torch.randint(0, 4, (3, 5000)), torch.ones(3, 5000, dtype=torch.int64)])
+    assert text.count("@triton_kernel") == 1
+    assert "s0[1] == s1[1]" in text or "s1[1] == s0[1]" in text
+    interpreted("""
+        import torch
+        from expert_cases import captured, check, write
+        def ratio(ids, mask):
+            return 1.0 - (ids == 2).sum(-1).float() / mask.sum(-1)
+        inputs = [torch.randint(0, 4, (3, 5000)), torch.ones(3, 5000, dtype=torch.int64)]
+        graph = captured(ratio, inputs)
+        result = check(write([graph], "cuda"), graph, inputs)
+        assert len(result.applied) == 1
+        assert not any("truediv" in str(n.target) for n in result.graph_module.graph.nodes)
+    """)
+
+
 def test_a_long_sum_is_refused():
     authored = write([captured(lambda x: (x * 2.0).sum(), [r(3000, 2000)])], target="cuda")
     assert "sum" in authored.refused

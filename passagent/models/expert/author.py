@@ -17,12 +17,13 @@ from passagent.models.expert.cost import Work
 from passagent.models.expert.graph import arguments, example, op_name
 from passagent.models.expert.ir import Trace, Unsupported
 from passagent.models.expert.layouts import input_orders, of_library, output_orders, stored
-from passagent.models.expert.lower import Parameter, Region, Types, lower_region
+from passagent.models.expert.lower import Lowered, Parameter, Region, Types, lower_region
 from passagent.models.expert.lowering import HALF
 from passagent.models.expert.names import identifier, kind, pass_name, title
 from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view, moves_only
 from passagent.models.expert.repeated import MOVES, reduces_again
+from passagent.models.expert.schedule import join_reductions
 from passagent.models.expert.split import holds_for_one_dtype
 from passagent.models.expert.writer import Kernel, Knobs, TritonKernel
 
@@ -235,9 +236,19 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
 
 
 def _lowered(region: Region, types: list[Types], family: Family, given: Target) -> wrapper.Variant:
-    target, plan = given.name, given.plan
-    low = lower_region(region, family.parameters, target, types, given.inputs)
-    trace = low.trace
+    low = lower_region(region, family.parameters, given.name, types, given.inputs)
+    try:
+        return _scheduled(low, region, types, family, given)
+    except Unsupported as error:
+        if error.op != "schedule" or not join_reductions(low.trace, low.outputs):
+            raise
+        return _scheduled(low, region, types, family, given)
+
+
+def _scheduled(
+    low: Lowered, region: Region, types: list[Types], family: Family, given: Target
+) -> wrapper.Variant:
+    target, plan, trace = given.name, given.plan, low.trace
     schedule, orders = stored(trace, low.outputs, given.outputs, target)
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
