@@ -450,7 +450,9 @@ def main() -> None:
     from evaluator_repeatability import keep
 
     args.kill = args.past = args.until = 0
-    arguments = {key: str(value).removeprefix(f"{ROOT}/") for key, value in vars(args).items()}
+    # directories by their names: a machine's paths do not belong in the results
+    told = {key: value.name if isinstance(value, Path) else value for key, value in vars(args).items()}
+    arguments = {key: str(value).removeprefix(f"{ROOT}/") for key, value in told.items()}
     data: dict[str, Any] = {"arguments": arguments}
     name = "search-busy" if args.model_seconds else "search-overhead"
     with tempfile.TemporaryDirectory() as place:

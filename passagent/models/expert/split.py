@@ -245,8 +245,7 @@ def _index(c: Call, x: Value, indices: list[Any]) -> Any:
 def _iota(c: Call, length: Any, *, start: int = 0, step: int = 1) -> Value:
     if (start, step) != (0, 1):
         raise c.fail("other numbers than 0, 1, 2, ...")
-    axis = c.trace.axis(as_size(length))
-    return Value([(axis,)], c.trace.cast(c.trace.index(axis), c.out))
+    return OPS["arange"](c, length)  # type: ignore[no-any-return]
 
 
 def _copied(c: Call, x: Value, values: Value, *_: Any) -> Value:
@@ -290,6 +289,5 @@ _ATEN: dict[str, Callable[..., Any]] = {
     "full": lambda c, size, value: OPS["expand"](c, c.const_value(value, c.out), size),
     "alias": lambda c, x: x,
     "lift_fresh_copy": lambda c, x: x,
-    "clone": lambda c, x: x,
 }
 """ATen's and prims' operators that are called otherwise, or with other arguments, than torch's functions."""
