@@ -451,8 +451,8 @@ def main() -> None:
 
     args.kill = args.past = args.until = 0
     # directories by their names: a machine's paths do not belong in the results
-    told = {key: value.name if isinstance(value, Path) else value for key, value in vars(args).items()}
-    arguments = {key: str(value).removeprefix(f"{ROOT}/") for key, value in told.items()}
+    given = {key: value.name if isinstance(value, Path) else value for key, value in vars(args).items()}
+    arguments = {key: str(value).removeprefix(f"{ROOT}/") for key, value in given.items()}
     data: dict[str, Any] = {"arguments": arguments}
     name = "search-busy" if args.model_seconds else "search-overhead"
     with tempfile.TemporaryDirectory() as place:
