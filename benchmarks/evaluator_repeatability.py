@@ -48,10 +48,8 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.timing import measure_passbench
 from passagent.models.expert.author import author
 from passagent.models.expert.plan import default, neighbours
+from passagent.models.expert.reading import graph_of
 from passagent.tasks import load_task
-from passagent.tasks.capture import capture
-from passagent.tasks.inputs import make_inputs
-from passagent.tasks.module import load_module
 from passagent.tasks.reader import Task
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,10 +170,7 @@ def _passbench_as(evaluation: Evaluation, measured: dict[str, Any]) -> float | N
 def expert_candidates(task: Task, device: str, count: int) -> list[Candidate]:
     """Up to `count` candidates of the expert's, of different plans; none where it finds nothing to fuse."""
     target = device.partition(":")[0]
-    graphs = []
-    for subgraph in task.subgraphs:
-        inputs = make_inputs(subgraph, "cpu", SEED)
-        graphs.append(capture(load_module(subgraph, "cpu"), inputs).graph_module.graph)
+    graphs = [graph_of(subgraph) for subgraph in task.subgraphs]
     first = author(graphs, target, default(target))
     plans = neighbours(default(target), target, "memory", first.operators, SEED)
     written = itertools.chain([first], (author(graphs, target, plan) for plan in plans))

@@ -435,7 +435,7 @@ def test_a_fault_on_the_gpu_costs_one_candidate(name, gpu_referee, task):
     result = gpu_referee.evaluate(task, bad)
     assert (result.status, words in result.error) == (status, True), result.error
     good = gpu_referee.evaluate(task, triton_pass())
-    assert good.status == "ok", good.error
+    assert good.status == "ok", (good.error, good.violations)
 
 
 @pytest.mark.gpu

@@ -141,9 +141,11 @@ class Baseline:
         return [self._outputs.read(item) for item in kept["outputs"]]
 
     def again(self, reference: Reference, chosen: int, windows: Windows) -> list[torch.Tensor]:
-        """Eager's outputs on windows of set `chosen`."""
+        """Eager's outputs on windows of set `chosen`; they hold until the next request."""
         request = run_request(reference, chosen, [windows], keep=0)
-        return self.outputs(self.ask(request, self._config.timeout_s).message["kept"])
+        kept = self.ask(request, self._config.timeout_s).message["kept"]
+        assert self._outputs is not None
+        return [self._outputs.view(item) for item in kept["outputs"]]
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""

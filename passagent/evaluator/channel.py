@@ -160,7 +160,10 @@ class Arena:
         return self.view(description).clone()
 
     def view(self, description: dict[str, Any]) -> torch.Tensor:
-        """The tensor described, where it lies: of a sealed arena, to be read only. Raises as `read` does."""
+        """The tensor described, where it lies, to be read only; of a sealed or trusted worker's arena.
+
+        Raises as `read` does.
+        """
         dtype = getattr(torch, str(description["dtype"]), None)
         shape, offset = description["shape"], description["offset"]
         plain = (

@@ -15,7 +15,7 @@ from passagent.evaluator.score import T_RANGE, tolerance
 _CHUNK = 1 << 15
 """Elements that are compared at a time: what is computed from them stays in the caches, and torch splits no
 operator on so few among threads, which would wait for cores that the machine has given to others."""
-_PART = 1 << 22
+_PART = 1 << 18
 """Elements that a thread compares, of outputs that are larger."""
 _HOPELESS = 2
 """Beyond t = 1, where correctness is judged last."""
@@ -109,10 +109,7 @@ def _compare_part(flat: torch.Tensor, other: torch.Tensor, dtype: str, first: in
     strict_atol, strict_rtol = tolerance(dtype, -5)
     for start in range(first, min(first + _PART, flat.numel()), _CHUNK):
         a, b = (values[start : start + _CHUNK].to(torch.float64) for values in (flat, other))
-        finite = a.isfinite() & b.isfinite()
-        same = (a == b) | (a.isnan() & b.isnan())
-        diff = torch.where(finite, (a - b).abs(), torch.where(same, 0.0, torch.inf))
-        magnitude = torch.where(finite, a.abs(), 0.0)
+        diff, magnitude = _differences(a, b)
         while level < _HOPELESS and not _within(diff, magnitude, dtype, level):
             level += 1
         largest = max(largest, float(diff.max()))
@@ -121,6 +118,16 @@ def _compare_part(flat: torch.Tensor, other: torch.Tensor, dtype: str, first: in
         if float(excess[highest]) > most:
             most, where = float(excess[highest]), start + highest
     return _Part(level, largest, where, most)
+
+
+def _differences(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """|a - b| and |a|; where an infinity or a NaN is, 0 if both are the same, else an infinite difference."""
+    diff, magnitude = (a - b).abs(), a.abs()
+    if bool(diff.sum().isfinite()):
+        return diff, magnitude
+    finite = a.isfinite() & b.isfinite()
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(finite, diff, torch.where(same, 0.0, torch.inf)), magnitude.where(finite, 0.0)
 
 
 def _within(diff: torch.Tensor, magnitude: torch.Tensor, dtype: str, level: int) -> bool:

@@ -7,6 +7,7 @@ import math
 import secrets
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,15 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import score
-from passagent.evaluator.baseline import EXTREME, SETS, Baseline, Reference, load_request, run_request
+from passagent.evaluator.baseline import (
+    EXTREME,
+    SETS,
+    Baseline,
+    Reference,
+    are_too_many,
+    load_request,
+    run_request,
+)
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import Comparison, compare
 from passagent.evaluator.exactness import Expected, as_exact, exactness, extreme_problem
@@ -43,6 +52,14 @@ PAIRS = 2
 """Pairs of workers that time a candidate, one after the other: what two workers differ by averages out."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A subgraph that the worker holds, and the arena that it writes outputs into."""
+
+    reference: Reference
+    outputs: Arena
 
 
 class Judging:
@@ -77,6 +94,7 @@ class Judging:
         self.protections: dict[str, str] = {}
         self.stop: Failed | None = None
         self._worker: Worker | None = None
+        self._held: dict[str, _Held] = {}
         self._twin: Twin | None = None
         self._deaths = 0
         self._timings: dict[str, list[Timing]] = {}
@@ -130,6 +148,12 @@ class Judging:
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """The worker is gone, and with it what it held."""
+        while self._held:
+            self._held.popitem()[1].outputs.close()
 
     def refuse_all(self) -> None:
         """A candidate that breaks a rule on one subgraph is refused on all of them."""
@@ -173,6 +197,7 @@ class Judging:
     def _ready(self) -> Worker:
         """The worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
         if self._worker is None:
+            self._forget()
             self._worker = self.new_worker(self.subject, self.interpreter)
             try:
                 self._load(self._worker)
@@ -199,8 +224,13 @@ class Judging:
         return checked(worker.ask(message, self.config.timeout_s, fds)).message
 
     def _take(self, worker: Worker, subgraph: Subgraph, result: GraphResult, reference: Reference) -> Arena:
-        """Hand the subgraph to the worker; the arena that its outputs will lie in."""
+        """Hand the subgraph to the worker, unless it holds it; the arena that its outputs will lie in."""
+        if (held := self._held.get(reference.name)) is not None:
+            if held.reference is reference:
+                return held.outputs
+            self._release(worker, held.reference)
         outputs = Arena.create(reference.room())
+        self._held[reference.name] = _Held(reference, outputs)
         try:
             reply = self._ask(worker, reference.request(outputs), (reference.arena.fd, outputs.fd))
             if isinstance(self.subject, Candidate):
@@ -210,19 +240,22 @@ class Judging:
                 if result.matches == 0:
                     raise Failed("mismatch", "no pass matched this graph")
         except BaseException:
-            outputs.close()
+            self._held.pop(reference.name).outputs.close()
             raise
         return outputs
+
+    def _release(self, worker: Worker, reference: Reference) -> None:
+        """Have the worker forget the subgraph."""
+        self._held.pop(reference.name).outputs.close()
+        self._ask(worker, {"op": "release", "ids": [reference.name]})
 
     def _check(self, worker: Worker, subgraph: Subgraph, result: GraphResult) -> None:
         """Outputs on every input set, in audited calls; raises Failed if they agree with eager's at no t."""
         reference = self.baseline.reference(subgraph, self.dispatch)
         outputs = self._take(worker, subgraph, result, reference)
-        try:
-            found = self._outputs(worker, reference, outputs, result)
-            self._ask(worker, {"op": "release", "ids": [reference.name]})
-        finally:
-            outputs.close()
+        found = self._outputs(worker, reference, outputs, result)
+        if are_too_many([held.reference for held in self._held.values()], self.config.device):
+            self._release(worker, reference)
         level = score.T_RANGE[0]
         for expected, got in zip(reference.expected[:SETS], found, strict=False):
             comparison = compare(expected.eager, got)
@@ -332,9 +365,7 @@ class Judging:
         except TimedCallError as failure:
             raise_for(failure.error)
             raise
-        finally:
-            outputs.close()
-        self._ask(worker, {"op": "release", "ids": [reference.name]})
+        self._release(worker, reference)
         if timing.clock_disagrees and isinstance(self.subject, Candidate):
             message = "its own times do not add up to the time that passed; leave the clock alone"
             raise Refused([Violation(rule="clock", file="", line=0, message=message)])

@@ -30,8 +30,8 @@ from passagent.evaluator.verdict import conclude
 from passagent.kernels import build
 from passagent.tasks.reader import Task
 
-_SPARES = PAIRS + 1
-"""Workers made ahead: for the candidate, and for eager once in a while."""
+_SPARES = 2 * PAIRS
+"""Workers made ahead: for the candidate's pairs, and for eager's, which last for several evaluations."""
 
 
 class Referee:
@@ -85,7 +85,7 @@ class Referee:
         else:
             if judging.dispatch == "dynamo":
                 self._zygote.load_compiler()
-            self._make_spares()  # while eager's side is made ready
+            self._make_spares()  # while subgraphs are checked: making them would disturb what is timed
             try:
                 judging.run()
             except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
@@ -115,13 +115,12 @@ class Referee:
         return self._spare()
 
     def _spare(self) -> Worker:
-        """A worker made ahead; new ones are made meanwhile."""
+        """A worker made ahead."""
         ready = self._spares.popleft() if self._spares else None
         worker = ready.result() if ready is not None and ready.exception() is None else self._fork()
         if not worker.is_alive():
             worker.kill()
             worker = self._fork()
-        self._make_spares()
         return worker
 
     def _make_spares(self) -> None:

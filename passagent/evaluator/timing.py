@@ -16,19 +16,19 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import turns
+from passagent.evaluator import clocks, turns
 from passagent.evaluator.baseline import SETS, Reference, run_request
 from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Windows
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.process import Answer
+from passagent.evaluator.samples import Samples, Timing
 
 MIN_PAIRS = 6
 """Pairs of blocks of a measurement, at least."""
@@ -42,12 +42,8 @@ _VERIFIED = 0.3
 """Share of the candidate's blocks of which one call's outputs are compared."""
 _AUDITED = 0.1
 """Share of the blocks after which the candidate is audited."""
-_CLOCK_SHARE = 0.1
-_CLOCK_NS_PER_CALL = 5_000
-_CLOCK_FLOOR_NS = 20_000
-"""What the clocks may differ by: a share of the time, ns a call, and ns a block for its two messages."""
-_CLOCK_ROUNDS = 3
-"""Measurements in a row in which the clocks must disagree before a candidate is refused for it."""
+_AUDITED_SERIES = 4
+"""Of so many series of groups one is followed by an audit."""
 _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
 _ENDED_EARLY = {"kind": "runtime_error", "message": "timed calls ended early, without an answer"}
@@ -69,45 +65,6 @@ Verify = Callable[[int, Windows, dict[str, Any]], None]
 """Judge a timed call: (input set, windows, what the worker kept of it)."""
 Surprise = Callable[[], None]
 """Audit the candidate, between timed calls."""
-
-
-@dataclass
-class Samples:
-    """Raw times of one side, ns."""
-
-    blocks: list[list[int]] = field(default_factory=list)
-    """End to end, block by block."""
-    hidden: list[int] = field(default_factory=list)
-    """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
-    device: list[int] = field(default_factory=list)
-
-    @property
-    def e2e(self) -> list[int]:
-        """All end-to-end times in order."""
-        return [n for block in self.blocks for n in block]
-
-    def add(self, answer: Answer) -> None:
-        """Take a block."""
-        times = [int(n) for n in answer.message["samples"]]
-        self.blocks.append(times)
-        self.hidden.append((answer.clock_ns or 0) - sum(times))
-
-
-@dataclass
-class Timing:
-    """Both sides of one subgraph."""
-
-    eager: Samples = field(default_factory=Samples)
-    compiled: Samples = field(default_factory=Samples)
-    pairs: list[int] = field(default_factory=list)
-    """Blocks that each pair of workers made."""
-    speedup: float = math.nan
-    """eager / compiled, end to end: see `ratio`; by PassBench's protocol that of the two medians."""
-    low: float = math.nan
-    """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
-    high: float = math.nan
-    unstable: bool = False
-    clock_disagrees: bool = False
 
 
 class TimedCallError(Exception):
@@ -140,14 +97,20 @@ def measure(
             _block(side, reference, 1, [draw.next() for _ in range(warmups)], config)
     pairs = _blocks if config.device == "cpu" else _groups
     patience = 1 if config.device == "cpu" else patience
-    for _ in range(_CLOCK_ROUNDS):
-        timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
-        logs = log_ratios(timing.eager.blocks, timing.compiled.blocks)
-        timing.speedup, (timing.low, timing.high) = ratio(logs), interval(logs)
-        timing.pairs = [len(logs)]
-        timing.clock_disagrees = not clocks_agree(timing.eager, timing.compiled)
-        if not timing.clock_disagrees:
-            break
+    timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
+    logs = log_ratios(timing.eager.blocks, timing.compiled.blocks)
+    timing.speedup, (timing.low, timing.high) = ratio(logs), interval(logs)
+    timing.pairs = [len(logs)]
+    if clocks.suspicious(timing.eager, timing.compiled):
+
+        def pair(eager: Samples, compiled: Samples) -> None:
+            chosen = 1 + secrets.randbelow(SETS - 1)
+            values = turns.windows(draw, reference, _block_length(per_call_s))
+            sides = [(candidate, compiled), (baseline, eager)]
+            for side, samples in sides[:: secrets.choice((1, -1))]:
+                samples.add(_block(side, reference, chosen, values, config, settle=False))
+
+        timing.clock_disagrees = clocks.hides_time(pair)
     if config.device != "cpu":
         _device_times(candidate, baseline, reference, timing, draw, config)
     return timing
@@ -165,12 +128,11 @@ def _blocks(
     patience: int,
 ) -> Timing:
     timing = Timing()
-    length = max(1, min(BLOCK, round(turns.BLOCK_S / per_call_s)))
     settle = per_call_s < turns.BLOCK_S  # beside longer calls caches do not matter
     begun = time.monotonic()
     while True:
         pair = len(timing.eager.blocks)
-        calls = max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
+        calls = _block_length(per_call_s)
         chosen = 1 + secrets.randbelow(SETS - 1)
         windows = turns.windows(draw, reference, calls)
         keep = secrets.randbelow(calls) if secrets.randbelow(1000) < 1000 * _VERIFIED else None
@@ -186,6 +148,12 @@ def _blocks(
             surprise()
         if pair + 1 >= MIN_PAIRS and _enough(timing, begun, config, patience):
             return timing
+
+
+def _block_length(per_call_s: float) -> int:
+    """Calls of the next block, by chance."""
+    length = max(1, min(BLOCK, round(turns.BLOCK_S / per_call_s)))
+    return max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
 
 
 def _groups(
@@ -219,7 +187,7 @@ def _groups(
         for group, kept in zip(checked, answer.message["kept"], strict=True):
             place, position = group["keep"]
             verify(group["set"], group["turns"][place][position], kept)
-        if secrets.randbelow(2):
+        if secrets.randbelow(_AUDITED_SERIES) == 0:
             surprise()
         if timing is None:
             timing, begun = Timing(), time.monotonic()
@@ -314,20 +282,6 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
     whole.unstable = (down + up) / 2 > config.unstable
     return whole
-
-
-def clocks_agree(eager: Samples, compiled: Samples) -> bool:
-    """The clock audit (DESIGN 4): the candidate's own times must account for what the referee's clock saw.
-
-    Eager's block of the same pair, timed by the same code with the same values, tells what the harness itself
-    takes between the marks. The best pair counts: a machine disturbs some, hidden time is in all of them.
-    """
-    excess = []
-    for theirs, mine, block in zip(eager.hidden, compiled.hidden, compiled.blocks, strict=True):
-        harness = max(theirs, 0)
-        slack = _CLOCK_SHARE * (sum(block) + harness) + _CLOCK_NS_PER_CALL * len(block) + _CLOCK_FLOOR_NS
-        excess.append(mine - harness - slack)
-    return min(excess) <= 0
 
 
 def _device_times(

@@ -202,7 +202,6 @@ def _compiled(state: _State, module: torch.nn.Module) -> _Built:
             built.report = _report(rewritten)
             return rewritten.graph_module.forward
 
-        torch._dynamo.reset()
         return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
 
     built.call, built.audited = compiled(state.gate.wrap, False), compiled(state.audit.wrap, True)

@@ -1,0 +1,47 @@
+"""What a measurement is made of: the raw times of both sides, and the speedup that they tell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from passagent.evaluator.process import Answer
+
+
+@dataclass
+class Samples:
+    """Raw times of one side, ns."""
+
+    blocks: list[list[int]] = field(default_factory=list)
+    """End to end, block by block."""
+    hidden: list[int] = field(default_factory=list)
+    """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
+    device: list[int] = field(default_factory=list)
+
+    @property
+    def e2e(self) -> list[int]:
+        """All end-to-end times in order."""
+        return [n for block in self.blocks for n in block]
+
+    def add(self, answer: Answer) -> None:
+        """Take a block."""
+        times = [int(n) for n in answer.message["samples"]]
+        self.blocks.append(times)
+        self.hidden.append((answer.clock_ns or 0) - sum(times))
+
+
+@dataclass
+class Timing:
+    """Both sides of one subgraph."""
+
+    eager: Samples = field(default_factory=Samples)
+    compiled: Samples = field(default_factory=Samples)
+    pairs: list[int] = field(default_factory=list)
+    """Blocks that each pair of workers made."""
+    speedup: float = math.nan
+    """eager / compiled, end to end: see estimate.ratio; by PassBench's protocol that of the two medians."""
+    low: float = math.nan
+    """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
+    high: float = math.nan
+    unstable: bool = False
+    clock_disagrees: bool = False
