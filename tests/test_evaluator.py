@@ -10,7 +10,7 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
-from passagent.evaluator import baseline
+from passagent.evaluator import baseline, clocks
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.reader import load_task
@@ -74,6 +74,27 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
     assert result.stopped_early.endswith(f"its AS, at most {result.as_high:.3f}, is under 1000.000")
     result = referee.evaluate(task, candidate(), bar=0.1)
     assert (result.stopped_early, {tuple(graph.pairs) for graph in result.graphs}) == (None, {(6, 6)})
+
+
+def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):
+    made, hides = [], []
+
+    def watched(pair):
+        def noted(*samples):
+            made.append(samples)
+            pair(*samples)
+
+        hides.append(clocks_hides_time(noted))
+        return hides[-1]
+
+    clocks_hides_time = clocks.hides_time
+    monkeypatch.setattr(clocks, "suspicious", lambda *_: True)
+    monkeypatch.setattr(clocks, "hides_time", watched)
+    result = referee.evaluate(task, candidate())
+    assert (result.status, result.violations) == ("ok", [])
+    assert hides == [False] * 6
+    for samples in made[-1]:  # the clock that was told of first saw all of it
+        assert min(samples.hidden) > 0
 
 
 def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):

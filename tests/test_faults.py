@@ -55,7 +55,7 @@ def no_inspection(monkeypatch):
 def still_judges(referee, task):
     """The next candidate is judged right, and of the one before no process and no file is left."""
     result = referee.evaluate(task, candidate())
-    assert (result.status, result.graphs[0].matches) == ("ok", 1), result.error
+    assert (result.status, result.graphs[0].matches) == ("ok", 1), (result.error, result.violations)
     zygote = referee._zygote
     for spare in referee._spares:
         spare.result()

@@ -323,8 +323,12 @@ def run_request(
     *,
     keep: int | None = None,
     settle: bool = False,
+    told: bool = False,
 ) -> dict[str, Any]:
-    """The worker's `run` request: a call on each of `windows` of input set `chosen`."""
+    """The worker's `run` request: a call on each of `windows` of input set `chosen`.
+
+    `told`: it begins when it is told that the clock here runs, so that a busy machine does not shorten it.
+    """
     return {
         "op": "run",
         "id": reference.name,
@@ -333,6 +337,7 @@ def run_request(
         "often": reference.often,
         "keep": keep,
         "settle": settle,
+        "told": told,
     }
 
 

@@ -3,7 +3,8 @@
 Eager's block beside a candidate's, timed by the same code with the same values, tells what the harness itself
 takes between the marks. What is beyond that, and beyond some slack, is hidden time, or a machine that had
 other things to do: where workers take turns, the time until a core is free for the next one looks like the
-candidate's. Blocks of either side alone, under the referee's clock, are disturbed alike; so these decide.
+candidate's, and a referee that wakes up late sees too little of eager's. In blocks of either side alone that
+begin when the referee's clock runs, a machine disturbs both alike; so these decide.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,10 @@ from passagent.evaluator.score import T_RANGE, tolerance
 _CHUNK = 1 << 15
 """Elements that are compared at a time: what is computed from them stays in the caches, and torch splits no
 operator on so few among threads, which would wait for cores that the machine has given to others."""
-_PART = 1 << 18
+_PART = 1 << 22
 """Elements that a thread compares, of outputs that are larger."""
+_STRICT = -5
+"""The t whose tolerance tells which element is furthest outside."""
 _HOPELESS = 2
 """Beyond t = 1, where correctness is judged last."""
 
@@ -106,33 +109,42 @@ class _Part:
 def _compare_part(flat: torch.Tensor, other: torch.Tensor, dtype: str, first: int) -> _Part:
     """The elements from `first` on, as many as a thread takes."""
     level, largest, most, where = T_RANGE[0], 0.0, -1.0, first
-    strict_atol, strict_rtol = tolerance(dtype, -5)
-    for start in range(first, min(first + _PART, flat.numel()), _CHUNK):
-        a, b = (values[start : start + _CHUNK].to(torch.float64) for values in (flat, other))
-        diff, magnitude = _differences(a, b)
-        while level < _HOPELESS and not _within(diff, magnitude, dtype, level):
+    atol, rtol = tolerance(dtype, _STRICT)
+    end = min(first + _PART, flat.numel())
+    memory = torch.empty(3, min(end - first, _CHUNK), dtype=torch.float64)
+    for start in range(first, end, _CHUNK):
+        want, have = (values[start : min(start + _CHUNK, end)] for values in (flat, other))
+        magnitude, diff, room = memory[:, : want.numel()]
+        magnitude.copy_(want)
+        diff.copy_(have).sub_(magnitude).abs_()
+        magnitude.abs_()
+        if not math.isfinite(highest := float(diff.max())):
+            _mend(magnitude, diff, want, have)
+            highest = float(diff.max())
+        largest = max(largest, highest)
+        while level < _HOPELESS and not _within(diff, magnitude, tolerance(dtype, level), room):
             level += 1
-        largest = max(largest, float(diff.max()))
-        excess = diff / (strict_atol + strict_rtol * magnitude) if strict_atol else diff
-        highest = int(excess.argmax())
-        if float(excess[highest]) > most:
-            most, where = float(excess[highest]), start + highest
+        if highest > most * (atol or 1.0):  # else no element of these is the furthest outside
+            excess = diff / (atol + rtol * magnitude) if atol else diff
+            furthest = int(excess.argmax())
+            if float(excess[furthest]) > most:
+                most, where = float(excess[furthest]), start + furthest
     return _Part(level, largest, where, most)
 
 
-def _differences(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """|a - b| and |a|; where an infinity or a NaN is, 0 if both are the same, else an infinite difference."""
-    diff, magnitude = (a - b).abs(), a.abs()
-    if bool(diff.sum().isfinite()):
-        return diff, magnitude
-    finite = a.isfinite() & b.isfinite()
-    same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(finite, diff, torch.where(same, 0.0, torch.inf)), magnitude.where(finite, 0.0)
+def _mend(magnitude: torch.Tensor, diff: torch.Tensor, want: torch.Tensor, have: torch.Tensor) -> None:
+    """Where an infinity or a NaN is: no difference if both are the same, else an infinite one."""
+    finite = want.isfinite() & have.isfinite()
+    same = (want == have) | (want.isnan() & have.isnan())
+    magnitude.masked_fill_(~finite, 0.0)
+    diff.masked_fill_(~finite & same, 0.0).masked_fill_(~finite & ~same, torch.inf)
 
 
-def _within(diff: torch.Tensor, magnitude: torch.Tensor, dtype: str, level: int) -> bool:
-    atol, rtol = tolerance(dtype, level)
-    return bool((diff <= atol + rtol * magnitude).all())
+def _within(
+    diff: torch.Tensor, magnitude: torch.Tensor, tolerances: tuple[float, float], room: torch.Tensor
+) -> bool:
+    atol, rtol = tolerances
+    return float(torch.mul(magnitude, rtol, out=room).add_(atol).sub_(diff).min()) >= 0
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:

@@ -218,8 +218,12 @@ class Worker:
             while True:
                 reply, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
-                if "mark" in reply:
-                    started, ended = (now, None) if reply["mark"] == "start" else (started, now)
+                if "mark" in reply and reply["mark"] == "start":
+                    if message.get("told"):
+                        self._channel.send({"clock": "runs"})
+                    started, ended = now, None
+                elif "mark" in reply:
+                    ended = now
                 elif "build" in reply:
                     self._channel.send(answer(reply["build"]))
                 else:

@@ -108,7 +108,7 @@ def measure(
             values = turns.windows(draw, reference, _block_length(per_call_s))
             sides = [(candidate, compiled), (baseline, eager)]
             for side, samples in sides[:: secrets.choice((1, -1))]:
-                samples.add(_block(side, reference, chosen, values, config, settle=False))
+                samples.add(_block(side, reference, chosen, values, config, told=True))
 
         timing.clock_disagrees = clocks.hides_time(pair)
     if config.device != "cpu":
@@ -338,8 +338,9 @@ def _block(
     config: EvaluatorConfig,
     keep: int | None = None,
     settle: bool = True,
+    told: bool = False,
 ) -> Answer:
-    request = run_request(reference, chosen, windows, keep=keep, settle=settle)
+    request = run_request(reference, chosen, windows, keep=keep, settle=settle and not told, told=told)
     answer = side.ask(request, config.timeout_s)
     if "error" in answer.message:
         raise TimedCallError(answer.message["error"])

@@ -225,6 +225,8 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
         calls.settle(graph, message["set"], windows[0], message["often"])
     with calls.no_collection():
         state.channel.send({"mark": "start"})
+        if message["told"]:
+            state.channel.receive()
         samples, kept = calls.timed(graph, message["set"], windows, message["often"], message["keep"])
         state.channel.send({"mark": "end"})
     graph.outputs.reset()
