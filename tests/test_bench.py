@@ -217,7 +217,8 @@ def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_compilers_side_by_side(call, tmp_path):
+def test_compilers_side_by_side(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
     subgraph = tiny.write_subgraph(tmp_path / "graph", [4, 64])
     code, out, _ = call("bench", subgraph, *QUICK, "--set", "evaluator.interval=0.5", "--json")
     assert code == 0
@@ -235,6 +236,7 @@ def test_compilers_side_by_side(call, tmp_path):
     assert (inductor["status"], inductor["candidate"], inductor["dispatch"]) == ("ok", "inductor", "dynamo")
     assert all(result["graphs"][0]["speedup"]["e2e"] > 0 for result in (eager, inductor))
     assert data["results_file"] == "runs/bench/graph-cpu-direct/results.jsonl"
+    assert any((tmp_path / "cache/inductor/fxgraph").iterdir())  # compiled once for as long as it lasts
 
 
 @pytest.mark.slow

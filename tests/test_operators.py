@@ -552,6 +552,8 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         file(copy / "0badcafe" / "run.log", 10_000),
         file(temporary / "passagent-dead" / "zygote.log", 100_000),
         file(cache / "cpp" / "old.so", 1_000_000),
+        file(cache / "launch" / "old.so", 1_000_000),
+        file(cache / "inductor" / "fxgraph" / "a" / "old", 1_000_000),
     ]
     kept = [
         *needed,
@@ -561,6 +563,7 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         file(temporary / "passagent-young" / "zygote.log", 1, is_old=False),
         file(temporary / "passagent-other" / "data", 1),
         file(cache / "cpp" / "new.so", 1, is_old=False),
+        file(cache / "inductor" / "fxgraph" / "b" / "new", 1, is_old=False),
     ]
     sleeper = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(60)"],
@@ -571,10 +574,10 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         assert code == 0
         told = json.loads(out)
         assert told["dry_run"] is True
-        assert sum(one["bytes"] for one in told["found"] if "passagent.db" not in one["kind"]) == 1_111_110
+        assert sum(one["bytes"] for one in told["found"] if "passagent.db" not in one["kind"]) == 3_111_110
         assert all(path.exists() for path in [*litter, *kept])
         code, out, _ = call("gc", "--runs-dir", copy)
-        assert code == 0 and "freed 1.1 MB" in out
+        assert code == 0 and "freed 3.1 MB" in out
         assert not any(path.exists() for path in litter)
         assert all(path.exists() for path in kept)
         assert (temporary / "passagent-live" / "zygote.log").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -14,6 +15,8 @@ DEAD_S = 24 * 3600.0
 """Without a change for this long, a scratch directory that no process has is a dead one's, s."""
 UNUSED_S = 30 * 24 * 3600.0
 """A kernel that was not read for this long is built again if it is ever needed, s."""
+
+_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch")
 
 
 def dead_scratch() -> Iterator[Path]:
@@ -29,7 +32,9 @@ def dead_scratch() -> Iterator[Path]:
 def unused_builds() -> Iterator[Path]:
     """Built kernels, and what builds left behind, that were not touched for long."""
     root = cache_dir()
-    for path in [*root.glob("cpp/*"), *root.glob("cuda/*"), *root.glob("ptx/*"), *root.glob("launcher/*")]:
+    built = (path for place in _BUILT for path in root.glob(f"{place}/*"))
+    compiled = (path for path in root.glob("inductor/**/*") if not path.is_dir())
+    for path in itertools.chain(built, compiled):
         if _age_s(path) > UNUSED_S:
             yield path
 

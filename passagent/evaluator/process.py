@@ -121,18 +121,18 @@ class Zygote:
             message = f"the evaluator's worker did not start: {log_text[-1] if log_text else error}"
             raise InfrastructureError(message) from error
 
-    def fork(self, memory_gb: float | None, sandboxed: bool = True) -> Worker:
+    def fork(self, memory_gb: float | None, sandboxed: bool = True, compiled: Path | None = None) -> Worker:
         """A fresh worker in a process group of its own, shut in unless it is trusted (`sandboxed=False`).
 
-        `memory_gb` limits its address space; None where CUDA maps far more than it uses. Raises
-        InfrastructureError.
+        `memory_gb` limits its address space; None where CUDA maps far more than it uses. `compiled`: where
+        TorchInductor keeps what it compiles, in place of the worker's scratch. Raises InfrastructureError.
         """
         with self._lock:
             if self._process.poll() is not None:
                 self.close()
                 self._take(start_zygote(self._device, self._threads, self._interpreter))
         try:
-            return self._fork(memory_gb, sandboxed)
+            return self._fork(memory_gb, sandboxed, compiled)
         except OSError as error:
             raise InfrastructureError(f"a worker cannot be forked: {error}") from error
 
@@ -142,13 +142,19 @@ class Zygote:
             self._ask({"op": "compiler"})
             self._has_compiler = True
 
-    def _fork(self, memory_gb: float | None, sandboxed: bool) -> Worker:
+    def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
         limits = replace(LIMITS, memory=int(memory_gb * 2**30) if memory_gb else 0)
+        environment = zygote_environment(scratch, self._threads, self._device, self._interpreter)
+        if compiled is not None:
+            environment |= {
+                "TORCHINDUCTOR_CACHE_DIR": str(compiled),
+                "TRITON_CACHE_DIR": str(compiled / "triton"),
+            }
         request = {
             "op": "fork",
-            "env": zygote_environment(scratch, self._threads, self._device, self._interpreter),
+            "env": environment,
             "limits": asdict(limits),
             "sandboxed": sandboxed,
         }

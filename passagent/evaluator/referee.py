@@ -28,6 +28,7 @@ from passagent.evaluator.starting import Started
 from passagent.evaluator.twin import Twins
 from passagent.evaluator.verdict import conclude
 from passagent.kernels import build
+from passagent.kernels.toolchain import cache_dir
 from passagent.tasks.reader import Task
 
 _SPARES = 2 * PAIRS
@@ -106,8 +107,12 @@ class Referee:
 
     def _worker(self, subject: Subject, interpreter: bool) -> Worker:
         """A worker for `subject`: a spare one if it is of the kind."""
-        if subject == "inductor" or (isinstance(subject, Candidate) and self.config.host_extensions):
-            return self._zygote.fork(None, sandboxed=False)  # they run compilers themselves
+        if subject == "inductor":
+            compiled = cache_dir() / "inductor"
+            compiled.mkdir(parents=True, exist_ok=True)
+            return self._zygote.fork(None, sandboxed=False, compiled=compiled)
+        if isinstance(subject, Candidate) and self.config.host_extensions:
+            return self._zygote.fork(None, sandboxed=False)  # it runs compilers itself
         if interpreter:
             if self._interpreter is None:
                 self._interpreter = Zygote(self.config.device, self._threads, interpreter=True)
