@@ -74,6 +74,7 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
     assert result.stopped_early.endswith(f"its AS, at most {result.as_high:.3f}, is under 1000.000")
     result = referee.evaluate(task, candidate(), bar=0.1)
     assert (result.stopped_early, {tuple(graph.pairs) for graph in result.graphs}) == (None, {(6, 6)})
+    assert (result.bar, referee.evaluate(task, candidate()).bar) == (0.1, None)
 
 
 def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):

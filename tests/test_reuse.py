@@ -79,13 +79,16 @@ def test_what_is_no_measurement_is_not_reused(store, task, evaluation):  # noqa:
     assert first < recall(store, task, CANDIDATE, here).id == second
 
 
-def test_what_was_cut_short_is_known_under_a_bar_only(store, task, evaluation):  # noqa: F811
+def test_what_was_measured_under_a_bar_is_known_under_a_bar_only(store, task, evaluation):  # noqa: F811
     here = environment_key(CONFIG)
-    short = changed(evaluation, stopped_early="its AS is under 1.5", as_high=1.2)
-    number = keep(store, task, CANDIDATE, here, short)
+    coarse = keep(store, task, CANDIDATE, here, changed(evaluation, bar=1.5, as_high=1.2))
     assert recall(store, task, CANDIDATE, here) is None
-    assert recall(store, task, CANDIDATE, here, bar=1.1) is None
-    assert recall(store, task, CANDIDATE, here, bar=1.3).id == number
+    assert recall(store, task, CANDIDATE, here, bar=1.1).id == coarse
+    short = changed(evaluation, bar=1.5, stopped_early="its AS is under 1.5", as_high=1.2)
+    cut_short = keep(store, task, CANDIDATE, here, short)
+    assert recall(store, task, CANDIDATE, here) is None
+    assert recall(store, task, CANDIDATE, here, bar=1.1).id == coarse
+    assert recall(store, task, CANDIDATE, here, bar=1.3).id == cut_short
 
 
 def test_fresh_measures_again(store, task):  # noqa: F811

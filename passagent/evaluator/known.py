@@ -80,9 +80,15 @@ def recall(
 ) -> Known | None:
     """The newest evaluation of an equal subject under `environment`, if there is one that stands.
 
-    `fits` says of its `validator` whether it may be used, `unstable` whether its timing may have been so, and
-    `bar` under which AS it may have been cut short.
+    `fits` says of its `validator` whether it may be used, and `unstable` whether its timing may have been so.
+    Under a `bar`, an AS, one will do that was measured under another, if it was not cut short or is below.
     """
+
+    def precise(result: dict[str, Any]) -> bool:
+        if result.get("bar") is None:
+            return True
+        return bar is not None and (not result.get("stopped_early") or result["as_high"] < bar)
+
     found = evaluations.find_evaluation(
         store,
         candidate_key=_key(subject),
@@ -92,7 +98,7 @@ def recall(
         stands=lambda result: (
             fits(result.get("validator"))
             and (unstable or not evaluations.is_unstable(result))
-            and (not result.get("stopped_early") or (bar is not None and result["as_high"] < bar))
+            and precise(result)
         ),
     )
     if found is None:

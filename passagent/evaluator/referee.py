@@ -101,7 +101,7 @@ class Referee:
             interpreter=judging.interpreter,
             seconds=time.monotonic() - started,
         )
-        evaluation.stopped_early = judging.stopped_early
+        evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation
 

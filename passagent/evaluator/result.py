@@ -192,6 +192,8 @@ class Evaluation(BaseModel):
     as_low: float | None = None
     """AS with every speedup at the lower end of its interval, and at the upper: `as_high`."""
     as_high: float | None = None
+    bar: float | None = None
+    """The AS that a search had when it was measured, more coarsely for that; None: in full."""
     stopped_early: str | None = None
     """Why it was timed less than others: its AS cannot reach that of a candidate that is there already."""
     validator: dict[str, Any] | None = None
