@@ -74,6 +74,9 @@ def test_worst_element_is_named():
 def test_integers_must_be_equal():
     assert compare([torch.arange(4)], [torch.arange(4)]).passes_from_t == -10
     assert compare([torch.arange(4)], [torch.arange(4) + 1]).passes_from_t is None
+    large = torch.tensor([1, 2**53, 3])  # float64 has no 2^53 + 1
+    found = compare([large], [large + torch.tensor([0, 1, 0])])
+    assert (found.passes_from_t, found.worst.index) == (None, [1])
 
 
 def test_the_interpreters_cast_to_bfloat16_rounds_as_torch_does():

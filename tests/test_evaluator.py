@@ -10,7 +10,7 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
-from passagent.evaluator import baseline, clocks
+from passagent.evaluator import baseline, clocks, judging
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.reader import load_task
@@ -96,6 +96,24 @@ def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee
     assert hides == [False] * 6
     for samples in made[-1]:  # the clock that was told of first saw all of it
         assert min(samples.hidden) > 0
+
+
+@pytest.mark.parametrize(("limit", "taken"), [(1 << 29, 2), (0, 3)])
+def test_a_small_subgraph_stays_with_its_worker_between_check_and_timing(
+    referee, task, limit, taken, monkeypatch
+):
+    asked = []
+    ask = judging.Judging._ask
+
+    def noted(self, worker, message, fds=()):
+        asked.append(message["op"])
+        return ask(self, worker, message, fds)
+
+    monkeypatch.setattr(judging.Judging, "_ask", noted)
+    monkeypatch.setattr(judging, "HELD_BYTES", limit)
+    assert referee.evaluate(task, candidate()).status == "ok"
+    assert asked.count("graph") == taken * len(task.subgraphs)
+    assert asked.count("release") == taken * len(task.subgraphs)
 
 
 def test_dynamo_dispatch_gives_the_same_verdict(judging_by, task):

@@ -19,7 +19,6 @@ from passagent.evaluator.baseline import (
     SETS,
     Baseline,
     Reference,
-    are_too_many,
     load_request,
     run_request,
 )
@@ -49,6 +48,8 @@ NewWorker = Callable[[Subject, bool], Worker]
 
 PAIRS = 2
 """Pairs of workers that time a candidate, one after the other: what two workers differ by averages out."""
+HELD_BYTES = 1 << 29
+"""Subgraphs stay with a worker between their check and their timing while all of them take no more."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
 
@@ -253,7 +254,7 @@ class Judging:
         reference = self.baseline.reference(subgraph, self.dispatch)
         outputs = self._take(worker, subgraph, result, reference)
         found = self._outputs(worker, reference, outputs, result)
-        if are_too_many([held.reference for held in self._held.values()], self.config.device):
+        if sum(held.reference.arena.size + held.outputs.size for held in self._held.values()) > HELD_BYTES:
             self._release(worker, reference)
         level = score.T_RANGE[0]
         for expected, got in zip(reference.expected[:SETS], found, strict=False):

@@ -101,7 +101,8 @@ class Referee:
             interpreter=judging.interpreter,
             seconds=time.monotonic() - started,
         )
-        evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
+        if any(graph.speedup is not None for graph in evaluation.graphs):
+            evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation
 

@@ -36,7 +36,7 @@ BLOCK = 10
 """Calls of a block, on average; slow calls come in shorter blocks."""
 PATIENCE = 2
 """Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
-WIDE = 3
+WIDE = 2
 _PROBE_CALLS = 3
 _VERIFIED = 0.3
 """Share of the candidate's blocks of which one call's outputs are compared."""

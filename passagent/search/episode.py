@@ -24,7 +24,7 @@ from passagent.agent.workspace import Workspace
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
-from passagent.redaction import redacted
+from passagent.redaction import redact
 from passagent.search.candidates import submitter
 from passagent.search.context import best_known, episode_context, parent_view
 from passagent.search.drafts import is_draft
@@ -138,7 +138,8 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
             model=choose_model(session, episode),
         )
         context = episode_context(session, episode, parent)
-        messages = [redacted(message) for message in compose(context)]
+        # what stands beside it, the tools' descriptions, is ours
+        messages = [one | {"content": redact(one["content"])} for one in compose(context)]
         packed = [episodes.pack_message(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
     with store.transaction():
         episodes.set_parent(store, episode, session.owner)

@@ -218,6 +218,15 @@ class Trace:
     def guard(self, condition: str) -> None:
         self.guards[condition] = None
 
+    def plus(self, a: Size, b: Size) -> Size:
+        """Sum of two sizes."""
+        x, y = self.text(a), self.text(b)
+        if a.constant and b.constant:
+            return fixed(a.hint + b.hint)
+        if x == "0" or y == "0":
+            return b if x == "0" else a
+        return Size(a.hint + b.hint, f"({x} - {y[1:]})" if y.startswith("-") else f"({x} + {y})")
+
     def times(self, sizes: Iterable[Size]) -> Size:
         """Product of sizes."""
         hint, constant, texts = 1, 1, []

@@ -21,7 +21,7 @@ from passagent.models.expert import (
 )
 from passagent.models.expert.graph import HEAVY, SLOW_ON, example, mutates, op_name, rebuild, walk
 from passagent.models.expert.ir import Size, Trace, Unsupported, Value, fixed
-from passagent.models.expert.lowering import HALF, OPS, Call, Scalar, dtype_name
+from passagent.models.expert.lowering import HALF, OPS, Call, Scalar, check_shape, dtype_name
 from passagent.models.expert.split import lower_split
 
 _REGISTERED = (
@@ -111,7 +111,7 @@ def lower_node(
         raise Unsupported(name, error.reason) from error
     except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
         raise Unsupported(name, f"these arguments are not lowered ({error})") from error
-    _check(trace, name, result, out)
+    check_shape(trace, name, result, out)
     return result
 
 
@@ -129,19 +129,6 @@ def _out_of_place(node: fx.Node) -> str:
     name = op_name(node)
     method = node.op == "call_method" or name.endswith("_")
     return name.removesuffix("_") if method and not name.endswith("__") else name
-
-
-def _check(trace: Trace, name: str, result: Any, out: Any) -> None:
-    """What was lowered has eager's shape."""
-    pairs = zip(result, out, strict=True) if isinstance(result, tuple) else [(result, out)]
-    for value, expected in pairs:
-        if isinstance(value, str):  # a result that is not lowered: who unpacks it is told so
-            continue
-        shape = [trace.size_of(tuple(trace.axes_of(d))).hint for d in value.dims]
-        if shape != list(expected.shape):
-            raise Unsupported(name, f"shape {shape} came out where eager has {list(expected.shape)}")
-        if any(n == 0 for n in shape):
-            raise Unsupported(name, "an empty tensor")
 
 
 def lower_region(

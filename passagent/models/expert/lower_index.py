@@ -60,9 +60,9 @@ def _pad_inside(c: Call, value: Value, pad: Any, mode: str) -> Value:
             continue
         dim = len(value.dims) - 1 - k // 2
         have = t.size_of(value.dims[dim])
-        axis = t.axis(plus(c, plus(c, have, before), after))
+        axis = t.axis(t.plus(t.plus(have, before), after))
         inner = t.add(t.index(axis), t.mul(t.integer(-1), t.integer(before)))
-        last = t.integer(plus(c, have, fixed(-1)))
+        last = t.integer(t.plus(have, fixed(-1)))
         if mode == "replicate":
             index = t.op("index_clamp", [inner, last], "int64")
         else:
@@ -132,13 +132,13 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     dims, parts = broadcast(t, hidden)
     starts = [fixed(0)]
     for length in lengths:
-        starts.append(plus(c, starts[-1], length))
+        starts.append(c.trace.plus(starts[-1], length))
     axis = t.axis(starts.pop())
     element = c.wide(parts[-1])
     for k in reversed(range(len(parts))):
         index = t.add(t.index(axis), t.mul(t.integer(-1), t.integer(starts[k])))
         t.guard(f"{t.text(lengths[k])} > 0")
-        nearest = t.op("index_clamp", [index, t.integer(plus(c, lengths[k], fixed(-1)))], "int64")
+        nearest = t.op("index_clamp", [index, t.integer(t.plus(lengths[k], fixed(-1)))], "int64")
         read_part = c.wide(t.substitute(parts[k], {own[k]: nearest}))
         inside = t.op("lt", [index, t.integer(lengths[k])], "bool")
         last = k == len(parts) - 1
@@ -152,16 +152,6 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     if len(parts) > 1:
         t.cats.append(Cat(axis, element, tuple(zip(own, parts, starts, strict=True))))
     return Value([*around[0], (axis,), *around[1]], element, pieces, dim)
-
-
-def plus(c: Call, a: Size, b: Size) -> Size:
-    """Sum of two sizes."""
-    x, y = c.trace.text(a), c.trace.text(b)
-    if a.constant and b.constant:
-        return fixed(a.hint + b.hint)
-    if x == "0" or y == "0":
-        return b if x == "0" else a
-    return Size(a.hint + b.hint, f"({x} - {y[1:]})" if y.startswith("-") else f"({x} + {y})")
 
 
 @lowers("stack")
@@ -254,7 +244,7 @@ def flip(c: Call, input: Value, *dims: Any) -> Value:
         if old is None:
             continue
         axis = c.trace.axis(old.size)
-        last = c.trace.integer(plus(c, old.size, fixed(-1)))
+        last = c.trace.integer(c.trace.plus(old.size, fixed(-1)))
         index = c.trace.add(last, c.trace.mul(c.trace.integer(-1), c.trace.index(axis)))
         value = read_at(c.trace, value, wrap(d, len(value.dims)), axis, index)
     return value

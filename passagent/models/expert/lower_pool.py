@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from passagent.models.expert.ir import Expr, Size, Value, fixed
-from passagent.models.expert.lower_index import plus
 from passagent.models.expert.lower_views import as_size
 from passagent.models.expert.lowering import Call, compute_type, lowers
 from passagent.models.expert.shapes import read_at, whole
@@ -90,9 +89,9 @@ def _linear(
     value, _ = whole(t, value, dim)
     axis = t.axis(target)
     at = t.cast(t.index(axis), "float32")
-    last = t.integer(plus(c, have, fixed(-1)))
+    last = t.integer(t.plus(have, fixed(-1)))
     if corners:
-        steps = t.cast(t.integer(plus(c, target, fixed(-1))), "float32")
+        steps = t.cast(t.integer(t.plus(target, fixed(-1))), "float32")
         step = c.e("div", t.cast(last, "float32"), steps) if target.hint > 1 else c.number(0.0, "float32")
         t.guard(f"{t.text(target)} > 1" if target.hint > 1 else f"{t.text(target)} == 1")
         source = c.e("mul", at, step)
@@ -177,7 +176,7 @@ def _window(
     )
     t.guard(f"{t.text(have)} > {edge}")
     axis = t.axis(target)
-    last = t.integer(plus(c, have, fixed(-1)))
+    last = t.integer(t.plus(have, fixed(-1)))
     start = t.mul(t.index(axis), t.integer(by))
     total: Expr | None = None
     compute = compute_type(value.dtype)

@@ -156,6 +156,20 @@ class Call:
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "isnan"}
 
 
+def check_shape(trace: Trace, op: str, result: Any, expected: Any) -> None:
+    """Raise Unsupported if what was lowered has not the shape of `expected`, or is empty."""
+    pairs = zip(result, expected, strict=True) if isinstance(result, tuple) else [(result, expected)]
+    for value, like in pairs:
+        if isinstance(value, str):  # a result that is not lowered: who unpacks it is told so
+            continue
+        shape = [trace.size_of(tuple(trace.axes_of(d))).hint for d in value.dims]
+        wanted = [n if isinstance(n, int) else n.node.hint for n in like.shape]
+        if shape != wanted:
+            raise Unsupported(op, f"shape {shape} came out where eager has {wanted}")
+        if any(n == 0 for n in shape):
+            raise Unsupported(op, "an empty tensor")
+
+
 def int_list(*sizes: Any) -> list[Any]:
     """`view(2, 3)` and `view((2, 3))` alike."""
     if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
