@@ -12,6 +12,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, judging
 from passagent.evaluator.referee import Referee
+from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.reader import load_task
 
@@ -96,6 +97,22 @@ def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee
     assert hides == [False] * 6
     for samples in made[-1]:  # the clock that was told of first saw all of it
         assert min(samples.hidden) > 0
+
+
+def test_a_candidate_whose_clock_is_slow_is_refused(referee, tmp_path, monkeypatch):
+    write_subgraph(tmp_path / "task" / "graphs" / "g", [256, 2048])
+    (tmp_path / "task" / "graph_list.txt").write_text("graphs/g\n")
+    ask = Watched.ask
+
+    def forged(side, message, timeout_s, fds=()):
+        answer = ask(side, message, timeout_s, fds)
+        if "samples" in answer.message:
+            answer.message["samples"] = [n // 5 for n in answer.message["samples"]]
+        return answer
+
+    monkeypatch.setattr(Watched, "ask", forged)
+    result = referee.evaluate(load_task(tmp_path / "task"), candidate())
+    assert (result.status, [one.rule for one in result.violations]) == ("refused", ["clock"])
 
 
 @pytest.mark.parametrize(("limit", "taken"), [(1 << 29, 2), (0, 3)])

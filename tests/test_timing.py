@@ -147,17 +147,26 @@ def test_what_the_harness_takes_is_no_hidden_time():
     assert not clocks.suspicious(*sides([((20, 5000), (10, 5000))] * 6))
 
 
-@given(st.integers(0, clocks.CONFIRMING), st.randoms(use_true_random=False))
-def test_time_that_is_hidden_in_three_of_four_blocks_is_the_candidates(hidden, random):
-    drawn = [True] * hidden + [False] * (clocks.CONFIRMING - hidden)
-    random.shuffle(drawn)
-    coming = iter(drawn)
+def test_a_referee_that_wakes_up_late_tells_nothing():
+    late, honest, cheat = (20, -300), (20, 60), (2, 18 * 16 + 60)
+    assert not clocks.suspicious(*sides([(late, (20, 500))] * 5 + [((20, 60), honest)] * 2))
+    assert clocks.suspicious(*sides([(late, (20, 60))] * 6))  # which is no reason to believe anything
+    assert clocks.suspicious(*sides([((20, 60), late)] * 5 + [((20, 60), cheat)]))
+
+
+@given(st.integers(0, clocks.BLOCKS), st.randoms(use_true_random=False))
+def test_time_that_is_hidden_in_four_of_five_blocks_is_the_candidates(hidden, random):
+    drawn = [True] * hidden + [False] * (clocks.BLOCKS - hidden)
+    rounds = []
 
     def pair(eager, compiled):
-        for samples, rest in ((eager, 60), (compiled, 5000 if next(coming) else 60)):
-            samples.add(answer(20, 10, 200 + rest))
+        if not eager.hidden:  # another round begins
+            rounds.append(iter(random.sample(drawn, len(drawn))))
+        eager.add(answer(20, 10, 260))
+        compiled.add(answer(20, 10, 5200 if next(rounds[-1]) else 260))
 
     assert clocks.hides_time(pair) == (hidden >= clocks.HIDING)
+    assert len(rounds) == (clocks.ROUNDS if hidden >= clocks.HIDING else 1)
 
 
 def test_a_machine_that_disturbs_either_side_is_no_candidates_fault():
@@ -323,12 +332,12 @@ def test_hidden_time_in_every_block_is_looked_at_again_and_then_named(device):
     config = CONFIG.model_copy(update={"device": device})
     measured, log, *_ = scripted(config, hidden_ns=10_000_000)
     assert measured.clock_disagrees
-    again = log[-2 * clocks.HIDING :] if device == "cpu" else [m for m in log if m[1]["op"] == "run"][3:]
-    assert len(again) == 2 * clocks.HIDING
+    again = [m for m in log if m[1].get("core") is not None]
+    assert len(again) == 2 * clocks.HIDING * clocks.ROUNDS
     for first, second in zip(again[::2], again[1::2], strict=True):
         assert {first[0], second[0]} == {"candidate", "eager"}
         assert first[1] == second[1]
-        assert first[1]["told"] and not first[1]["settle"]
+        assert not first[1]["settle"]
     assert len({first[0] for first in again[::2]}) == 2  # either side begins
     assert not scripted(config, hidden_ns=1000)[0].clock_disagrees
 
@@ -337,7 +346,9 @@ def test_waiting_for_a_core_is_no_hidden_time():
     """In turns it looks like that; a side's blocks alone tell."""
     measured, log, *_ = scripted(CONFIG.model_copy(update={"device": "cuda"}), waits_ns=50_000_000)
     assert not measured.clock_disagrees
-    assert len([m for m in log if m[1]["op"] == "run"]) == 3 + 2 * (clocks.CONFIRMING - clocks.HIDING + 1)
+    again = [m for m in log if m[1].get("core") is not None]
+    assert len(again) == 2 * (clocks.BLOCKS - clocks.HIDING + 1)
+    assert {len(message["windows"]) for _, message in again} == {round(clocks.BLOCK_S / 120e-6)}
 
 
 def test_calls_that_fail_or_are_missing():

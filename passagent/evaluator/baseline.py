@@ -323,11 +323,11 @@ def run_request(
     *,
     keep: int | None = None,
     settle: bool = False,
-    told: bool = False,
+    core: int | None = None,
 ) -> dict[str, Any]:
     """The worker's `run` request: a call on each of `windows` of input set `chosen`.
 
-    `told`: it begins when it is told that the clock here runs, so that a busy machine does not shorten it.
+    With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
     """
     return {
         "op": "run",
@@ -337,7 +337,7 @@ def run_request(
         "often": reference.often,
         "keep": keep,
         "settle": settle,
-        "told": told,
+        "core": core,
     }
 
 

@@ -225,7 +225,7 @@ class Worker:
                 reply, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
                 if "mark" in reply and reply["mark"] == "start":
-                    if message.get("told"):
+                    if message.get("core") is not None:
                         self._channel.send({"clock": "runs"})
                     started, ended = now, None
                 elif "mark" in reply:

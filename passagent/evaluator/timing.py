@@ -102,13 +102,15 @@ def measure(
     timing.speedup, (timing.low, timing.high) = ratio(logs), interval(logs)
     timing.pairs = [len(logs)]
     if clocks.suspicious(timing.eager, timing.compiled):
+        calls = max(1, round(clocks.BLOCK_S / (per_call_s + turns.REFRESH_S)))
 
         def pair(eager: Samples, compiled: Samples) -> None:
             chosen = 1 + secrets.randbelow(SETS - 1)
-            values = turns.windows(draw, reference, _block_length(per_call_s))
+            values = turns.windows(draw, reference, calls)
+            core = secrets.choice(sorted(os.sched_getaffinity(0)))  # one may be slower than another
             sides = [(candidate, compiled), (baseline, eager)]
             for side, samples in sides[:: secrets.choice((1, -1))]:
-                samples.add(_block(side, reference, chosen, values, config, told=True))
+                samples.add(_block(side, reference, chosen, values, config, settle=False, core=core))
 
         timing.clock_disagrees = clocks.hides_time(pair)
     if config.device != "cpu":
@@ -338,9 +340,9 @@ def _block(
     config: EvaluatorConfig,
     keep: int | None = None,
     settle: bool = True,
-    told: bool = False,
+    core: int | None = None,
 ) -> Answer:
-    request = run_request(reference, chosen, windows, keep=keep, settle=settle and not told, told=told)
+    request = run_request(reference, chosen, windows, keep=keep, settle=settle, core=core)
     answer = side.ask(request, config.timeout_s)
     if "error" in answer.message:
         raise TimedCallError(answer.message["error"])

@@ -26,14 +26,14 @@ KEPT = 2
 """Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
 BLOCK_S = 0.05
 """What a side's calls of a block or group may take, s."""
-_REFRESH_S = 0.0001
+REFRESH_S = 0.0001
 """What giving the inputs new values takes beside a call, about, s."""
 
 
 def groups_in(seconds: float, per_call_s: float) -> int:
     """How many groups of both sides' calls fit into a time, FEWEST to SERIES."""
     counts, _ = lengths(per_call_s)
-    group_s = 2 * sum(counts) * (per_call_s + _REFRESH_S)
+    group_s = 2 * sum(counts) * (per_call_s + REFRESH_S)
     return max(FEWEST, min(SERIES, int(seconds / group_s)))
 
 

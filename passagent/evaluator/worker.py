@@ -219,16 +219,22 @@ def _report(rewritten: Any) -> dict[str, Any]:
 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Timed calls of one side alone; the outputs of call `keep` are handed back."""
-    graph, windows = state.graphs[message["id"]], message["windows"]
-    calls.refresh_all(graph, message["set"], windows[0])
-    if message["settle"]:
-        calls.settle(graph, message["set"], windows[0], message["often"])
-    with calls.no_collection():
-        state.channel.send({"mark": "start"})
-        if message["told"]:
-            state.channel.receive()
-        samples, kept = calls.timed(graph, message["set"], windows, message["often"], message["keep"])
-        state.channel.send({"mark": "end"})
+    graph, windows, core = state.graphs[message["id"]], message["windows"], message["core"]
+    everywhere = os.sched_getaffinity(0)
+    try:
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+        calls.refresh_all(graph, message["set"], windows[0])
+        if message["settle"]:
+            calls.settle(graph, message["set"], windows[0], message["often"])
+        with calls.no_collection():
+            state.channel.send({"mark": "start"})
+            if core is not None:
+                state.channel.receive()
+            samples, kept = calls.timed(graph, message["set"], windows, message["often"], message["keep"])
+            state.channel.send({"mark": "end"})
+    finally:
+        os.sched_setaffinity(0, everywhere)
     graph.outputs.reset()
     return {"samples": samples, "kept": None if kept is None else _kept(graph, kept)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,9 +31,10 @@ SMS = 132
 
 def helpers(texts: str, block: int, warps: int) -> list[str]:
     """The functions that plans share, as far as `texts` call them."""
+    called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
     count = "max(1, min({most}, {lanes} // 256))" if not warps else str(warps)
     lines = []
-    if "_run(" in texts:
+    if "_run" in called:
         lines += [
             "",
             "",
@@ -43,7 +45,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "        block //= 2",
             f"    return block, {count.format(most=8, lanes='block')}",
         ]
-    if "_rows(" in texts:
+    if "_rows" in called:
         lines += [
             "",
             "",
@@ -63,7 +65,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "        together //= 2",
             f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
         ]
-    if "_sweep(" in texts:
+    if "_sweep" in called:
         lines += [
             "",
             "",
@@ -74,7 +76,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             f"    block = min(triton.next_power_of_2(lanes), {4 * block})",
             f"    return rows, block, 1, {count.format(most=8, lanes='block')}",
         ]
-    if "_square(" in texts:
+    if "_square" in called:
         lines += [
             "",
             "",
@@ -93,7 +95,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)",
             f"    return programs, block, together, {count.format(most=8, lanes='block * together')}",
         ]
-    if "_column(" in texts:
+    if "_column" in called:
         lines += [
             "",
             "",
