@@ -132,7 +132,7 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     dims, parts = broadcast(t, hidden)
     starts = [fixed(0)]
     for length in lengths:
-        starts.append(c.trace.plus(starts[-1], length))
+        starts.append(t.plus(starts[-1], length))
     axis = t.axis(starts.pop())
     element = c.wide(parts[-1])
     for k in reversed(range(len(parts))):
