@@ -10,7 +10,19 @@ from pathlib import Path
 
 import paid_run
 import pytest
-from many import FORKS, Runs, confirmed, finish, forks, holders, is_in, kill, lose_the_device, steps_of  # noqa: F401
+from many import (  # noqa: F401
+    FORKS,
+    Runs,
+    confirmed,
+    export,
+    finish,
+    forks,
+    holders,
+    is_in,
+    kill,
+    lose_the_device,
+    steps_of,
+)
 from wire_server import WireServer
 
 from passagent.store import (
@@ -75,6 +87,20 @@ def test_two_that_begin_at_the_same_moment_share_one_run(tmp_path: Path) -> None
         assert len(workers.of_run(store, there.run(store).id)) == 2
     there.check()
     assert there.tree() == there.whole(tmp_path)
+
+
+def test_processes_that_end_at_the_same_moment_export_one_best_pass(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=3)
+    finish(there.start(), there)
+    [directory] = there.dir.glob("*/best")
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    ending = [FORKS.Process(target=export, args=(str(there.log), str(there.dir))) for _ in range(3)]
+    for process in ending:
+        process.start()
+    for process in ending:
+        finish(process, there)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    assert not directory.with_name("best.new").exists()
 
 
 def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path: Path) -> None:

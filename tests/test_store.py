@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -286,6 +288,36 @@ def test_a_transaction_is_all_or_nothing(store):
     with store.transaction():
         make_run(store)
     assert len(runs.list_runs(store)) == 1
+
+
+_OPEN_AT_ONCE = """
+import os, pathlib, sys, time
+from passagent.store import Store, runs
+
+for number in range(100):
+    start, children = time.monotonic() + 0.002, []
+    for _ in range(2):
+        children.append(os.fork())
+        if not children[-1]:
+            while time.monotonic() < start:
+                pass
+            with Store.open(pathlib.Path(sys.argv[1], str(number))) as store:
+                assert runs.list_runs(store) == []
+            os._exit(0)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_two_processes_may_make_a_database_at_the_same_moment(tmp_path):
+    subprocess.run([sys.executable, "-c", _OPEN_AT_ONCE, str(tmp_path)], check=True)
+
+
+def test_of_two_rules_that_end_a_run_the_first_counts_for_both(store):
+    run = make_run(store)
+    assert runs.end(store, run.id, "40 evaluations are done") == "40 evaluations are done"
+    assert runs.end(store, run.id, "the budget is spent") == "40 evaluations are done"
+    assert runs.get_run(store, run.id).stop_reason == "40 evaluations are done"
 
 
 def test_opening_again_keeps_everything(tmp_path):

@@ -213,14 +213,21 @@ async def _run_session(session: Session, progress: Progress, go_on: str) -> Outc
 
 
 def export_best(store: Store, run: Run) -> Path | None:
-    """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError."""
+    """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError.
+
+    An older one is replaced when the new one is whole: of processes that end together, by one at a time.
+    """
     best = confirmations.winner(store, run.id)
     if best is None:
         return None
     path = store.runs_dir / run.id / "best"
+    fresh = path.with_name("best.new")
     try:
-        shutil.rmtree(path, ignore_errors=True)
-        write_files(nodes.get_files(store, best), path)
+        with store.transaction():
+            shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
+            write_files(nodes.get_files(store, best), fresh)
+            shutil.rmtree(path, ignore_errors=True)
+            fresh.rename(path)
     except OSError as error:
         raise os_fault(error, path) from error
     return path

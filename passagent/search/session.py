@@ -117,8 +117,7 @@ class Session:
 
     def end(self, reason: str) -> None:
         """A rule ends the run: this process and all others stop."""
-        runs.end(self.store, self.run.id, reason)
-        self.stop(reason)
+        self.stop(runs.end(self.store, self.run.id, reason))
 
     def notify(self) -> None:
         """Let those that wait for a change look again."""

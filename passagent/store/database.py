@@ -74,12 +74,13 @@ class Store:
             try:
                 db = Database(connection, execute_plugins=False)
                 db.execute(f"PRAGMA page_size = {_PAGE}")  # of a new database
-                db.enable_wal()
+                # SQLite does not wait by itself where two make the same database
+                _when_free(connection, "PRAGMA journal_mode = WAL", {})
                 for pragma in _PRAGMAS:
                     db.execute(f"PRAGMA {pragma}")
                 migrate(db, path)
                 db.execute("PRAGMA foreign_keys = ON")  # not before: a table that is made anew has references
-                # `_run` waits from here on: SQLite looks again after up to 100 ms only
+                # `_when_free` waits from here on: SQLite looks again after up to 100 ms only
                 db.execute("PRAGMA busy_timeout = 0")
             except BaseException:
                 connection.close()
@@ -163,18 +164,7 @@ class Store:
         return names, found
 
     def _run(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
-        """Run a statement, waiting for another process's transaction to end."""
-        until = None
-        while True:
-            try:
-                return self.db.conn.execute(sql, parameters)
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                    raise
-                until = until or time.monotonic() + BUSY_TIMEOUT_S
-                if time.monotonic() > until:
-                    raise
-                time.sleep(_LOOK_AGAIN_S)
+        return _when_free(self.db.conn, sql, parameters)
 
     def _explained(self, error: sqlite3.Error) -> Exception:
         return sqlite_fault(error, self.runs_dir / DATABASE) or error
@@ -226,6 +216,18 @@ class Reading:
         if self.is_outer:
             self.store.only_reads = False
             self.store.execute("COMMIT", {})
+
+
+def _when_free(connection: sqlite3.Connection, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
+    """Run a statement, waiting for another process's transaction to end. Raises sqlite3.Error."""
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            return connection.execute(sql, parameters)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:

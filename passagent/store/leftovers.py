@@ -14,7 +14,7 @@ from passagent.store.looking import processes
 from passagent.store.workers import Watch
 
 _RUN = re.compile(r"[0-9a-f]{8}")
-_OF_A_RUN = {"run.log", "best", "workspaces"}
+_OF_A_RUN = {"run.log", "best", "best.new", "workspaces"}
 
 
 class Leftover(NamedTuple):

@@ -196,12 +196,14 @@ def get_island(store: Store, run_id: str, island: int) -> Island:
     return found
 
 
-def end(store: Store, run_id: str, reason: str) -> None:
-    """A stopping rule ends the run, for all that work on it; the first reason counts."""
-    store.execute(
-        "UPDATE runs SET stop_reason = :reason WHERE id = :run AND stop_reason IS NULL",
-        {"reason": redact(reason), "run": run_id},
-    )
+def end(store: Store, run_id: str, reason: str) -> str:
+    """A stopping rule ends the run, for all that work on it; the first reason counts and is returned."""
+    with store.transaction():
+        store.execute(
+            "UPDATE runs SET stop_reason = :reason WHERE id = :run AND stop_reason IS NULL",
+            {"reason": redact(reason), "run": run_id},
+        )
+        return get_run(store, run_id).stop_reason or reason
 
 
 def want(store: Store, run_id: str, what: Literal["run", "pause", "drain", "stop"]) -> None:
