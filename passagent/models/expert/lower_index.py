@@ -79,9 +79,7 @@ def _pad_inside(c: Call, value: Value, pad: Any, mode: str) -> Value:
 
 def _pad_one(c: Call, value: Value, dim: int, before: Size, after: Size, fill: Expr) -> Value:
     have = c.trace.size_of(value.dims[dim])
-    total = Size(
-        have.hint + before.hint + after.hint, f"({c.trace.text(have)} + {before.text} + {after.text})"
-    )
+    total = c.trace.plus(c.trace.plus(have, before), after)
     for s in (before, after):
         c.trace.guard(f"{s.text} >= 0")
     axis = c.trace.axis(total)
@@ -93,8 +91,7 @@ def read_clamped(c: Call, value: Value, dim: int, axis: Axis, index: Expr, size:
     """Read at `index` where that is inside, at the nearest element elsewhere (never outside the tensor)."""
     t = c.trace
     c.trace.guard(f"{t.text(size)} > 0")
-    last = t.integer(Size(size.hint - 1, f"({t.text(size)} - 1)"))
-    nearest = t.op("index_clamp", [index, last], "int64")
+    nearest = t.op("index_clamp", [index, t.integer(t.plus(size, fixed(-1)))], "int64")
     return read_at(t, value, dim, axis, nearest)
 
 
