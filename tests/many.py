@@ -134,6 +134,13 @@ class Runs:
         """What the processes printed."""
         return self.log.read_text() if self.log.exists() else ""
 
+    def wait_for_words(self, words: str, seconds: float = 60.0) -> None:
+        """Return when a process has printed them."""
+        until = time.monotonic() + seconds
+        while words not in self.said():
+            assert time.monotonic() < until, f"{words}: not in {self.said()[-2000:]}"
+            time.sleep(0.02)
+
     def run(self, store: Store) -> runs.Run:
         """The last run."""
         return runs.find_run(store, "last")

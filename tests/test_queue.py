@@ -186,6 +186,7 @@ def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
     process = there.start(prepare=wait_with_the_finalists)
     there.wait(confirmed)
     os.kill(process.pid, signal.SIGINT)
+    there.wait_for_words("stopping: ")
     between_finalists(there.task).unlink()
     finish(process, there, code=130)
     with Store.open(there.dir) as store:

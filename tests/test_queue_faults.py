@@ -191,9 +191,7 @@ def test_clocks_that_jump_change_nothing(tmp_path: Path) -> None:
 def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=12)
     process = there.start(seconds=0.02, prepare=stall_in_a_transaction)
-    until = time.monotonic() + 60
-    while "stalled" not in there.said() and time.monotonic() < until:
-        time.sleep(0.02)
+    there.wait_for_words("stalled")
     second = there.start("resume", seconds=0.02)  # waits for the lock
     time.sleep(0.5)
     kill(process)

@@ -83,8 +83,14 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     process = start_and_wait(runs_dir, gate, "run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    told = []
+    while not told or "stopping: " not in told[-1]:
+        told.append(process.stderr.readline())
+        assert told[-1], told
     gate.go()  # what is in flight is finished
-    _, err = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=60)
+    err = "".join(told) + rest
     assert process.returncode == 130, err
     last = err.strip().splitlines()[-1]
     with Store.open(runs_dir) as store:
