@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from passagent.commands import searching
 from passagent.evaluator import health
 from passagent.store import Store, evaluations, nodes, runs, workers
 from passagent.store.evaluations import PIECES
+from passagent.store.leftovers import size_of
 from passagent.store.packing import pack_result
 
 
@@ -596,6 +598,27 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         sleeper.kill()
         sleeper.wait()
     assert "freed 0 kB" in call("gc", "--runs-dir", copy)[1]
+
+
+def test_gc_is_not_disturbed_by_what_others_remove(call, copy, tmp_path, monkeypatch):
+    """Every file is gone at the second look at it, as where a kernel is being built."""
+    cache, temporary = tmp_path / "cache", tmp_path / "tmp"
+    monkeypatch.setenv("PASSAGENT_CACHE", str(cache))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    places = [cache / "cpp", cache / "inductor" / "a" / "b", temporary / "passagent-dead"]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "zygote.log").write_text("")
+    lstat = Path.lstat
+
+    def gone(path: Path) -> os.stat_result:
+        if tmp_path in path.parents and copy not in path.parents:
+            raise FileNotFoundError(errno.ENOENT, "gone", str(path))
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", gone)
+    assert call("gc", "--runs-dir", copy)[0] == 0
+    assert size_of(places[0]) == size_of(places[0] / "zygote.log") == 0
 
 
 def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
