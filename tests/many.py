@@ -5,6 +5,7 @@ They are `passagent run` and `passagent resume` with the model and the evaluator
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ import pytest
 import tiny_search
 
 from passagent.errors import InfrastructureError
-from passagent.search import candidates
+from passagent.search import candidates, finalists
 from passagent.store import Store, episodes, nodes, runs, workers
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -58,7 +59,8 @@ def child(
 ) -> None:
     """`passagent run TASK` or `passagent resume RUN`, its output in the file `log`.
 
-    `how`: `seconds` of every answer, and `prepare`, a function that is called first.
+    `how`: `seconds` of every answer, `gate`, the path of its Gate, and `prepare`, a function that is called
+    first.
     """
     with open(log, "ab") as file:
         os.dup2(file.fileno(), 1)
@@ -69,7 +71,7 @@ def child(
     from passagent.cli import guarded
     from passagent.commands import searching
 
-    parts = tiny_search.parts(how.get("seconds", 0.0))
+    parts = tiny_search.parts(how.get("seconds", 0.0), tiny_search.Gate(how["gate"]))
     sys.argv = ["passagent"]
     if verb == "run":
         guarded(lambda: searching.run(target, None, settings, runs_dir, True, False, parts))
@@ -87,11 +89,13 @@ class Runs:
         self.settings = tiny_search.settings(iters, islands, seed)
         self.settings |= {f"search.{name}": value for name, value in settings.items()}
         self.iters = iters
+        self.gate = tiny_search.Gate(root / "hold")
 
     def start(self, verb: str = "run", settings: dict[str, Any] | None = None, **how: Any) -> BaseProcess:
         """A process at work; `resume` takes up the last run."""
         target = str(self.task) if verb == "run" else "last"
         chosen = self.settings if settings is None and verb == "run" else settings or {}
+        how.setdefault("gate", self.gate.path)
         process = FORKS.Process(target=child, args=(str(self.log), verb, target, str(self.dir), chosen, how))
         process.start()
         return process
@@ -115,6 +119,10 @@ class Runs:
                 time.sleep(0.02)
         raise AssertionError(f"it did not come about; {self.said()[-2000:]}")
 
+    def together(self, *processes: BaseProcess) -> None:
+        """Return when all of them work on the run; to be held until then, or one is done before all came."""
+        self.wait(lambda store: all(is_in(store, process) for process in processes))
+
     def steps(self) -> int:
         """Messages stored so far."""
         if not (self.dir / "passagent.db").exists():
@@ -125,6 +133,13 @@ class Runs:
     def said(self) -> str:
         """What the processes printed."""
         return self.log.read_text() if self.log.exists() else ""
+
+    def wait_for_words(self, words: str, seconds: float = 60.0) -> None:
+        """Return when a process has printed them."""
+        until = time.monotonic() + seconds
+        while words not in self.said():
+            assert time.monotonic() < until, f"{words}: not in {self.said()[-2000:]}"
+            time.sleep(0.02)
 
     def run(self, store: Store) -> runs.Run:
         """The last run."""
@@ -239,6 +254,24 @@ def export(log: str, runs_dir: str) -> None:
         except BaseException:
             traceback.print_exc()
             raise
+
+
+def wait_with_the_finalists() -> None:
+    """Measure one finalist again, and the next ones when `between_finalists` is gone."""
+    whole, measured = finalists.evaluate, []
+
+    async def evaluate(session: Any, candidate: Any) -> Any:
+        while measured and between_finalists(session.task.path).exists():
+            await asyncio.sleep(0.01)
+        measured.append(candidate)
+        return await whole(session, candidate)
+
+    finalists.evaluate = evaluate
+
+
+def between_finalists(task: Path) -> Path:
+    """The file for whose end processes wait then."""
+    return task.with_name("between finalists")
 
 
 def lose_the_device() -> None:

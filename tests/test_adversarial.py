@@ -11,7 +11,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.result import Evaluation
 from passagent.tasks.reader import Task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=20, memory_gb=6)
+CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
 ATTACKS = suite("adversarial")
 ADVICE = re.compile(r"[;:,] \w+")
 """A message goes on after what is wrong: with what to do instead."""

@@ -78,7 +78,7 @@ def program() -> None:
 def start(notes: Path, *words: object, die: bool) -> int:
     environment = os.environ | {"NOTES": str(notes)} | ({"DIE": "1"} if die else {})
     command = [sys.executable, __file__, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
 

@@ -29,7 +29,7 @@ from passagent.evaluator.twin import Twin
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(
-    warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=30, memory_gb=4, threads=1
+    warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=120, memory_gb=4, threads=1
 )
 
 
@@ -135,11 +135,12 @@ def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
     cpu_s = 1 if "processor time" in words else 3600
     limits = Limits(file=16 << 20, scratch=12 << 20, threads=200, cpu_s=cpu_s)
     monkeypatch.setattr(process, "LIMITS", limits)
-    needed = {"timeout_s": 1.0} if words == "within 1 s" else {}
-    if "pieces" in name:
-        needed = {"memory_gb": 2}
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update=needed))
+    config = CONFIG.model_copy(update={"memory_gb": 2} if "pieces" in name else {})
+    monkeypatch.setattr(referee, "config", config)
     _drop_spares(referee)  # it was forked with the usual limits
+    if words == "within 1 s":  # from when there is a worker on
+        _fork_spares(referee)
+        monkeypatch.setattr(referee, "config", config.model_copy(update={"timeout_s": 1.0}))
     result = referee.evaluate(task, bad)
     assert (result.status, words in result.error) == (status, True), result.error
     assert result.as_score is not None
@@ -151,7 +152,14 @@ def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
 
 def _drop_spares(referee):
     while referee._spares:
-        referee._spares.pop().result().kill()
+        with suppress(InfrastructureError):  # it did not start in time
+            referee._spares.pop().result().kill()
+
+
+def _fork_spares(referee):
+    referee._make_spares()
+    for spare in referee._spares:
+        spare.result()
 
 
 def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
@@ -227,7 +235,7 @@ def test_a_worker_killed_from_outside_is_nobodys_fault(op, whose, referee, task,
     [
         ("os.abort()", "runtime_error", "died with SIGABRT"),
         ("raise ValueError('not in turn')", "runtime_error", "ValueError: not in turn"),
-        ("while True: pass", "timeout", "within 1 s"),
+        ("while True: pass", "timeout", "within 5 s"),
     ],
 )
 def test_a_fault_in_a_call_in_turn_is_the_candidates(
@@ -235,7 +243,11 @@ def test_a_fault_in_a_call_in_turn_is_the_candidates(
 ):
     """Its twin, which waits for it then, is not lost with it."""
     bad = python(f"if len(os.sched_getaffinity(0)) == 1:\n    {code}")
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 1.0}))
+    still_judges(referee, task)  # the twin is there, the kernel is built
+    if status == "timeout":
+        _drop_spares(referee)
+        _fork_spares(referee)
+        monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 5.0}))
     result = referee.evaluate(task, bad)
     assert (result.status, words in result.error) == (status, True), result.error
     monkeypatch.undo()
@@ -309,19 +321,24 @@ def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
 def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
     serve = start_evaluator(tmp_path)
     (zygote,) = _until(lambda: _zygotes(serve.pid))
+    assert list(tmp_path.iterdir()) != []
     serve.kill()
     serve.wait()
-    assert list(tmp_path.iterdir()) != []
     _until(lambda: not Path(f"/proc/{zygote}").exists())
     assert list(tmp_path.iterdir()) == []
 
 
 def _zygotes(pid):
     """Its children that are zygotes; it may run a compiler, too."""
-    return [child for child in _children(pid) if b"zygote" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    found = []
+    for child in _children(pid):
+        with suppress(OSError):  # it ended meanwhile
+            if b"zygote" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
 
 
-def _until(condition, seconds=60):
+def _until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline
@@ -384,7 +401,7 @@ def test_a_full_disk_is_nobodys_fault(task, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(task.path), CONFIG.model_dump_json()],
         env=os.environ | {"PYTHONPATH": paths, "TMPDIR": str(disk)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     if "no mount namespace" in done.stderr:
         pytest.skip(done.stderr.strip())

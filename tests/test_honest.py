@@ -11,7 +11,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.guards.static import inspect
 from passagent.tasks.reader import Task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=30, memory_gb=6)
+CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
 DESIGNS = suite("honest")
 
 

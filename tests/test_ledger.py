@@ -7,15 +7,17 @@ import multiprocessing
 import multiprocessing.process
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import paid_run
 import pytest
 import tiny_search
 from test_resume import holds_run
-from wire_server import FAULTS, WireServer
+from wire_server import FAULTS, Said, WireServer
 
 from passagent.store import Store, episodes, nodes, runs
 
@@ -151,9 +153,27 @@ def assert_no_secret(out: Path, runs_dir: Path) -> None:
 
 def test_killed_and_resumed_twenty_times(tmp_path: Path) -> None:
     task, runs_dir, rng = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs", random.Random(3)
-    with WireServer(paid_run.brain, share=0.3, seed=7, seconds=0.05) as server:
-        process = start(server, tmp_path, "run", task, runs_dir, 30, 4, "openai/m-1")
+    change = threading.Condition()
+    answers = allowed = 0
+
+    def brain(body: dict[str, Any]) -> Said:
+        """Answers ten requests between two kills, which leaves some for after the last one."""
+        nonlocal answers
+        with change:
+            change.wait_for(lambda: answers < allowed)
+            answers += 1
+        return paid_run.brain(body)
+
+    def allow(count: int) -> None:
+        nonlocal allowed
+        with change:
+            allowed += count
+            change.notify_all()
+
+    with WireServer(brain, share=0.3, seed=7, seconds=0.05) as server:
+        process = start(server, tmp_path, "run", task, runs_dir, 42, 4, "openai/m-1")
         for _ in range(20):
+            allow(10)
             while process.exitcode is None and not begun(runs_dir, process.pid):
                 time.sleep(0.02)
             time.sleep(rng.random() * 0.2)
@@ -161,8 +181,9 @@ def test_killed_and_resumed_twenty_times(tmp_path: Path) -> None:
             process.kill()
             process.join()
             process = start(server, tmp_path, "resume", "last", runs_dir)
+        allow(10_000)
         said = finish(process, tmp_path)
-        counts = check_ledger(runs_dir, server, 30)
+        counts = check_ledger(runs_dir, server, 42)
     assert 5 <= counts["lost"] <= 20 * 4
     assert "model calls were lost, under way when the process died" in said
 

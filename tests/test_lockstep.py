@@ -25,7 +25,7 @@ def in_another_process(work):
     return pid
 
 
-def ended(pid, within_s=20.0):
+def ended(pid, within_s=120.0):
     """The exit code of a process; it is killed if it does not end in time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -115,8 +115,7 @@ def test_an_abort_frees_the_other_side():
         os.close(one)
 
 
-def test_an_abort_during_the_others_turn_is_seen_too(monkeypatch):
-    monkeypatch.setattr(lockstep, "_PATIENCE_S", 1.0)
+def test_an_abort_during_the_others_turn_is_seen_too():
     fd = Turn.create()
     mine, theirs = Turn(os.dup(fd)), Turn(fd)
     theirs.abort()
@@ -124,19 +123,19 @@ def test_an_abort_during_the_others_turn_is_seen_too(monkeypatch):
     begun = time.monotonic()
     with pytest.raises(TurnLost):
         mine.wait(2)
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < lockstep._PATIENCE_S / 4
 
 
 def test_a_dead_partner_is_waited_for_in_vain_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr(lockstep, "_PATIENCE_S", 0.3)
     fd, (out, into) = Turn.create(), os.pipe()
 
-    def dies():
+    def dies():  # who has all patience
         turn = Turn(os.dup(fd))
         turn.wait(1)
         os.kill(os.getpid(), signal.SIGKILL)
 
     other = in_another_process(dies)
+    monkeypatch.setattr(lockstep, "_PATIENCE_S", 0.3)
     everywhere = os.sched_getaffinity(0)
     with pytest.raises(TurnLost):
         side(0, b"A", fd, into, groups(5))

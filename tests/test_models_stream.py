@@ -161,7 +161,7 @@ def test_a_bare_error_event_of_responses_is_an_error(server: Server) -> None:
 
 def test_a_reply_that_never_ends_is_given_up() -> None:
     with (
-        WireServer(lambda body: SAID, seconds=1.0) as there,
+        WireServer(lambda body: SAID, seconds=10.0) as there,
         pytest.raises(Transient, match=r"within 0\.2 s"),
     ):
         try_once(there.url, "chat", timeout_s=0.2)

@@ -10,7 +10,7 @@ import statistics
 import pytest
 import tiny
 import tiny_search
-from many import Runs, forks, is_in, kill, steps_of  # noqa: F401 (fixture)
+from many import Runs, forks, kill, steps_of  # noqa: F401 (fixture)
 from many import finish as finish_process
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 from test_store import add_node
@@ -38,10 +38,13 @@ from passagent.tasks import load_task
 @pytest.mark.usefixtures("forks")
 def test_two_processes_one_killed_leave_the_tree_of_one(tmp_path):
     there = Runs(tmp_path, iters=15, islands=3, seed=7, policy="mcts", drafts=2)
+    there.gate.hold(replies=10)
     first = there.start(seconds=0.03)
-    there.wait(lambda held: is_in(held, first) and steps_of(held) > 20)
+    there.wait(lambda held: steps_of(held) > 20)
     second = there.start("resume", seconds=0.03)
-    there.wait(lambda held: is_in(held, second) and steps_of(held) > 40)
+    there.together(first, second)
+    there.gate.go()
+    there.wait(lambda held: steps_of(held) > 40)
     kill(first)
     finish_process(second, there)
     there.check()
@@ -62,7 +65,7 @@ def test_a_drained_island_does_not_wait_for_one_that_begins_nothing(store, task)
             return await super().complete(messages, tools)
 
     session.model = Draining()
-    assert asyncio.run(asyncio.wait_for(search(session), 10)).state == "stopped"
+    assert asyncio.run(asyncio.wait_for(search(session), 60)).state == "stopped"
     done = store.rows("SELECT number FROM episodes WHERE state = 'done' ORDER BY number")
     assert [row["number"] for row in done] == [1, 2, 3]
     runs.want(store, session.run.id, "run")

@@ -23,7 +23,7 @@ from passagent.evaluator.devices import Device, DeviceLock, find_device, find_de
 from passagent.evaluator.pool import EvaluatorPool, SubjectLost
 from passagent.evaluator.starting import owner_ahead
 
-CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=30, memory_gb=6)
+CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
 SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget_s": 3.0})
 """Some seconds for a subgraph."""
 MISSING = Device("cuda:7", "GPU-test-missing", "none")
@@ -37,8 +37,9 @@ from passagent.evaluator.pool import EvaluatorPool
 async def main():
     pool = EvaluatorPool(EvaluatorConfig.model_validate_json(sys.argv[1]), tell=lambda text: None)
     watch = asyncio.create_task(tell_pid(pool))
+    spans = tiny.spans_of(pool)
     evaluation = await pool.evaluate(sys.argv[2], tiny.candidate())
-    print(json.dumps([evaluation.status, time.time() - evaluation.seconds, time.time()]), flush=True)
+    print(json.dumps([evaluation.status, spans]), flush=True)
     await pool.close()
 
 async def tell_pid(pool):
@@ -103,7 +104,7 @@ def is_alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_for(condition, seconds: float = 30.0):
+def wait_for(condition, seconds: float = 120.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not come true"
@@ -115,11 +116,11 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
 
     def kill() -> None:
         for _ in range(times):
-            wait_for(lambda: (pid := evaluators._seats[0].owner.pid) and len(descendants(pid)) >= 3, 60)
+            wait_for(lambda: (pid := evaluators._seats[0].owner.pid) and len(descendants(pid)) >= 3)
             time.sleep(after_s)
             pid = evaluators._seats[0].owner.pid
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda pid=pid: evaluators._seats[0].owner.pid != pid, 60)
+            wait_for(lambda pid=pid: evaluators._seats[0].owner.pid != pid)
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
@@ -150,7 +151,7 @@ def test_an_owner_ends_with_its_parent_whatever_it_had_to_say():
     with owner_ahead(CONFIG) as ahead:
         assert select.select([ahead.socket], [], [], 60)[0]
         ahead.socket.close()
-        assert ahead.process.wait(20) == 0
+        assert ahead.process.wait(120) == 0
 
 
 def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):
@@ -234,20 +235,19 @@ def test_two_processes_never_measure_on_the_cpu_at_once(task):
         evaluators = EvaluatorPool(CONFIG, tell=told.append)
         try:
             assert (await evaluators.evaluate(task, tiny.candidate())).status == "ok"
+            spans = tiny.spans_of(evaluators)
             other = other_process(task, CONFIG)
-            spans = []
             while other.poll() is None:
-                evaluation = await evaluators.evaluate(task, tiny.candidate())
-                spans.append((time.time() - evaluation.seconds, time.time()))
+                await evaluators.evaluate(task, tiny.candidate())
             lines = other.stdout.read().splitlines()
             return spans, json.loads(lines[-1])
         finally:
             await evaluators.close()
 
-    (spans, (status, start, end)), _ = run(work)
+    (spans, (status, [(start, end)])), _ = run(work)
     assert status == "ok"
-    overlap = max(min(end, ended) - max(start, started) for started, ended in spans)
-    assert overlap < 0.2 * (end - start), "two evaluations at once"
+    assert spans
+    assert all(ended <= start or end <= started for started, ended in spans), "two evaluations at once"
 
 
 def test_a_waiting_process_says_for_whom_and_is_next():
@@ -377,7 +377,8 @@ def test_the_health_check_ends_orphaned_workers():
         pytest.skip("orphans are adopted by another process here")
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", name])
     try:
-        assert orphan in health.orphaned_workers()
+        # another program's health check may have been faster
+        assert orphan in health.orphaned_workers() or not is_alive(orphan)
         assert asyncio.run(health.check(find_device("cpu"), quick=True)) is None
         wait_for(lambda: not is_alive(orphan))
         assert is_alive(child.pid), "it has a parent"

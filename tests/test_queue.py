@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import paid_run
 import pytest
+import tiny_search
 from many import (  # noqa: F401
     FORKS,
     Runs,
+    between_finalists,
     confirmed,
     export,
     finish,
@@ -22,8 +26,9 @@ from many import (  # noqa: F401
     kill,
     lose_the_device,
     steps_of,
+    wait_with_the_finalists,
 )
-from wire_server import WireServer
+from wire_server import Said, WireServer
 
 from passagent.store import (
     Store,
@@ -36,7 +41,8 @@ pytestmark = pytest.mark.usefixtures("forks")
 
 
 def test_fifty_random_kills_leave_the_same_tree(tmp_path: Path) -> None:
-    there, rng, places = Runs(tmp_path, iters=60, islands=3, seed=4), random.Random(11), set()
+    there, rng, places = Runs(tmp_path, iters=84, islands=3, seed=4), random.Random(11), set()
+    there.gate.hold(replies=8)  # of each process: 50 times 8 are fewer than there are to give
     process = there.start(seconds=0.02)
     for number in range(50):
         if number % 4:  # three in four some steps further on, the others wherever a start has come to
@@ -48,6 +54,7 @@ def test_fifty_random_kills_leave_the_same_tree(tmp_path: Path) -> None:
         places.add(there.steps())
         process = there.start("resume" if max(places) else "run", seconds=0.02)
     kill(process)
+    there.gate.go()
     finish(there.start("resume"), there)
     assert len(places) > 25, places
     there.check()
@@ -56,17 +63,23 @@ def test_fifty_random_kills_leave_the_same_tree(tmp_path: Path) -> None:
 
 def test_three_processes_one_killed_and_replaced(tmp_path: Path) -> None:
     there, rng, seen = Runs(tmp_path, iters=36, islands=3, seed=7), random.Random(5), set()
+    there.gate.hold()
     working = [there.start(seconds=0.05)]
-    there.wait(lambda store: is_in(store, working[0]))
+    there.together(*working)
     working += [there.start("resume", seconds=0.05) for _ in range(2)]
     for _ in range(4):
+        there.together(*working)
+        there.gate.go()
         pids = {str(process.pid) for process in working}
         there.wait(lambda store, pids=pids: {name.rsplit(":", 2)[1] for name in holders(store)} == pids)
         with Store.open(there.dir) as store:
             seen |= holders(store)
+        there.gate.hold()
         victim = working.pop(rng.randrange(3))
         kill(victim)
         working.append(there.start("resume", seconds=0.05))
+    there.together(*working)
+    there.gate.go()
     for process in working:
         finish(process, there)
     assert len(seen) == 6
@@ -79,7 +92,10 @@ def test_three_processes_one_killed_and_replaced(tmp_path: Path) -> None:
 
 def test_two_that_begin_at_the_same_moment_share_one_run(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=9)
+    there.gate.hold()
     both = [there.start(seconds=0.02), there.start(seconds=0.02)]
+    there.together(*both)
+    there.gate.go()
     for process in both:
         finish(process, there)
     with Store.open(there.dir) as store:
@@ -104,16 +120,21 @@ def test_processes_that_end_at_the_same_moment_export_one_best_pass(tmp_path: Pa
 
 
 def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path: Path) -> None:
-    there = Runs(tmp_path, iters=12, finalists=3)
-    working = [there.start(seconds=0.15)]
-    there.wait(lambda store: is_in(store, working[0]))
-    working += [there.start("resume", seconds=0.15) for _ in range(2)]
-    there.wait(lambda store: there.run(store).owner is not None)
+    there, how = Runs(tmp_path, iters=12, finalists=3), {"seconds": 0.05, "prepare": wait_with_the_finalists}
+    there.gate.hold()
+    between_finalists(there.task).touch()
+    working = [there.start(**how)]
+    there.together(*working)
+    working += [there.start("resume", **how) for _ in range(2)]
+    there.together(*working)
+    there.gate.go()
+    there.wait(lambda store: confirmed(store) and there.run(store).owner is not None)
     with Store.open(there.dir) as store:
         pid = there.run(store).owner.rsplit(":", 2)[1]
     [first] = [process for process in working if str(process.pid) == pid]
     kill(first)
     working.remove(first)
+    between_finalists(there.task).unlink()
     for process in working:
         finish(process, there)
     with Store.open(there.dir) as store:
@@ -127,15 +148,21 @@ def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path
 
 def test_ctrl_c_stops_its_own_process_only(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=18)
+    gate = tiny_search.Gate(tmp_path / "hold the second")
+    there.gate.hold()
     first = there.start(seconds=0.05)
-    there.wait(lambda store: is_in(store, first))
-    second = there.start("resume", seconds=0.05)
+    there.together(first)
+    second = there.start("resume", seconds=0.05, gate=gate.path)
+    there.together(first, second)
+    there.gate.go()
     there.wait(lambda store: len(holders(store)) == 2)
+    gate.hold()
     os.kill(first.pid, signal.SIGINT)
     finish(first, there, code=130)
     with Store.open(there.dir) as store:
         assert there.run(store).state == "running"
         assert workers.is_live(store, there.run(store).id)
+    gate.go()
     finish(second, there)
     there.check()
     assert there.tree() == there.whole(tmp_path)
@@ -155,9 +182,12 @@ def test_what_ends_one_process_does_not_end_the_run(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=3, finalists=3)
-    process = there.start(seconds=0.3)
-    there.wait(lambda store: there.run(store).owner is not None)
+    between_finalists(there.task).touch()
+    process = there.start(prepare=wait_with_the_finalists)
+    there.wait(confirmed)
     os.kill(process.pid, signal.SIGINT)
+    there.wait_for_words("stopping: ")
+    between_finalists(there.task).unlink()
     finish(process, there, code=130)
     with Store.open(there.dir) as store:
         assert (there.run(store).state, there.run(store).stop_reason) == ("stopped", "interrupted")
@@ -169,28 +199,34 @@ def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
 
 
 def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None:
-    there = Runs(tmp_path, iters=30)
+    there = Runs(tmp_path, iters=48)
+    there.gate.hold()
     working = [there.start(seconds=0.05)]
-    there.wait(lambda store: is_in(store, working[0]))
+    there.together(*working)
     working.append(there.start("resume", seconds=0.05))
+    there.together(*working)
+    there.gate.go()
     there.wait(lambda store: len(holders(store)) == 2)
 
     def ask(what: str) -> None:
         with Store.open(there.dir) as store:
             runs.want(store, there.run(store).id, what)
 
-    def steps() -> tuple[int, float]:
-        with Store.open(there.dir) as store:
-            return steps_of(store), there.run(store).elapsed_s
-
     ask("pause")
-    time.sleep(0.8)  # what is in flight is finished
-    before = steps()
+    seen: list[tuple[int, int]] = []  # what is in flight is finished, then nothing more happens
+
+    def is_quiet(store: Store) -> bool:
+        asking = store.row("SELECT count(*) AS n FROM calls WHERE state = 'started'")
+        seen.append((steps_of(store), asking["n"]))
+        return len(seen) > 30 and seen[-30:] == [(seen[-1][0], 0)] * 30
+
+    there.wait(is_quiet)
+    before = there.steps()
     time.sleep(0.6)
-    assert steps()[0] == before[0]
+    assert there.steps() == before
     assert [process.exitcode for process in working] == [None, None]
     ask("run")
-    there.wait(lambda store: steps_of(store) > before[0])
+    there.wait(lambda store: steps_of(store) > before)
     ask("drain")
     for process in working:
         finish(process, there, code=130)
@@ -198,7 +234,7 @@ def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None
         run = there.run(store)
         assert (run.state, run.stop_reason) == ("stopped", "drained by a person")
         assert store.rows("SELECT * FROM episodes WHERE state != 'done' AND model IS NOT NULL") == []
-        assert 0 < len(store.rows("SELECT * FROM episodes")) < 30
+        assert 0 < len(store.rows("SELECT * FROM episodes")) < there.iters
     process = there.start("resume", seconds=0.05)
     there.wait(lambda store: len(holders(store)) == 1)
     ask("stop")
@@ -222,12 +258,27 @@ def paid(server: WireServer, root: Path, *words: object) -> object:
 def test_budgets_hold_over_all_processes(tmp_path: Path) -> None:
     there, limit = Runs(tmp_path), 60_000
     settings = ["model.max_output_tokens=500", f"search.max_tokens={limit}", "search.max_evaluations=15"]
-    with WireServer(paid_run.brain, seconds=0.05) as server:
+    together, killed, first = threading.Event(), threading.Event(), set()
+
+    def brain(body: dict[str, Any]) -> Said:
+        """Answers when all three are there, and more than the islands' first episodes when one was killed."""
+        said = paid_run.brain(body)
+        together.wait(60)
+        if len(first) < 6:
+            first.add(said.key[0])
+        if said.key[0] not in first:
+            killed.wait(60)
+        return said
+
+    with WireServer(brain, seconds=0.05) as server:
         working = [paid(server, tmp_path, "run", there.task, there.dir, 40, 6, "openai/m-1", *settings)]
-        there.wait(lambda store: is_in(store, working[0]))
+        there.together(*working)
         working += [paid(server, tmp_path, "resume", "last", there.dir) for _ in range(2)]
+        there.together(*working)
+        together.set()
         there.wait(lambda store: len(holders(store)) == 3)
         kill(working.pop(0))  # what it held is free again
+        killed.set()
         for process in working:
             finish(process, there)
     with Store.open(there.dir) as store:
@@ -246,21 +297,28 @@ def test_budgets_hold_over_all_processes(tmp_path: Path) -> None:
 
 def test_time_searched_together_counts_once(tmp_path: Path) -> None:
     there, begun = Runs(tmp_path, iters=12), time.monotonic()
+    there.gate.hold()
     working = [there.start(seconds=0.1)]
-    there.wait(lambda store: is_in(store, working[0]))
+    there.together(*working)
     joined = time.monotonic()
     working += [there.start("resume", seconds=0.1) for _ in range(2)]
+    there.together(*working)
+    there.gate.go()
+    there.wait(lambda store: len(holders(store)) > 1)
+    seen = time.monotonic()
     for process in working:
         finish(process, there)
     with Store.open(there.dir) as store:
-        assert 0.5 * (time.monotonic() - joined) < there.run(store).elapsed_s < time.monotonic() - begun
+        assert seen - joined < there.run(store).elapsed_s < time.monotonic() - begun
 
 
 def test_other_settings_beside_a_living_process_are_refused(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=12)
-    first = there.start(seconds=0.1)
-    there.wait(lambda store: is_in(store, first))
+    there.gate.hold()
+    first = there.start()
+    there.together(first)
     finish(there.start("resume", {"search.iters": 30}), there, code=2)
+    there.gate.go()
     told = [line for line in there.said().splitlines() if "works on this run" in line]
     assert len(told) == 1 and f"pid {first.pid} on" in told[0] and "search.iters 12, now 30" in told[0]
     finish(first, there)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import tiny_search
-from many import Runs, finish, forks, is_in, kill, stall_in_a_transaction, steps_of  # noqa: F401
+from many import Runs, finish, forks, kill, stall_in_a_transaction, steps_of  # noqa: F401
 from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
@@ -45,10 +45,12 @@ def one_line(there: Runs, text: str) -> None:
 
 def test_a_database_that_is_locked_for_a_while_is_waited_for(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=9)
+    there.gate.hold(replies=4)
     process = there.start(seconds=0.02)
     there.wait(lambda store: steps_of(store) > 8)
     with sqlite3.connect(there.dir / "passagent.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
+        there.gate.go()
         time.sleep(1.5)
         other.execute("ROLLBACK")
     other.close()
@@ -64,10 +66,12 @@ def impatient() -> None:
 
 def test_a_database_that_stays_locked_is_told_in_a_line(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=9)
+    there.gate.hold(replies=4)
     process = there.start(seconds=0.05, prepare=impatient)
     there.wait(lambda store: steps_of(store) > 8)
     with sqlite3.connect(there.dir / "passagent.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
+        there.gate.go()
         finish(process, there, code=1)
         other.execute("ROLLBACK")
     other.close()
@@ -102,11 +106,13 @@ def fill(path: Path) -> None:
 def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, small_disk: Path) -> None:
     there = Runs(tmp_path, iters=12)
     there.dir = small_disk / "runs"
+    there.gate.hold(replies=4)
     process = there.start(seconds=0.05)
     there.wait(lambda store: steps_of(store) > 8)
     stuffing = small_disk / "stuffing"
     with pytest.raises(OSError, match="No space left"):
         fill(stuffing)
+    there.gate.go()
     finish(process, there, code=1)
     one_line(there, "the disk is full")
     stuffing.unlink()
@@ -163,10 +169,13 @@ def fast_clock() -> None:
 
 def test_clocks_that_jump_change_nothing(tmp_path: Path) -> None:
     there, begun = Runs(tmp_path, iters=24), time.monotonic()
+    there.gate.hold()
     working = [there.start(seconds=0.03, prepare=slow_clock)]
-    there.wait(lambda store: is_in(store, working[0]))
+    there.together(*working)
     working.append(there.start("resume", seconds=0.03, prepare=fast_clock))
-    there.wait(lambda store: is_in(store, working[1]) and steps_of(store) > 40)
+    there.together(*working)
+    there.gate.go()
+    there.wait(lambda store: steps_of(store) > 40)
     kill(working.pop(0))
     for process in working:
         finish(process, there)
@@ -182,9 +191,7 @@ def test_clocks_that_jump_change_nothing(tmp_path: Path) -> None:
 def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=12)
     process = there.start(seconds=0.02, prepare=stall_in_a_transaction)
-    until = time.monotonic() + 60
-    while "stalled" not in there.said() and time.monotonic() < until:
-        time.sleep(0.02)
+    there.wait_for_words("stalled")
     second = there.start("resume", seconds=0.02)  # waits for the lock
     time.sleep(0.5)
     kill(process)
@@ -273,8 +280,9 @@ def test_a_process_of_another_machine_may_not_join_a_living_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Runs(tmp_path, iters=9)
-    process = there.start(seconds=0.1)
-    there.wait(lambda store: is_in(store, process))
+    there.gate.hold()
+    process = there.start()
+    there.together(process)
     with Store.open(there.dir) as store:
         move(monkeypatch, "two")
         session = open_tiny(store, load_task(there.task), run=there.run(store), islands=3, iters=9)
@@ -282,6 +290,7 @@ def test_a_process_of_another_machine_may_not_join_a_living_one(
         session.config = type(session.config).model_validate(config)
         with pytest.raises(Exception, match="works on this run where scores cannot be compared"):
             asyncio.run(controller.search(session))
+    there.gate.go()
     finish(process, there)
     there.check()
 

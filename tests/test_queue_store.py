@@ -101,6 +101,26 @@ def test_a_dead_process_is_told_from_a_living_one_by_no_wall_clock(
         assert episodes.claim(store, run, 0, workers.join(store, run.id)).id == episode
 
 
+def test_the_time_searched_is_that_of_who_knows_most_of_it(tmp_path: Path) -> None:
+    """Who joined late may end the run before the others have told how long it was."""
+    from test_resume import make_run
+
+    with Store.open(tmp_path) as store:
+        run = make_run(store)
+        late = workers.join(store, run.id)
+        first = late + "0"
+        columns = "run_id, role, beats, version, config, prompts, environment, changes, joined_at"
+        store.execute(
+            f"INSERT INTO workers (owner, {columns}) SELECT :first, {columns} FROM workers", {"first": first}
+        )
+        watch = workers.Watch()
+        watch.judge = lambda worker: "alive"  # type: ignore[method-assign]
+        assert workers.leave(store, run.id, late, watch, "finished", "all done", 1.5)
+        assert not workers.leave(store, run.id, first, watch, "finished", "all done", 4.0)
+        run = runs.get_run(store, run.id)
+        assert (run.state, run.stop_reason, run.elapsed_s) == ("finished", "all done", 4.0)
+
+
 def test_ties_are_not_broken_by_who_was_faster(tmp_path: Path) -> None:
     task, chosen = load_task(tiny_search.write_task(tmp_path / "task")), []
     for order in ([1, 2, 3], [3, 2, 1], [2, 3, 1]):

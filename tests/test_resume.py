@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,10 +19,24 @@ PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
 ITERS, ISLANDS = 8, 2
 
 
-def start(*words: object) -> subprocess.Popen[str]:
+def start(*words: object, gate: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*PROGRAM, *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*PROGRAM, *map(str, words)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | ({"HOLD": str(gate)} if gate else {}),
     )
+
+
+def start_and_wait(runs_dir: Path, gate: tiny_search.Gate, *words: object) -> subprocess.Popen[str]:
+    """A process that works on a run, and does not get to its end before the gate is open."""
+    gate.hold(replies=7)
+    process = start(*words, gate=gate.path)
+    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return process
 
 
 def finish(*words: object) -> str:
@@ -64,13 +79,19 @@ def holds_run(runs_dir: Path, pid: int) -> bool:
 
 def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
-    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
-    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
-        time.sleep(0.02)
+    gate = tiny_search.Gate(tmp_path / "hold")
+    process = start_and_wait(runs_dir, gate, "run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 130
+    assert process.stderr is not None
+    told = []
+    while not told or "stopping: " not in told[-1]:
+        told.append(process.stderr.readline())
+        assert told[-1], told
+    gate.go()  # what is in flight is finished
+    _, rest = process.communicate(timeout=60)
+    err = "".join(told) + rest
+    assert process.returncode == 130, err
     last = err.strip().splitlines()[-1]
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
@@ -84,9 +105,8 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
 
 def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None:
     task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
-    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
-    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
-        time.sleep(0.02)
+    gate = tiny_search.Gate(tmp_path / "hold")
+    process = start_and_wait(runs_dir, gate, "run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
     process.kill()
     process.communicate()
     finish("run", task, runs_dir, ITERS, ISLANDS, 1, 0)

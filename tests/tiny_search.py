@@ -1,13 +1,15 @@
 """A model and an evaluator that answer at once and depend on what they are asked alone, for search tests.
 
 Also a program: `python tests/tiny_search.py run TASK RUNS_DIR ITERS ISLANDS SEED [SECONDS]` and
-`... resume RUN RUNS_DIR [SECONDS]` are `passagent run` and `passagent resume` with these two in place.
+`... resume RUN RUNS_DIR [SECONDS]` are `passagent run` and `passagent resume` with these two in place; the
+file that HOLD names is its `Gate`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -56,6 +58,42 @@ def share(*words: object) -> float:
 def candidate_files(words: str) -> dict[str, str]:
     """A candidate whose score the evaluator reads from its text."""
     return {"Fused.py": f'"""Attempt {words}."""\n\nWORDS = "{words}"\n', MANIFEST: '["Fused"]'}
+
+
+class Gate:
+    """Where processes wait for the test that started them: it need not be faster than they are.
+
+    While there is a file at `path`, a process gives as many replies in its life as the file says.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.given = 0
+
+    def hold(self, replies: int = 0) -> None:
+        """Let no process give more than so many replies from now on."""
+        assert self.path is not None
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        fresh.write_text(str(replies))
+        fresh.rename(self.path)
+
+    def go(self) -> None:
+        """Let all go on."""
+        assert self.path is not None
+        self.path.unlink(missing_ok=True)
+
+    async def wait(self) -> None:
+        """Return when one more reply may be given."""
+        while self.is_shut():
+            await asyncio.sleep(0.01)
+        self.given += 1
+
+    def is_shut(self) -> bool:
+        """Whether this process has given what it may."""
+        try:
+            return self.path is not None and self.given >= int(self.path.read_text())
+        except FileNotFoundError:
+            return False
 
 
 class FastEvaluator:
@@ -120,14 +158,16 @@ def reply(messages: list[Message], tools: list[ToolSpec]) -> Message | str:
 
 
 class PacedModel(ScriptedModel):
-    """`reply`, after some seconds."""
+    """`reply`, after some seconds and when the gate is open."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, gate: Gate | None = None) -> None:
         super().__init__(reply)
         self.seconds = seconds
+        self.gate = gate or Gate()
 
     async def complete(self, messages, tools):  # type: ignore[no-untyped-def]
         await asyncio.sleep(self.seconds)
+        await self.gate.wait()
         return await super().complete(messages, tools)
 
 
@@ -136,11 +176,11 @@ def diagnose(evaluation: Evaluation) -> Diagnosis:
     return Diagnosis("latency_bound" if evaluation.status == "ok" else evaluation.status, "As it is.")
 
 
-def parts(seconds: float = 0.0):  # type: ignore[no-untyped-def]
+def parts(seconds: float = 0.0, gate: Gate | None = None):  # type: ignore[no-untyped-def]
     """The stand-ins for `commands.searching`."""
     from passagent.commands.searching import Parts
 
-    return Parts(PacedModel(seconds), FastEvaluator(seconds), diagnose)
+    return Parts(PacedModel(seconds, gate), FastEvaluator(seconds), diagnose)
 
 
 def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
@@ -154,13 +194,12 @@ def program() -> None:
     from passagent.commands import searching
 
     verb, target, runs_dir, *rest = sys.argv[1:]
+    made = parts(float(rest[-1]), Gate(Path(os.environ["HOLD"])) if "HOLD" in os.environ else None)
     if verb == "run":
         iters, islands, seed = map(int, rest[:3])
-        searching.run(
-            target, None, settings(iters, islands, seed), runs_dir, True, False, parts(float(rest[3]))
-        )
+        searching.run(target, None, settings(iters, islands, seed), runs_dir, True, False, made)
     else:
-        searching.resume(target, {}, runs_dir, True, parts(float(rest[0])))
+        searching.resume(target, {}, runs_dir, True, made)
 
 
 if __name__ == "__main__":

@@ -113,15 +113,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(body)
         except OSError:  # the client is gone
             pass
-        finally:
-            with wire.lock:
-                wire.in_flight -= 1
 
     def _answer(self, body: Body) -> None:
         wire, fault = self.wire, self.wire.fault()
         api = {"messages": "anthropic", "responses": "responses"}.get(self.path.rsplit("/", 1)[1], "chat")
-        time.sleep(wire.seconds)
-        said = wire.brain(body)
+        try:
+            time.sleep(wire.seconds)
+            said = wire.brain(body)
+        finally:
+            with wire.lock:  # before it is sent: a client that has the reply may ask again at once
+                wire.in_flight -= 1
         if fault in UNPAID:
             wire.ledger.append(Entry(said.key, api, fault, 0, 0, False))
             self._refuse(fault)

@@ -1,4 +1,7 @@
-"""What evaluators left on this machine: scratch directories of dead ones, kernels unused for long."""
+"""What evaluators left on this machine: scratch directories of dead ones, kernels unused for long.
+
+Other processes work in the same places: what is there at one look may be gone at the next.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ def dead_scratch() -> Iterator[Path]:
     """This user's scratch directories of evaluators (process.Zygote) that no longer run."""
     homes = _homes()
     for path in Path(tempfile.gettempdir()).glob("passagent-*"):
-        if path.is_symlink() or not (path / "zygote.log").is_file() or path.stat().st_uid != os.getuid():
+        if path.is_symlink() or not (path / "zygote.log").is_file() or str(path) in homes:
             continue
-        if str(path) not in homes and _age_s(path) > DEAD_S:
+        state = _state(path)
+        if state and state.st_uid == os.getuid() and _age_s(path, state) > DEAD_S:
             yield path
 
 
@@ -33,15 +37,23 @@ def unused_builds() -> Iterator[Path]:
     """Built kernels, and what builds left behind, that were not touched for long."""
     root = cache_dir()
     built = (path for place in _BUILT for path in root.glob(f"{place}/*"))
-    compiled = (path for path in root.glob("inductor/**/*") if not path.is_dir())
+    compiled = (Path(place, name) for place, _, names in os.walk(root / "inductor") for name in names)
     for path in itertools.chain(built, compiled):
-        if _age_s(path) > UNUSED_S:
+        state = _state(path)
+        if state and _age_s(path, state) > UNUSED_S:
             yield path
 
 
-def _age_s(path: Path) -> float:
+def _state(path: Path) -> os.stat_result | None:
+    """None if it is gone."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _age_s(path: Path, state: os.stat_result) -> float:
     """Since it was last read or written, s."""
-    state = path.lstat()
     return time.time() - max(state.st_atime if not path.is_dir() else 0.0, state.st_mtime)
 
 

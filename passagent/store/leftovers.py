@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -81,9 +82,17 @@ def directories_of_removed_runs(store: Store) -> Iterator[Leftover]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files under a directory."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.lstat().st_size for file in files if not file.is_dir())
+    """Bytes of a file, or of all files under a directory; nothing for what another process removes."""
+    if not path.is_dir():
+        return _bytes_of(path)
+    return sum(_bytes_of(Path(place, name)) for place, _, names in os.walk(path) for name in names)
+
+
+def _bytes_of(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def remove(leftover: Leftover) -> None:

@@ -246,7 +246,8 @@ def leave(
 ) -> bool:
     """This process works on the run no longer. Whether it was it that ended the run, in `state`.
 
-    The last one ends it, whatever its state is; `finished` ends it for those that wait, too.
+    The last one ends it, whatever its state is; `finished` ends it for those that wait, too. Who leaves after
+    that may know of more time searched than the one that ended it, which may have joined late.
     """
     with store.transaction():
         others, _, _ = bury_dead(store, run_id, owner, watch)
@@ -254,21 +255,15 @@ def leave(
         if not mine:
             return False
         bury(store, mine[0], reason)
+        store.execute(
+            "UPDATE runs SET elapsed_s = max(elapsed_s, :elapsed) WHERE id = :run",
+            {"elapsed": elapsed_s, "run": run_id},
+        )
         if others and state != "finished":
-            store.execute(
-                "UPDATE runs SET elapsed_s = max(elapsed_s, :elapsed) WHERE id = :run",
-                {"elapsed": elapsed_s, "run": run_id},
-            )
             return False
         changed = store.execute(
-            "UPDATE runs SET state = :state, stop_reason = :reason, finished_at = :at, owner = NULL, "
-            "elapsed_s = max(elapsed_s, :elapsed) WHERE id = :run AND state = 'running'",
-            {
-                "state": state,
-                "reason": redact(reason),
-                "elapsed": elapsed_s,
-                "at": now(),
-                "run": run_id,
-            },
+            "UPDATE runs SET state = :state, stop_reason = :reason, finished_at = :at, owner = NULL "
+            "WHERE id = :run AND state = 'running'",
+            {"state": state, "reason": redact(reason), "at": now(), "run": run_id},
         )
         return bool(changed.rowcount)
