@@ -53,6 +53,11 @@ TASKS = {
         [[([4, 64], F32)] * 2, [([2, 3, 25], BF16)] * 2],
     ),
     "matmul": TaskText("tmp_0 = in_0 @ in_1\nreturn (tmp_0,)", [[([32, 16], F32), ([16, 16], F32)]]),
+    "product_half": TaskText(
+        "tmp_0 = in_0 @ in_1\ntmp_1 = tmp_0.max(-1)\ntmp_2 = tmp_1[0]\ntmp_3 = tmp_1[1]\n"
+        "return (tmp_0, tmp_2, tmp_3)",
+        [[([32, 48], BF16), ([48, 16], BF16)]],
+    ),
     "softmax": TaskText(
         "tmp_0 = in_0 * 0.5\ntmp_1 = torch.nn.functional.softmax(tmp_0, dim=-1)\nreturn (tmp_1,)",
         [[([4, 20], F32)], [([2, 3, 16], BF16)]],

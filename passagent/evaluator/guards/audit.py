@@ -170,7 +170,10 @@ class Audit:
         if block is not None and (block.written_by(pointers) or block.origin == "filled"):
             return
         if copied:
-            message = "an output is a copy that torch made of an input; move the data in a kernel"
+            message = (
+                "an output is a copy that torch made of an input and no kernel changed; read the input in a "
+                "kernel and write the output there"
+            )
             self._report("delegated_copy", function, message)
         elif block is not None:
             message = (
@@ -178,7 +181,10 @@ class Audit:
             )
             self._report("not_written", function, message)
         else:
-            message = "an output lies in memory from before this call; allocate the outputs of each call anew"
+            message = (
+                "an output lies in memory from before this call, or torch.tensor filled it; allocate the "
+                "outputs of each call anew (torch.empty) and write them in a kernel"
+            )
             self._report("kept_buffer", function, message)
 
     def _report(self, rule: str, function: Callable[..., Any] | None, message: str) -> None:

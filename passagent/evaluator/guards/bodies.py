@@ -213,12 +213,10 @@ def _kernel_full(world: World, full: str, node: ast.AST, report: Report) -> None
 def _is_kernel_name(full: str, module: str, name: str) -> bool:
     if module in _NAMESPACES:
         return name in rules.KERNEL_ATTRIBUTES
-    if module in ("triton.language", "triton.language.math"):
-        return name in rules.KERNEL_NAMES
-    if module in rules.LIBDEVICE:
-        return not name.startswith("_") and name not in ("core", "extern")
-    return full in ("triton.cdiv", "triton.next_power_of_2") or (
-        module == "math" and not name.startswith("_")
+    return (
+        rules.is_of_kernels(full)
+        or full in ("triton.cdiv", "triton.next_power_of_2")
+        or (module == "math" and not name.startswith("_"))
     )
 
 

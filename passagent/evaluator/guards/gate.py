@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from passagent.evaluator import rounding
 from passagent.evaluator.guards.rules import COMPUTING_OPERATOR
 from passagent.evaluator.result import Violation
 
@@ -59,6 +60,7 @@ class Gate:
         self._root = f"{root}/"
         triton = _package_directory("triton")
         self._triton = tuple(f"{triton}{name}" for name in _LAUNCHING) if triton else ()
+        self._triton += (rounding.__file__,)  # libdevice's functions, for the interpreter
         install()
         _active[:] = [self]
 

@@ -61,6 +61,8 @@ class Host(ast.NodeVisitor):
             self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
         elif name in self.file.imports:
             self.full_name(self.world.resolve(self.file.imports[name]), node)
+        elif name in self.file.values and (full := self.dotted(node)) and self.world.own(full) is None:
+            self.full_name(full, node)
         elif name in self.file.functions or name in rules.BUILTINS:
             return
         elif rules.shadows(name) or name.startswith("__"):
@@ -109,12 +111,12 @@ class Host(ast.NodeVisitor):
     def of_value(self, node: ast.Attribute) -> bool:
         """The attribute of a value (one that a file defines, or without a name), not of a module."""
         base = self.dotted(node.value)
-        return base is None or self.world.own(base) is not None
+        return base is None or base in rules.VERSIONS or self.world.own(base) is not None
 
     def full_name(self, full: str, node: ast.AST) -> None:
         """Check a full name such as `torch.nn.functional.relu` or `pass_dir.helper.f`."""
         parts = full.split(".")
-        if self.world.host_extensions and rules.is_extension(full):
+        if full in rules.HOST_NAMES or (self.world.host_extensions and rules.is_extension(full)):
             return
         if any(part.startswith("_") for part in parts[1:]) and parts[0] != OWN:
             self.report(
@@ -122,7 +124,7 @@ class Host(ast.NodeVisitor):
             )
         elif parts[0] == OWN:
             self.own_name(full, node)
-        elif full in rules.HOST_NAMES or (full.startswith(rules.HOST_PREFIXES) and len(parts) == 2):
+        elif full.startswith(rules.HOST_PREFIXES) and len(parts) == 2:
             return
         else:
             known = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in rules.HOST_NAMES), 0)
@@ -213,7 +215,10 @@ class Host(ast.NodeVisitor):
             self.visit(node.format_spec)
 
     def kind_of(self, node: ast.expr) -> ast.expr:
-        """What `type(x)` asks about where its answer is only compared or printed."""
+        """What `type(x)` or its name asks about where the answer is only compared or printed."""
+        if isinstance(node, ast.Attribute) and node.attr == "__name__" and isinstance(node.value, ast.Call):
+            asked = self.kind_of(node.value)
+            return node if asked is node.value else asked
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or "type" in self.local:
             return node
         known = node.func.id == "type" and len(node.args) == 1 and not node.keywords
@@ -287,7 +292,7 @@ class Host(ast.NodeVisitor):
                 plain = isinstance(part, (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BinOp))
                 if not plain or (isinstance(held, (ast.Dict, ast.List, ast.Set, ast.Call)) and not of_kernel):
                     message = (
-                        "a default that outlives the call; use numbers, strings, dtypes and None as defaults"
+                        "a default that outlives the call; use numbers (-math.inf), strings, dtypes and None"
                     )
                     self.report("mutable_default", default, message)
             if not (of_kernel and self.is_constant(default)):
@@ -307,8 +312,10 @@ class Host(ast.NodeVisitor):
             self.assigned([node.target], node.value)
 
     def assigned(self, targets: list[ast.expr], value: ast.expr) -> None:
-        """The value of an assignment; it may be a constant for kernels where the name is the module's."""
+        """The value of an assignment; what is of kernels (a constant, `tl.exp`) may have a module's name."""
         known = [t for t in targets if isinstance(t, ast.Name) and self.file.values.get(t.id) is value]
+        if known == targets and rules.is_of_kernels(self.dotted(value) or ""):
+            return
         if known == targets and isinstance(value, ast.Call) and self.world.is_constexpr(self.file, value):
             for part in [*value.args, *(keyword.value for keyword in value.keywords)]:
                 Host(self.world, self.file, self.report, constant=True).visit(part)
@@ -338,7 +345,10 @@ class Host(ast.NodeVisitor):
                 other = True
             self.visit(part)
         if other:
-            message = "a class may only name constants; write functions at the top of the file"
+            message = (
+                "a class may only name constants, without bases, decorators and methods; keep a "
+                "configuration in a dict or a tuple, and write functions at the top of the file"
+            )
             self.report("statement", node, message)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
@@ -382,9 +392,25 @@ class Host(ast.NodeVisitor):
         self.report("statement", node, message)
 
     visit_Global = visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
-    visit_TypeAlias = visit_AsyncWith = visit_Await = visit_Yield = visit_YieldFrom = visit_Match = (
-        refuse_statement
-    )
+    visit_TypeAlias = visit_AsyncWith = visit_Await = visit_Yield = visit_YieldFrom = refuse_statement
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        if node.kwd_attrs:
+            self.refuse_statement(node)
+        self.generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        if not self.inside:
+            self.refuse_statement(node)
+        self.generic_visit(node)
+
+    def captured(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping) -> None:
+        name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+        if name is not None:
+            self.binding(name, node)
+        self.generic_visit(node)
+
+    visit_MatchAs = visit_MatchStar = visit_MatchMapping = captured
 
     def visit_Import(self, node: ast.Import) -> None:
         """Checked for the file as a whole."""

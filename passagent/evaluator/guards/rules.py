@@ -20,17 +20,18 @@ FACTORIES = {
     "tensor", "zeros", "zeros_like",
 }  # fmt: skip
 TORCH_VIEWS = {
-    "as_strided", "broadcast_to", "chunk", "clone", "flatten", "movedim", "narrow", "permute", "reshape",
-    "select", "split", "squeeze", "swapaxes", "t", "transpose", "unbind", "unsqueeze",
+    "as_strided", "broadcast_tensors", "broadcast_to", "chunk", "clone", "diagonal", "flatten", "moveaxis",
+    "movedim", "narrow", "permute", "ravel", "reshape", "select", "split", "squeeze", "swapaxes", "swapdims",
+    "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze",
 }  # fmt: skip
 _TORCH_FACTS = {
     "Size", "Tensor", "broadcast_shapes", "can_cast", "channels_last", "channels_last_3d",
     "contiguous_format", "cuda.current_device", "cuda.current_stream", "cuda.device", "cuda.device_count",
-    "cuda.get_device_capability", "cuda.get_device_name", "cuda.get_device_properties", "cuda.is_available",
-    "cuda.synchronize", "device", "dtype", "finfo", "fx.wrap", "get_default_dtype", "get_num_threads",
-    "iinfo", "inference_mode", "is_complex",
-    "is_floating_point", "is_tensor", "memory_format", "no_grad", "numel", "preserve_format", "promote_types",
-    "result_type", "strided", "version.cuda", "version.hip",
+    "cuda.device_of", "cuda.get_device_capability", "cuda.get_device_name", "cuda.get_device_properties",
+    "cuda.is_available", "cuda.synchronize", "device", "dtype", "finfo", "fx.wrap", "get_default_dtype",
+    "get_num_threads", "iinfo", "inference_mode", "is_complex", "is_floating_point", "is_tensor",
+    "memory_format", "no_grad", "numel", "preserve_format", "promote_types", "result_type", "strided",
+    "version.cuda", "version.hip",
 }  # fmt: skip
 _TRITON = {
     "Config", "autotune", "cdiv", "heuristics", "jit", "next_power_of_2",
@@ -43,12 +44,23 @@ _ARITHMETIC = {
     "or_", "pow", "rshift", "sub", "truediv", "xor",
 }  # fmt: skip
 """Of the module operator: what the language's own operators do."""
+_ITERATORS = {
+    "accumulate", "chain", "chain.from_iterable", "combinations", "pairwise", "permutations", "product",
+    "zip_longest",
+}  # fmt: skip
+"""Of itertools: not those without an end, which count."""
 _TYPING = {
     "Any", "Callable", "ClassVar", "Dict", "Final", "FrozenSet", "Iterable", "Iterator", "List", "Literal",
     "Mapping", "NamedTuple", "NoReturn", "Optional", "Sequence", "Set", "TYPE_CHECKING", "Tuple", "Type",
     "TypeAlias", "TypeVar", "Union", "cast",
 }  # fmt: skip
 """Not get_type_hints: it evaluates strings."""
+_ABSTRACT = {
+    "Callable", "Collection", "Hashable", "Iterable", "Iterator", "Mapping", "Sequence", "Set", "Sized",
+}  # fmt: skip
+"""Of collections.abc, for annotations."""
+VERSIONS = {"torch.__version__", "triton.__version__"}
+"""Strings, though their names look private."""
 KERNEL_DTYPES = {
     "bfloat16", "float16", "float32", "float64", "float8e4b15", "float8e4b8", "float8e4nv", "float8e5",
     "float8e5b16", "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -58,9 +70,11 @@ HOST_NAMES = (
     | {f"triton.{name}" for name in _TRITON}
     | {f"triton.language.{name}" for name in KERNEL_DTYPES | {"dtype"}}
     | {f"functools.{name}" for name in ("partial", "reduce")}
-    | {f"itertools.{name}" for name in ("chain", "combinations", "permutations", "product", "zip_longest")}
+    | {f"itertools.{name}" for name in _ITERATORS}
     | {f"operator.{name}" for name in _ARITHMETIC}
     | {f"typing.{name}" for name in _TYPING}
+    | {f"collections.abc.{name}" for name in _ABSTRACT}
+    | VERSIONS
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
@@ -72,9 +86,9 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 """Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "functools", "itertools", "math", "operator", "passagent.kernels", "torch", "torch.fx",
-    "torch.nn",
-    "torch.nn.functional", "triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda",
+    "__future__", "collections.abc", "functools", "itertools", "math", "operator", "passagent.kernels",
+    "torch", "torch.fx", "torch.nn", "torch.nn.functional", "triton", "triton.language",
+    "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
     "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.tools",
     "triton.tools.tensor_descriptor", "typing",
@@ -111,9 +125,9 @@ HOST_ATTRIBUTES = {
     # allocation and views of a tensor, copies for contiguity, fills
     "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "copy_", "detach", "diagonal", "expand",
     "expand_as", "fill_", "flatten", "mT", "movedim", "moveaxis", "narrow", "new_empty", "new_empty_strided",
-    "new_full", "new_ones", "new_tensor", "new_zeros", "permute", "reshape", "reshape_as", "select", "split",
-    "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "T", "tensor_split", "to", "transpose",
-    "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "zero_",
+    "new_full", "new_ones", "new_tensor", "new_zeros", "permute", "ravel", "reshape", "reshape_as", "select",
+    "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "T", "tensor_split", "to",
+    "transpose", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "zero_",
     # facts about devices and dtypes
     "L2_cache_size", "bits", "eps", "gcnArchName", "index", "is_signed", "itemsize", "major",
     "max_threads_per_block", "max_threads_per_multi_processor", "minor", "multi_processor_count", "name",
@@ -144,9 +158,9 @@ TENSOR_FACTS = {
 TENSOR_METHODS = {
     "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "copy_", "detach", "diagonal", "expand",
     "expand_as", "fill_", "flatten", "movedim", "moveaxis", "narrow", "new_empty", "new_empty_strided",
-    "new_full", "new_ones", "new_tensor", "new_zeros", "permute", "reshape", "reshape_as", "select", "split",
-    "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose", "unbind",
-    "unflatten", "unfold", "unsqueeze", "view", "view_as", "zero_",
+    "new_full", "new_ones", "new_tensor", "new_zeros", "permute", "ravel", "reshape", "reshape_as", "select",
+    "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose",
+    "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "zero_",
 }  # fmt: skip
 """Methods of a tensor that return one."""
 
@@ -158,7 +172,7 @@ DECORATORS = {
     "torch.inference_mode", "torch.no_grad",
     "triton.autotune", "triton.heuristics", "triton.jit",
 }  # fmt: skip
-CONTEXTS = {"torch.cuda.device", "torch.inference_mode", "torch.no_grad"}
+CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode", "torch.no_grad"}
 LIMITS = {"torch.finfo", "torch.iinfo"}
 """Their `max` and `min` are numbers."""
 
@@ -231,6 +245,14 @@ COMPUTE = (
 def shadows(name: str) -> bool:
     """A built-in that a pass may not use: the name may stand for nothing else either."""
     return name in _EVERY_BUILTIN and name not in BUILTINS
+
+
+def is_of_kernels(full: str) -> bool:
+    """A function of triton.language, its math or libdevice."""
+    module, _, name = full.rpartition(".")
+    if module in LIBDEVICE:
+        return not name.startswith("_") and name not in ("core", "extern")
+    return module in ("triton.language", "triton.language.math") and name in KERNEL_NAMES
 
 
 def pattern_reference(name: str) -> str:

@@ -202,6 +202,8 @@ def bound_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
             continue
         if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
             names.add(node.name)
+        if isinstance(node, ast.MatchMapping) and node.rest:
+            names.add(node.rest)
         pending += ast.iter_child_nodes(node)
     return names
 

@@ -38,8 +38,13 @@ def check_module(world: World, file: File, statement: ast.stmt, report: Report) 
         values.append(statement.value)
     for value in values:
         for part in _held(value):
+            called = part.func if isinstance(part, ast.Call) else None
             lazy = isinstance(part, ast.GeneratorExp) or (
-                isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in _LAZY
+                called is not None
+                and (
+                    (isinstance(called, ast.Name) and called.id in _LAZY)
+                    or (world.dotted(called, file) or "").startswith("itertools.")
+                )
             )
             if lazy:
                 report("call_state", part, f"an iterator at module level {_COUNT}; write a tuple")

@@ -135,7 +135,8 @@ class _Inspection:
             self.report("host_extension", node, message)
         else:
             known = (
-                "torch, triton, triton.language, math, functools, typing, passagent.kernels and its own files"
+                "torch, triton, triton.language, math, functools, itertools, operator, typing, "
+                "collections.abc, passagent.kernels and its own files"
             )
             self.report("import", node, f"`{name}` may not be imported; a pass may import {known}")
 
@@ -159,15 +160,20 @@ class _Inspection:
         if called is not None and host.dotted(called) != "torch.fx.wrap":
             message = "a call for its effect when the file is imported; do it in the replacement function"
             self.report("module_call", node, message)
-        nothing = (
-            isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
-        )
+        nothing = {
+            target
+            for part in ast.walk(node)
+            if isinstance(part, ast.Assign)
+            and isinstance(part.value, ast.Constant)
+            and part.value.value is None
+            for target in part.targets
+        }
         for part in ast.walk(node):
             if isinstance(part, ast.FunctionDef):
                 message = "a function defined in a block; define functions at the top of the file"
                 self.report("statement", part, message)
             elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                self.stored(part, optional=nothing)
+                self.stored(part, optional=part in nothing)
         state.check_module(self.world, self.file, node, self.report)
         host.visit(node)
 
