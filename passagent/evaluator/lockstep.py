@@ -6,6 +6,8 @@ import mmap
 import os
 import time
 
+_TAKEN, _GONE = 0, 8
+"""Words of the memory: turns taken, and whether a side gave up (which it may do when it is not its turn)."""
 _SPINS = 256
 _PATIENCE_S = 60.0
 
@@ -32,23 +34,22 @@ class Turn:
     def wait(self, number: int) -> None:
         """Return when at least `number` turns were taken. Raises TurnLost."""
         count, give_way, spins, deadline = self._count, os.sched_yield, 0, 0.0
-        while count[0] < number:
+        while count[_TAKEN] < number:
             give_way()
             spins += 1
             if spins % _SPINS == 0:
                 now = time.monotonic()
                 deadline = deadline or now + _PATIENCE_S
-                if count[0] < 0 or now > deadline:
+                if count[_GONE] or now > deadline:
                     raise TurnLost("the other side's calls ended early")
 
     def give(self) -> None:
-        """The turn is taken; nothing if the other side gave up."""
-        if self._count[0] >= 0:
-            self._count[0] += 1
+        """The turn is taken."""
+        self._count[_TAKEN] += 1
 
     def abort(self) -> None:
         """Let the other side go."""
-        self._count[0] = -1
+        self._count[_GONE] = 1
 
     def close(self) -> None:
         """Unmap; the count lives on for the other side."""

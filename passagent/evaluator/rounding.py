@@ -89,24 +89,10 @@ def _cast(value: Any, dtype: Any, by: Callable[..., Any]) -> Any:
 
 
 _LIBDEVICE = [
-    *("exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan", "sin", "cos", "erf"),
-    *(
-        "pow",
-        "rsqrt",
-        "sqrt",
-        "ceil",
-        "floor",
-        "trunc",
-        "erfc",
-        "sinh",
-        "cosh",
-        "asin",
-        "acos",
-        "atan",
-        "atan2",
-    ),
-    *("asinh", "acosh", "atanh", "fmod", "copysign"),
-]
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh", "erf",
+    "erfc", "exp", "exp2", "expm1", "floor", "fmod", "log", "log10", "log1p", "log2", "pow", "rsqrt", "sin",
+    "sinh", "sqrt", "tan", "tanh", "trunc",
+]  # fmt: skip
 
 
 def _give_libdevice() -> None:
