@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from passagent.evaluator.compare import compare
-from passagent.evaluator.exactness import Expected, Fact, as_exact, exactness, extreme_problem
+from passagent.evaluator.exactness import Expected, Fact, as_exact, drift, exactness, extreme_problem
 from passagent.evaluator.rounding import to_bfloat16_bits
 from passagent.evaluator.score import tolerance
 
@@ -258,6 +258,45 @@ def test_tiny_values_hide_under_the_tolerance_but_not_here():
     zeros = torch.zeros(8, 8)
     assert compare([eager], [zeros]).passes_from_t <= -5
     assert exactness(expected([eager.double()], eager), [zeros]).far
+
+
+@pytest.mark.parametrize(("every", "far"), [(11, True), (25, True), (50, False)])
+def test_elements_left_out_are_far_unless_they_are_few(every, far):
+    """A few may lie on the other side of a jump."""
+    eager = random(100, 100) * 1e-7
+    have = eager.clone().reshape(-1)
+    have[::every] = 0
+    have = have.reshape(100, 100)
+    assert compare([eager], [have]).passes_from_t <= -5
+    assert exactness(expected([eager.double()], eager), [have]).far == far
+
+
+def test_where_eager_jumps_the_candidate_may_too():
+    exact = random(100, 100).double()
+    eager, have = exact.float().reshape(-1), exact.float().reshape(-1)
+    eager[::40] += 1
+    have[7::40] -= 1
+    eager, have = eager.reshape(100, 100), have.reshape(100, 100)
+    assert not exactness(expected([exact], eager), [have]).far
+
+
+def test_a_timed_call_is_judged_by_what_its_set_tells():
+    x, now, w = random(32, 16), random(32, 16, seed=3), random(16, 24, seed=1)
+    of_the_set = expected([x.double() @ w.double()], x @ w)
+    eager = now @ w
+    found = drift(of_the_set, [eager], [(now.double() @ w.double()).float()])
+    assert (found.reduced, found.far) == (False, False)
+    found = drift(of_the_set, [eager], [tf32(now) @ tf32(w)])
+    assert (found.reduced, found.far) == (True, False)
+    assert drift(of_the_set, [eager], [x @ w]).far
+    assert drift(of_the_set, [eager, eager], [eager]) is None
+    assert drift(expected(None, eager), [eager], [eager]) is None
+
+
+def test_a_value_that_is_small_by_chance_has_the_error_of_its_kind():
+    of_the_set = expected([torch.tensor([10.0]).double()], torch.tensor([10.0]))
+    found = drift(of_the_set, [torch.tensor([1e-3])], [torch.tensor([1.001e-3])])
+    assert (found.reduced, found.far) == (False, False)
 
 
 def test_the_worst_output_counts():

@@ -85,3 +85,47 @@ def test_plans_and_constants_may_stay(name, load):
 def test_the_walk_stays_with_the_candidate(load):
     load("import torch as library\nfrom torch.nn import functional as F\ndef call(x):\n    return x")
     assert list(held_tensors("held")) == []
+
+
+COUNTING = {
+    "list": "KEPT = []\ndef call(x):\n    KEPT.append(0)",
+    "two dicts": "A, B = {}, {}\ndef call(x):\n    A[0] = B.get(0, 0) + 1\n    B[0] = A[0]",
+    "addresses": "SEEN = {}\ndef call(x):\n    SEEN[x.data_ptr()] = True",
+    "cache of addresses": "@functools.cache\ndef plan(n):\n    return n\n"
+    "def call(x):\n    plan(x.data_ptr())",
+    "closure": "def make():\n    n = [0]\n    def inner(x):\n        n[0] += 1\n    return inner\n"
+    "call = make()",
+    "helper module": "def call(x):\n    FAR.append(1)",
+}
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_what_counts_calls_is_found(load, name):
+    assert [v.rule for v in after_further_calls(load(COUNTING[name]))][:1] == ["call_state"]
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_plans_are_made_once(load, name):
+    assert after_further_calls(load(HARMLESS[name])) == []
+
+
+def test_a_plan_that_was_forgotten_meanwhile_may_be_made_again(load):
+    call = load("PLANS = {}\ndef call(x):\n    PLANS.clear()\n    PLANS[x.shape] = x.numel()")
+    kept = Kept("held")
+    for size in (3, 4, 3):
+        call(torch.ones(size))
+        kept.settle(str(size))
+        call(torch.ones(size))
+        assert kept.changed() == []
+
+
+def after_further_calls(call):
+    kept = Kept("held")
+    call(torch.ones(8))
+    kept.remember()
+    kept.settle("graph")
+    held = [torch.ones(8) for _ in range(3)]
+    for x in held:
+        call(x)
+        kept.settle("graph")
+    return kept.changed()

@@ -65,6 +65,16 @@ def test_own_draws_keep_the_constraints(variant):
     assert sorted(map(tuple, boxes[0].tolist())) == [(1, 2), (30, 40)]
 
 
+def test_large_activations_are_large_whatever_was_recorded():
+    logits = meta(mean=0.0, std=0.02, name="attn_weights")
+    large = one(logits, variant=4).abs()
+    assert large.max() > 300
+    assert large.median() < 30  # of all sizes
+    assert large.flatten().square().topk(large.numel() // 10).values.sum() > 0.7 * large.square().sum()
+    assert one(logits, variant=1).std() < 0.1
+    assert one(meta(mean=0.0, std=0.02, name="L_self_parameters_weight_"), variant=4).std() < 10
+
+
 def test_masks_get_both_values_and_no_empty_row():
     for recorded in ({"min_val": 1, "max_val": 1}, {"data": [1] * 200}):
         mask = one(meta("int64", (100, 2), name="L_kwargs_attention_mask_", **recorded), variant=1)

@@ -163,12 +163,13 @@ class Baseline:
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
         rotation = Rotation.of(subgraph)
-        seed = secrets.randbits(62)
+        seed, more = secrets.randbits(62), secrets.randbits(62)
 
         def drawn(variant: int) -> list[Any]:
             values = make_inputs(subgraph, "cpu", seed, variant)
             return [
-                rotation.reservoir(i, v) if isinstance(v, torch.Tensor) else v for i, v in enumerate(values)
+                rotation.reservoir(i, v, more, variant) if isinstance(v, torch.Tensor) else v
+                for i, v in enumerate(values)
             ]
 
         # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.

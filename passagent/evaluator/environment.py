@@ -72,6 +72,7 @@ def worker_environment(scratch: Path, threads: int, device: str) -> dict[str, st
         "PYTHONDONTWRITEBYTECODE": "1",
         "GLIBC_TUNABLES": keep,
         "OMP_NUM_THREADS": str(threads),
+        "OMP_THREAD_LIMIT": str(threads),  # no kernel takes more than eager has, by a clause of its own
         "MKL_NUM_THREADS": str(threads),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of processes that a worker would wait for

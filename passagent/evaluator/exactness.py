@@ -21,6 +21,8 @@ _ALLOWED = {torch.float32: 2.0**-15, torch.float64: 2.0**-40}
 precision: float16 and TF32 leave 2^-12, bfloat16 2^-9."""
 _WRONG = 2.0**-5
 """Beyond this error a value is not of low precision but wrong."""
+_MANY = 0.03
+"""Share of an output's values that may be wrong beyond 4 times eager's: those on the other side of a jump."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,16 @@ class Expected:
     @cached_property
     def errors(self) -> list[float]:
         """Of eager's outputs against float64."""
+        return [error.typical for error in self._errors]
+
+    @cached_property
+    def _errors(self) -> list[_Error]:
         return [_error(exact, eager) for exact, eager in zip(self.float64 or [], self.eager, strict=False)]
+
+    def far(self, position: int, error: _Error) -> bool:
+        """An output with this error is wrong for its size: on the whole, or in too many places for a jump."""
+        mine = self._errors[position] if self._errors else _Error()
+        return error.typical > max(_WRONG, 16 * mine.typical) or error.wrong > _MANY + 4 * mine.wrong
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,10 @@ class Exactness:
     eager: float
     reduced: bool
     """An output was computed in a lower precision than its dtype's, such as half arithmetic for float32."""
+    wrong: float
+    """Share of an output's values that are wrong for its size."""
     far: bool
-    """An output is wrong for its size, also where an absolute tolerance would let it pass."""
+    """So are more of them than a jump explains, also where an absolute tolerance would let them pass."""
 
 
 def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | None:
@@ -66,19 +79,40 @@ def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | No
     """
     if expected.float64 is None or len(expected.float64) != len(got):
         return None
-    mine = theirs = 0.0
+    mine = theirs = wrong = 0.0
     reduced = far = False
-    for exact, eager, have, eager_error in zip(
-        expected.float64, expected.eager, got, expected.errors, strict=True
-    ):
+    for position, (exact, eager, have) in enumerate(zip(expected.float64, expected.eager, got, strict=True)):
         if not _comparable(exact, eager, have):
             continue
-        error = _error(exact, have)
-        mine, theirs = max(mine, error), max(theirs, eager_error)
-        allowed = _ALLOWED.get(eager.dtype)
-        reduced |= allowed is not None and allowed + 16 * eager_error < error < _WRONG
-        far |= error > max(_WRONG, 16 * eager_error)
-    return Exactness(mine, theirs, reduced, far)
+        error, eager_error = _error(exact, have), expected.errors[position]
+        mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
+        reduced |= _is_reduced(eager.dtype, error.typical, eager_error)
+        far |= expected.far(position, error)
+    return Exactness(mine, theirs, reduced, wrong, far)
+
+
+def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Exactness | None:
+    """The same of a call on other values of the set that `expected` tells of, against `eager` on those.
+
+    What eager's error is follows from the set; it counts twice, as float64 is not known here.
+    """
+    if expected.float64 is None or not len(expected.float64) == len(eager) == len(got):
+        return None
+    mine = theirs = wrong = 0.0
+    reduced = far = False
+    for position, (exact, want, have) in enumerate(zip(expected.float64, eager, got, strict=True)):
+        if not _comparable(exact, want, have):
+            continue
+        error, eager_error = _error(want, have, at_least=_size(exact)), expected.errors[position]
+        mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
+        reduced |= _is_reduced(want.dtype, error.typical / 2, eager_error)
+        far |= expected.far(position, error)
+    return Exactness(mine, theirs, reduced, wrong, far)
+
+
+def _is_reduced(dtype: torch.dtype, error: float, eager_error: float) -> bool:
+    allowed = _ALLOWED.get(dtype)
+    return allowed is not None and allowed + 16 * eager_error < error < _WRONG
 
 
 def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
@@ -90,7 +124,7 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
         or (
             _comparable(exact, eager, have)
             and error <= _WRONG  # else the float64 values do not stand for what eager computes
-            and _error(exact, have) <= 2 * error
+            and _error(exact, have).typical <= 2 * error
             and _largest(exact, have) <= 2 * _largest(exact, eager)
         )
         for exact, eager, have, error in zip(
@@ -105,7 +139,6 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
     They must be finite where eager's and the float64 values are, and not far off for their size.
     """
     exact = expected.float64 or expected.eager
-    errors = expected.errors or [0.0] * len(expected.eager)
     for position, (want, eager, have) in enumerate(zip(exact, expected.eager, got, strict=True)):
         if not _comparable(want, eager, have):
             continue
@@ -114,7 +147,7 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
             for w, e, h in _chunks(want, eager, have)
         ):
             return f"output {position} is not finite where eager's is, for inputs of large magnitude"
-        if _error(want, have) > max(_WRONG, 16 * errors[position]):
+        if expected.far(position, _error(want, have)):
             return f"output {position} is far from eager's for inputs of large magnitude"
     return None
 
@@ -123,20 +156,43 @@ def _comparable(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) ->
     return eager.is_floating_point() and exact.shape == eager.shape == have.shape
 
 
-def _error(exact: torch.Tensor, have: torch.Tensor) -> float:
-    """The 90% quantile of |have - exact| / rms(exact), over finite elements of a sample."""
+@dataclass(frozen=True)
+class _Error:
+    """Of an output: its elements' differences relative to the root mean square of the exact values."""
+
+    typical: float = 0.0
+    """The 90% quantile."""
+    wrong: float = 0.0
+    """The share of elements beyond _WRONG."""
+
+
+def _error(exact: torch.Tensor, have: torch.Tensor, at_least: float = 0.0) -> _Error:
+    """Over finite elements of a sample; relative to `at_least`, if the exact values are smaller than that."""
     if not have.is_floating_point() or exact.shape != have.shape:
-        return 0.0
-    step = -(-exact.numel() // _SAMPLE) or 1
-    first = secrets.randbelow(step)
-    a, b = (values.reshape(-1)[first::step].to(torch.float64) for values in (exact, have))
+        return _Error()
+    a, b = _samples(exact, have)
     finite = a.isfinite() & b.isfinite()
     a, b = a[finite], b[finite]
     if a.numel() == 0:
-        return 0.0
-    scale = float(a.square().mean().sqrt()) or 1.0
+        return _Error()
+    scale = max(float(a.square().mean().sqrt()), at_least) or 1.0
     diff = (a - b).abs() / scale
-    return float(diff.kthvalue(max(1, int(0.9 * diff.numel()))).values)
+    typical = diff.kthvalue(max(1, int(0.9 * diff.numel()))).values
+    return _Error(float(typical), float((diff > _WRONG).double().mean()))
+
+
+def _size(values: torch.Tensor) -> float:
+    """The root mean square of the finite elements of a sample."""
+    (sample,) = _samples(values)
+    sample = sample[sample.isfinite()]
+    return float(sample.square().mean().sqrt()) if sample.numel() else 0.0
+
+
+def _samples(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The same elements of each, as many as are looked at."""
+    step = -(-tensors[0].numel() // _SAMPLE) or 1
+    first = secrets.randbelow(step)
+    return [values.reshape(-1)[first::step].to(torch.float64) for values in tensors]
 
 
 def _largest(exact: torch.Tensor, have: torch.Tensor) -> float:

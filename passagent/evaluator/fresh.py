@@ -1,8 +1,10 @@
 """Fresh values for every call: each input's values lie in a reservoir, and a call sees a window of it.
 
-The reservoir is the drawn tensor, flattened, followed by its own beginning; a window that starts later is the
-tensor rotated. One copy puts it behind the address that the candidate was given. So no timed call sees
-values that another one saw, and results kept from an earlier call are wrong, whatever they are kept by.
+The reservoir is the drawn tensor, flattened, followed by more of the same draw, so that what does not depend
+on the order of the values (their sum) is another in each window too. A recorded tensor is followed by its own
+beginning: a window that starts later is the tensor rotated. One copy puts a window behind the address that
+the candidate was given. So no timed call sees values that another one saw, and results kept from an earlier
+call are wrong, whatever they are kept by.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from typing import Any
 
 import torch
 
-from passagent.tasks.inputs import shift_unit
+from passagent.tasks.inputs import is_endless, more_values, shift_unit
+from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
 MAX_WINDOWS = 4096
 """Of a reservoir, at most: more than calls are made."""
+MORE = 1 << 18
+"""Elements that a reservoir may hold beyond its tensor's, or as many as that one has."""
 
 Windows = list[int]
 """For each input of a subgraph the element at which its window starts."""
@@ -27,26 +32,31 @@ Windows = list[int]
 
 @dataclass(frozen=True)
 class Rotation:
-    """How the inputs of a subgraph may be rotated: window i starts at a multiple of units[i]."""
+    """How windows on the inputs of a subgraph may move: they start at multiples of units[i]."""
 
+    metas: tuple[TensorMeta, ...]
     units: tuple[int, ...]
     counts: tuple[int, ...]
     """Windows of each reservoir, at least 1."""
 
     @classmethod
     def of(cls, subgraph: Subgraph) -> Rotation:
-        """The rotation that keeps the inputs of `subgraph` valid."""
+        """The rotation that keeps the inputs of `subgraph` valid: a window is as good as the drawn values."""
         units = tuple(shift_unit(meta) for meta in subgraph.inputs)
         counts = tuple(
-            min(MAX_WINDOWS, meta.numel // unit) if unit else 1
+            max(1, min(MAX_WINDOWS, (max(MORE, meta.numel) if is_endless(meta) else meta.numel) // unit))
+            if unit
+            else 1
             for meta, unit in zip(subgraph.inputs, units, strict=True)
         )
-        return cls(units, counts)
+        return cls(subgraph.inputs, units, counts)
 
-    def reservoir(self, position: int, values: torch.Tensor) -> list[torch.Tensor]:
-        """`values` of input `position`, flat, and so much of its beginning again that every window fits."""
-        flat = values.reshape(-1)
-        return [flat, flat[: (self.counts[position] - 1) * self.units[position]]]
+    def reservoir(self, position: int, values: torch.Tensor, seed: int, variant: int) -> list[torch.Tensor]:
+        """`values` of input `position`, flat, and so many more of `variant` that every window fits."""
+        flat, count = values.reshape(-1), (self.counts[position] - 1) * self.units[position]
+        endless = is_endless(self.metas[position])
+        more = more_values(self.metas[position], count, seed, variant) if endless else flat[:count]
+        return [flat, more]
 
     def first(self) -> Windows:
         """The windows that show the values as they were drawn."""

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -24,7 +24,14 @@ from passagent.evaluator.baseline import (
 )
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import Comparison, compare
-from passagent.evaluator.exactness import Expected, as_exact, exactness, extreme_problem
+from passagent.evaluator.exactness import (
+    Exactness,
+    Expected,
+    as_exact,
+    drift,
+    exactness,
+    extreme_problem,
+)
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.replies import Watched, checked, outputs_of, refuse_kept
@@ -310,17 +317,22 @@ class Judging:
             return
         result.float64_error = max(result.float64_error or 0.0, errors.candidate)
         result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
-        if errors.reduced and isinstance(self.subject, Candidate):
-            message = (
-                f"computed in a lower precision than eager's: error {errors.candidate:.1e} against float64, "
-                f"eager's {errors.eager:.1e}; compute in the dtype of the outputs (tl.dot: input_precision)"
-            )
-            raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
+        self._refuse_reduced(errors, "float64")
         if errors.far and level <= score.STRICT_T:
             message = (
-                f"values are far from eager's for their size: error {errors.candidate:.1e} against float64"
+                f"values are far from eager's for their size: error {errors.candidate:.1e} against float64, "
+                f"{errors.wrong:.1%} of them wrong; compute every element"
             )
             raise Failed("wrong_result", message)
+
+    def _refuse_reduced(self, errors: Exactness, against: str) -> None:
+        """Raise Refused for outputs of low precision."""
+        if errors.reduced and isinstance(self.subject, Candidate):
+            message = (
+                f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
+                f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision)"
+            )
+            raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
 
     def _time(self, worker: Worker, subgraph: Subgraph, result: GraphResult) -> None:
         """Time both sides, verifying outputs of calls among them; raises Failed and Refused."""
@@ -330,9 +342,16 @@ class Judging:
         allowed = max(result.passes_from_t, score.STRICT_T) + 1
 
         def verify(chosen: int, windows: Windows, kept: dict[str, Any]) -> None:
+            expected = reference.expected[chosen]
             if isinstance(self.subject, Candidate):
-                refuse_kept(reference, reference.expected[chosen].facts, kept)
-            agree(self.baseline.again(reference, chosen, windows), outputs_of(outputs, kept))
+                refuse_kept(reference, expected.facts, kept)
+            eager, got = self.baseline.again(reference, chosen, windows), outputs_of(outputs, kept)
+            agree(eager, got)
+            errors = drift(expected, eager, got)
+            if errors is not None:
+                self._refuse_reduced(errors, "eager in a timed call")
+                if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
+                    fail("values are far from eager's for their size")
 
         def surprise() -> None:
             if isinstance(self.subject, Candidate):
@@ -343,9 +362,12 @@ class Judging:
         def agree(eager: list[torch.Tensor], got: list[torch.Tensor]) -> None:
             comparison = compare(eager, got)
             if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
-                result.worst, result.passes_from_t = comparison.worst, None
-                what = comparison.problem or "stale or wrong values"
-                raise Failed("wrong_result", f"a timed call differs from eager: {what}")
+                result.worst = comparison.worst
+                fail(comparison.problem or "stale or wrong values")
+
+        def fail(what: str) -> NoReturn:
+            result.passes_from_t = None
+            raise Failed("wrong_result", f"a timed call differs from eager: {what}")
 
         side = Watched(worker)
         assert self._twin is not None

@@ -39,7 +39,8 @@ PATIENCE = 2
 WIDE = 2
 _PROBE_CALLS = 3
 _VERIFIED = 0.3
-"""Share of the candidate's blocks of which one call's outputs are compared."""
+"""Share of the candidate's blocks of which one call's outputs are compared; of the first MIN_PAIRS one is in
+any case, as there are no more where calls are slow."""
 _AUDITED = 0.1
 """Share of the blocks after which the candidate is audited."""
 _AUDITED_SERIES = 4
@@ -132,12 +133,14 @@ def _blocks(
     timing = Timing()
     settle = per_call_s < turns.BLOCK_S  # beside longer calls caches do not matter
     begun = time.monotonic()
+    surely = secrets.randbelow(MIN_PAIRS)
     while True:
         pair = len(timing.eager.blocks)
         calls = _block_length(per_call_s)
         chosen = 1 + secrets.randbelow(SETS - 1)
         windows = turns.windows(draw, reference, calls)
-        keep = secrets.randbelow(calls) if secrets.randbelow(1000) < 1000 * _VERIFIED else None
+        verified = pair == surely or secrets.randbelow(1000) < 1000 * _VERIFIED
+        keep = secrets.randbelow(calls) if verified else None
         for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
             if side is baseline:
                 timing.eager.add(_block(baseline, reference, chosen, windows, config, settle=settle))

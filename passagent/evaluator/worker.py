@@ -236,6 +236,8 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     finally:
         os.sched_setaffinity(0, everywhere)
     graph.outputs.reset()
+    if state.passes is not None:
+        state.held.settle(message["id"])
     return {"samples": samples, "kept": None if kept is None else _kept(graph, kept)}
 
 
@@ -259,6 +261,8 @@ def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[st
     finally:
         turn.close()
     graph.outputs.reset()
+    if state.passes is not None:
+        state.held.settle(message["id"])
     return {"groups": groups, "kept": [_kept(graph, one) for one in kept]}
 
 

@@ -48,6 +48,7 @@ _INSTRUCTIONS = {
         r"|u?monitorx?|u?mwaitx?|tpause|vm(call|mcall|func|run|load|save|launch|resume|read|write|clear)\w*"
         r"|vmptr\w+|vmxo\w+|encl[suv]|enqcmds?|movdir\w+|senduipi|uiret|stui|clui|testui|ptwrite\w*"
         r"|(rd|inc)ssp\w|wru?ss\w|saveprevssp|rstorssp|setssbsy|clrssbsy|v?(ld|st)mxcsr|fldcw|f(n?st|ld)env"
+        r"|(push|pop)f[wlqd]?|std|stac|clac"
         r"|fn?save|frstor|l(call|jmp|ret|ds|es|fs|gs|ss)\w*|retf\w*|\(bad\)|\.byte"
     ),
     "aarch64": re.compile(

@@ -11,6 +11,7 @@ import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,8 +23,11 @@ from passagent.tasks.reader import Subgraph
 GRAPHNET_SHRINK = 0.2
 DEFAULT_STD = 0.1
 """Where the std was not recorded."""
-SPREADS = (1.0, 0.5, 2.0, 300.0)
-"""Variant v >= 1 draws floats with SPREADS[(v - 1) % 4] times the recorded std."""
+LARGE = 300.0
+SPREADS = (1.0, 0.5, 2.0, LARGE)
+"""Variant v >= 1 draws floats with SPREADS[(v - 1) % 4] times the recorded std. Large activations are of all
+sizes from the recorded one to LARGE at least: a model whose weights were never trained records logits near 0,
+and what a kernel takes for granted, such as a range or a sample that stands for all, holds for one size."""
 RELATIVE_SPREAD = 0.1
 """Of |mean| (or of 1 for small means): the std given to what was recorded as constant."""
 PART = 1 << 22
@@ -42,26 +46,41 @@ def make_inputs(subgraph: Subgraph, device: str, seed: int, variant: int = 0) ->
         if meta.is_python_scalar:
             inputs.append((int if meta.dtype == "int" else float)(_flat(meta.data)[0]))
             continue
-        digest = hashlib.sha256(f"{seed}:{variant}:{meta.name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-        tensor = (_recorded if variant == 0 else _varied(variant))(meta, generator)
+        tensor = _draw(meta, seed, variant)
         stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
         inputs.append(tensor if stays else tensor.to(target))
     return inputs
 
 
-def shift_unit(meta: TensorMeta) -> int:
-    """How many neighbouring elements must move together when the values of an input are rotated; 0: none may.
+def is_endless(meta: TensorMeta) -> bool:
+    """More values of this input can be drawn than it holds: it is no recorded tensor, nor a single mask."""
+    return meta.data is None and not (_is_bits(meta) and len(meta.shape) < 2)
 
-    What is drawn element by element may be rotated by any number; a mask by whole rows, so that each keeps
-    a 1; recorded integers as `_shuffled` may shuffle them.
+
+def more_values(meta: TensorMeta, count: int, seed: int, variant: int) -> torch.Tensor:
+    """`count` more elements of an endless input, flat, on the CPU; whole rows of a mask."""
+    shape = (count // meta.shape[-1], meta.shape[-1]) if _is_bits(meta) and count else (count,)
+    return _draw(replace(meta, shape=shape), seed, variant).reshape(-1)
+
+
+def _draw(meta: TensorMeta, seed: int, variant: int) -> torch.Tensor:
+    digest = hashlib.sha256(f"{seed}:{variant}:{meta.name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    return (_recorded if variant == 0 else _varied(variant))(meta, generator)
+
+
+def shift_unit(meta: TensorMeta) -> int:
+    """How many neighbouring elements must move together when the values of an input move along; 0: none may.
+
+    What is drawn element by element may move by any number; a mask by whole rows, so that each keeps a 1;
+    recorded integers as `_shuffled` may shuffle them.
     """
-    if meta.is_python_scalar or meta.numel < 2:
+    floats = meta.is_floating or meta.dtype.startswith("complex")
+    if meta.is_python_scalar or meta.numel < (1 if floats and meta.data is None else 2):
         return 0
-    dtype = getattr(torch, meta.dtype)
-    if meta.is_floating or dtype.is_complex:
+    if floats:
         return 1
-    if dtype == torch.bool or _is_mask(meta):
+    if _is_bits(meta):
         return meta.shape[-1] if len(meta.shape) > 1 else 1
     if meta.data is None:
         return 1
@@ -94,7 +113,7 @@ def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tenso
         dtype = getattr(torch, meta.dtype)
         if meta.is_floating or dtype.is_complex:
             return _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
-        if dtype == torch.bool or _is_mask(meta):
+        if _is_bits(meta):
             return _mask(meta, generator).to(dtype)
         if meta.data is not None:
             return _shuffled(torch.tensor(_flat(meta.data)).to(dtype).reshape(meta.shape), generator)
@@ -112,6 +131,9 @@ def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch
         return torch.where(drawn > 0, drawn, base) if positive else drawn
     mean = meta.mean or 0.0
     std = meta.std or (DEFAULT_STD if meta.std is None else RELATIVE_SPREAD * max(abs(mean), 1.0))
+    if scale == LARGE and meta.is_floating and not meta.is_parameter:
+        sizes = (noise * 4096).frac().abs()  # as good as another draw
+        noise = noise * max(1.0, 1.0 / std) ** sizes * LARGE ** (sizes - 1)
     drawn = noise * std * scale + mean
     if meta.is_variance:
         drawn = drawn.abs().clamp(min=max(0.05 * abs(mean), 1e-3))
@@ -150,6 +172,11 @@ def _integers(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
     low = 0 if meta.min_val is None else int(meta.min_val)
     high = max(low, 1) if meta.max_val is None else int(meta.max_val)
     return torch.randint(low, high + 1, meta.shape, generator=generator)
+
+
+def _is_bits(meta: TensorMeta) -> bool:
+    """Of bools, or a mask."""
+    return meta.dtype == "bool" or (not meta.is_floating and _is_mask(meta))
 
 
 def _is_mask(meta: TensorMeta) -> bool:

@@ -58,6 +58,11 @@ class TensorMeta:
         return "running_var" in self.original_name
 
     @property
+    def is_parameter(self) -> bool:
+        """A module's parameter or buffer, by its name in the model."""
+        return "_parameters_" in self.original_name or "_buffers_" in self.original_name
+
+    @property
     def numel(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
