@@ -7,15 +7,15 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import score
+from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
 from passagent.evaluator.baseline import (
-    EXTREME,
     SETS,
     Baseline,
     Reference,
@@ -23,15 +23,6 @@ from passagent.evaluator.baseline import (
     run_request,
 )
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.compare import Comparison, compare
-from passagent.evaluator.exactness import (
-    Exactness,
-    Expected,
-    as_exact,
-    drift,
-    exactness,
-    extreme_problem,
-)
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.replies import Watched, checked, outputs_of, refuse_kept
@@ -90,6 +81,7 @@ class Judging:
         self.task, self.subject, self.config = task, subject, config
         self.baseline, self.new_worker, self.twins, self.quiet = baseline, new_worker, twins, quiet
         self.bar = bar
+        self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
         self.interpreter = (
             self.config.device == "cpu" and isinstance(subject, Candidate) and uses_triton(subject)
@@ -263,24 +255,7 @@ class Judging:
         found = self._outputs(worker, reference, outputs, result)
         if sum(held.reference.arena.size + held.outputs.size for held in self._held.values()) > HELD_BYTES:
             self._release(worker, reference)
-        level = score.T_RANGE[0]
-        for expected, got in zip(reference.expected[:SETS], found, strict=False):
-            comparison = compare(expected.eager, got)
-            if comparison.problem:
-                raise Failed("runtime_error", comparison.problem)
-            _note(result, comparison)
-            if comparison.passes_from_t is None:
-                raise Failed("wrong_result", "values differ from eager's at every t")
-            level = max(level, comparison.passes_from_t)
-            self._judge_errors(result, expected, got, comparison.passes_from_t)
-        if len(found) > EXTREME and (problem := extreme_problem(reference.expected[EXTREME], found[EXTREME])):
-            raise Failed("wrong_result", problem)
-        result.passes_from_t = level
-        judged = zip(reference.expected[:SETS], found, strict=False)
-        if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
-            result.status = "wrong_result"
-            needed = f"a correct pass agrees at t = {score.STRICT_T}"
-            result.error = f"values agree with eager's only from t = {level}; {needed}"
+        judge_sets(reference, found, result, self._is_candidate)
 
     def _outputs(
         self, worker: Worker, reference: Reference, outputs: Arena, result: GraphResult
@@ -308,32 +283,6 @@ class Judging:
             raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
         return [outputs_of(outputs, kept) for kept in reply["kept"]]
 
-    def _judge_errors(
-        self, result: GraphResult, expected: Expected, got: list[torch.Tensor], level: int
-    ) -> None:
-        """Note the errors against float64. Raises Refused for low precision, Failed for what is far off."""
-        errors = exactness(expected, got)
-        if errors is None:
-            return
-        result.float64_error = max(result.float64_error or 0.0, errors.candidate)
-        result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
-        self._refuse_reduced(errors, "float64")
-        if errors.far and level <= score.STRICT_T:
-            message = (
-                f"values are far from eager's for their size: error {errors.candidate:.1e} against float64, "
-                f"{errors.wrong:.1%} of them wrong; compute every element"
-            )
-            raise Failed("wrong_result", message)
-
-    def _refuse_reduced(self, errors: Exactness, against: str) -> None:
-        """Raise Refused for outputs of low precision."""
-        if errors.reduced and isinstance(self.subject, Candidate):
-            message = (
-                f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
-                f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision)"
-            )
-            raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
-
     def _time(self, worker: Worker, subgraph: Subgraph, result: GraphResult) -> None:
         """Time both sides, verifying outputs of calls among them; raises Failed and Refused."""
         reference = self.baseline.reference(subgraph, self.dispatch)
@@ -343,31 +292,17 @@ class Judging:
 
         def verify(chosen: int, windows: Windows, kept: dict[str, Any]) -> None:
             expected = reference.expected[chosen]
-            if isinstance(self.subject, Candidate):
+            if self._is_candidate:
                 refuse_kept(reference, expected.facts, kept)
             eager, got = self.baseline.again(reference, chosen, windows), outputs_of(outputs, kept)
-            agree(eager, got)
-            errors = drift(expected, eager, got)
-            if errors is not None:
-                self._refuse_reduced(errors, "eager in a timed call")
-                if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
-                    fail("values are far from eager's for their size")
+            judge_timed(eager, got, result, allowed)
+            judge_drift(expected, eager, got, result, self._is_candidate)
 
         def surprise() -> None:
-            if isinstance(self.subject, Candidate):
+            if self._is_candidate:
                 chosen = secrets.randbelow(SETS)
                 (got,) = self._audited(worker, reference, outputs, result, [chosen])
-                agree(reference.expected[chosen].eager, got)
-
-        def agree(eager: list[torch.Tensor], got: list[torch.Tensor]) -> None:
-            comparison = compare(eager, got)
-            if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
-                result.worst = comparison.worst
-                fail(comparison.problem or "stale or wrong values")
-
-        def fail(what: str) -> NoReturn:
-            result.passes_from_t = None
-            raise Failed("wrong_result", f"a timed call differs from eager: {what}")
+                judge_timed(reference.expected[chosen].eager, got, result, allowed)
 
         side = Watched(worker)
         assert self._twin is not None
@@ -382,13 +317,13 @@ class Judging:
                     timing = measure(side, self._twin, reference, verify, surprise, self._part(), patience)
             if not self.passbench:
                 surprise()
-                if isinstance(self.subject, Candidate):
+                if self._is_candidate:
                     self._ask(worker, {"op": "held"})
         except TimedCallError as failure:
             raise_for(failure.error)
             raise
         self._release(worker, reference)
-        if timing.clock_disagrees and isinstance(self.subject, Candidate):
+        if timing.clock_disagrees and self._is_candidate:
             message = "its own times do not add up to the time that passed; leave the clock alone"
             raise Refused([Violation(rule="clock", file="", line=0, message=message)])
         self._timings.setdefault(result.name, []).append(timing)
@@ -425,9 +360,3 @@ def uses_triton(candidate: Candidate) -> bool:
             if any(module.split(".")[0] == "triton" for module in modules):
                 return True
     return False
-
-
-def _note(result: GraphResult, comparison: Comparison) -> None:
-    """Keep the largest difference of all input sets."""
-    if result.max_abs_diff is None or (comparison.max_abs_diff or 0.0) >= result.max_abs_diff:
-        result.max_abs_diff, result.worst = comparison.max_abs_diff, comparison.worst

@@ -1,0 +1,105 @@
+"""Whether outputs agree with eager's: on the input sets, and in timed calls on values of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from passagent.evaluator import score
+from passagent.evaluator.baseline import EXTREME, SETS, Reference
+from passagent.evaluator.compare import Comparison, compare
+from passagent.evaluator.exactness import Exactness, Expected, as_exact, drift, exactness, extreme_problem
+from passagent.evaluator.result import GraphResult, Violation
+from passagent.evaluator.verdict import Failed, Refused
+
+
+def judge_sets(
+    reference: Reference, found: Sequence[list[torch.Tensor]], result: GraphResult, is_candidate: bool
+) -> None:
+    """Note from which t the outputs agree on all input sets, and their errors.
+
+    Raises Failed where they do at no t, or are wrong for their size, and Refused for low precision, which
+    only a candidate is charged with.
+    """
+    level = score.T_RANGE[0]
+    judged = list(zip(reference.expected[:SETS], found, strict=False))
+    for expected, got in judged:
+        comparison = compare(expected.eager, got)
+        if comparison.problem:
+            raise Failed("runtime_error", comparison.problem)
+        _note(result, comparison)
+        if comparison.passes_from_t is None:
+            raise Failed("wrong_result", "values differ from eager's at every t")
+        level = max(level, comparison.passes_from_t)
+        _judge_errors(result, expected, got, comparison.passes_from_t, is_candidate)
+    if len(found) > EXTREME and (problem := extreme_problem(reference.expected[EXTREME], found[EXTREME])):
+        raise Failed("wrong_result", problem)
+    result.passes_from_t = level
+    if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
+        result.status = "wrong_result"
+        needed = f"a correct pass agrees at t = {score.STRICT_T}"
+        result.error = f"values agree with eager's only from t = {level}; {needed}"
+
+
+def judge_timed(
+    eager: list[torch.Tensor], got: list[torch.Tensor], result: GraphResult, allowed: int
+) -> None:
+    """Raise Failed unless a timed call's outputs agree with eager's from t = `allowed` on."""
+    comparison = compare(eager, got)
+    if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
+        result.worst = comparison.worst
+        raise _differs(result, comparison.problem or "stale or wrong values")
+
+
+def judge_drift(
+    expected: Expected,
+    eager: list[torch.Tensor],
+    got: list[torch.Tensor],
+    result: GraphResult,
+    is_candidate: bool,
+) -> None:
+    """Raise Refused or Failed for a timed call that is less precise than the calls of the check."""
+    errors = drift(expected, eager, got)
+    if errors is None:
+        return
+    _refuse_reduced(errors, "eager in a timed call", is_candidate)
+    if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
+        raise _differs(result, "values are far from eager's for their size")
+
+
+def _judge_errors(
+    result: GraphResult, expected: Expected, got: list[torch.Tensor], level: int, is_candidate: bool
+) -> None:
+    errors = exactness(expected, got)
+    if errors is None:
+        return
+    result.float64_error = max(result.float64_error or 0.0, errors.candidate)
+    result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
+    _refuse_reduced(errors, "float64", is_candidate)
+    if errors.far and level <= score.STRICT_T:
+        message = (
+            f"values are far from eager's for their size: error {errors.candidate:.1e} against float64, "
+            f"{errors.wrong:.1%} of them wrong; compute every element"
+        )
+        raise Failed("wrong_result", message)
+
+
+def _refuse_reduced(errors: Exactness, against: str, is_candidate: bool) -> None:
+    if errors.reduced and is_candidate:
+        message = (
+            f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
+            f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision)"
+        )
+        raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
+
+
+def _differs(result: GraphResult, what: str) -> Failed:
+    result.passes_from_t = None
+    return Failed("wrong_result", f"a timed call differs from eager: {what}")
+
+
+def _note(result: GraphResult, comparison: Comparison) -> None:
+    """Keep the largest difference of all input sets."""
+    if result.max_abs_diff is None or (comparison.max_abs_diff or 0.0) >= result.max_abs_diff:
+        result.max_abs_diff, result.worst = comparison.max_abs_diff, comparison.worst
