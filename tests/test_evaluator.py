@@ -318,6 +318,7 @@ def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
     first = referee._baseline.reference(subgraph, "direct")
     values = [one.eager[0].clone() for one in first.expected]
     assert len(values) > baseline.SETS
+    assert first.size > first.arena.size + sum(value.nbytes for value in values)  # and in float64
     again = first
     for _ in range(2 * baseline.EPOCH):
         again, before = referee._baseline.reference(subgraph, "direct"), again

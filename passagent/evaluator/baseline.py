@@ -40,8 +40,8 @@ EPOCH = 32
 KEPT_GRAPHS = 64
 """References that are kept for later calls and candidates, at most: each takes file descriptors."""
 KEPT_BYTES = 2 << 30
-_KEPT_SHARE = 8
-"""So many bytes of inputs are kept, or this part of the memory of machine and device."""
+_KEPT_SHARE = 4
+"""So many bytes of references are kept, or this part of the memory of machine and device."""
 SMALL = 1 << 26
 """Input elements of a subgraph that is computed in float64, and whose input sets are drawn side by side."""
 MAX_AGE_S = 3600.0
@@ -89,6 +89,12 @@ class Reference:
             "input_bytes": self.arena.size,
             "output_bytes": outputs.size,
         }
+
+    @property
+    def size(self) -> int:
+        """Bytes: the inputs, eager's outputs on them, and these in float64."""
+        outputs = (tensor for one in self.expected for tensor in (*one.eager, *(one.float64 or ())))
+        return self.arena.size + sum(tensor.nbytes for tensor in outputs)
 
     def room(self) -> int:
         """Bytes for the outputs of an audit: every set's at once."""
@@ -292,7 +298,7 @@ def _is_small(subgraph: Subgraph) -> bool:
 
 def are_too_many(references: Collection[Reference], device: str) -> bool:
     """Whether these are more than a referee keeps, or one of its workers on the device."""
-    size = sum(reference.arena.size for reference in references)
+    size = sum(reference.size for reference in references)
     return len(references) > KEPT_GRAPHS or (size > KEPT_BYTES and size > _memory(device) // _KEPT_SHARE)
 
 
