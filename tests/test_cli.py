@@ -116,6 +116,12 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
         ),
         (["run", "task", "--iters", "0"], "search.iters = 0: input should be greater than or equal to 1"),
         (["run", "task", "--iters", "many"], "--iters"),
+        (["run", "task", "--max-cost", "nan"], "search.max_cost = nan: input should be a finite number"),
+        (["run", "task", "--islands", "1001"], "search.islands = 1001: input should be less than"),
+        (["run", "task", "--seed", 10**30], f"search.seed = {10**30}: input should be less than"),
+        (["run", "task", "--set", "search.roles=[]"], "search.roles = []: list should have at least 1 item"),
+        (["run", "task", "--config", "open.yaml"], "open.yaml, line 2: not valid YAML: expected"),
+        (["run", "task", "--config", "bare.yaml"], "bare.yaml: search = None: must be a mapping of keys"),
         (["run", "task", "--device", "gpu"], "--device gpu: write cpu, cuda, cuda:N"),
         (["run", "task", "--dispatch", "quick"], "--dispatch"),
         (["run", "task", "--runs-dir", "file/runs"], "file/runs: cannot be written"),
@@ -132,6 +138,8 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
     ],
 )
 def test_usage_mistakes(call, task, tmp_path, words, told):
+    (tmp_path / "open.yaml").write_text("search:\n  roles: [fusion")
+    (tmp_path / "bare.yaml").write_text("search:\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     code, out, err = call(*words)
