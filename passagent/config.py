@@ -15,9 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from passagent import resources
 from passagent.errors import UsageError, nearest
 
+_LARGEST = 2**63 - 1
+"""Integer of the database."""
+
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # a limit that is no number would never be reached
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EvaluatorConfig(_Section):
@@ -189,16 +193,18 @@ class AgentConfig(_Section):
 class SearchConfig(_Section):
     """(fitness, selection policy, universal operator, stopping rule): KernelEvolve 3.1."""
 
-    islands: int = Field(3, ge=1)
-    iters: int = Field(12, ge=1)
+    islands: int = Field(3, ge=1, le=1000)
+    iters: int = Field(12, ge=1, le=_LARGEST)
     """Episodes of the whole run."""
-    seed: int = 0
+    seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
     policy: Literal["evolutionary", "greedy", "mcts", "random", "best_of_n"] = "evolutionary"
     expert_seeds: int = Field(1, ge=0)
     """Episodes that the built-in expert writes before another model's first one (Kernel Foundry 3.2.1)."""
     drafts: int = Field(0, ge=0)
     """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
-    roles: list[str] = ["fusion", "memory", "launch", "parameters", "numerics", "algorithm"]
+    roles: list[str] = Field(
+        ["fusion", "memory", "launch", "parameters", "numerics", "algorithm"], min_length=1
+    )
     """Role prompts (prompts/roles/*.j2), given to the islands in turn."""
     elites: int = Field(3, ge=1)
     """evolutionary: elites an island keeps as parents (Kernel Foundry 3.3.1)."""
@@ -291,6 +297,9 @@ def load_config(preset_or_file: str | None = None, overrides: dict[str, Any] | N
             raise UsageError(f"--config {name}: no such preset or file{nearest(name, presets())}")
     try:
         data = yaml.safe_load(path.read_text()) or {}
+    except yaml.MarkedYAMLError as error:
+        where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(data, dict):
@@ -320,6 +329,8 @@ def validate(data: dict[str, Any], where: str) -> Config:
         if first["type"] == "extra_forbidden":
             known = known_keys() if "." in key else list(Config.model_fields)
             raise UsageError(f"{where}: unknown key '{key}'{nearest(key, known)}") from error
+        if first["type"] == "model_type":
+            raise UsageError(f"{where}: {key} = {first['input']!r}: must be a mapping of keys") from error
         raise UsageError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from error
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -116,6 +118,12 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
         ),
         (["run", "task", "--iters", "0"], "search.iters = 0: input should be greater than or equal to 1"),
         (["run", "task", "--iters", "many"], "--iters"),
+        (["run", "task", "--max-cost", "nan"], "search.max_cost = nan: input should be a finite number"),
+        (["run", "task", "--islands", "1001"], "search.islands = 1001: input should be less than"),
+        (["run", "task", "--seed", 10**30], f"search.seed = {10**30}: input should be less than"),
+        (["run", "task", "--set", "search.roles=[]"], "search.roles = []: list should have at least 1 item"),
+        (["run", "task", "--config", "open.yaml"], "open.yaml, line 2: not valid YAML: expected"),
+        (["run", "task", "--config", "bare.yaml"], "bare.yaml: search = None: must be a mapping of keys"),
         (["run", "task", "--device", "gpu"], "--device gpu: write cpu, cuda, cuda:N"),
         (["run", "task", "--dispatch", "quick"], "--dispatch"),
         (["run", "task", "--runs-dir", "file/runs"], "file/runs: cannot be written"),
@@ -132,6 +140,8 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
     ],
 )
 def test_usage_mistakes(call, task, tmp_path, words, told):
+    (tmp_path / "open.yaml").write_text("search:\n  roles: [fusion")
+    (tmp_path / "bare.yaml").write_text("search:\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     code, out, err = call(*words)
@@ -259,6 +269,74 @@ def test_a_closed_pipe_is_no_error(tmp_path, stored):
     command = f"{sys.executable} -m passagent show last | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_output_that_cannot_be_written_is_told_in_a_line(tmp_path, stored):
+    def told(command: str) -> tuple[int, str]:
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
+        return done.returncode, done.stderr
+
+    program = f"{sys.executable} -m passagent"
+    for words in ("show last", "show last --json", "prompt last 1", "--help"):
+        code, err = told(f"{program} {words} > /dev/full")
+        assert (code, one_line(err)) == (1, "passagent: error: stdout: the disk is full; free some space")
+    assert told(f"{program} runs >&-") == (0, "")
+    code, err = told(f"PYTHONIOENCODING=ascii {program} why 1")
+    assert (code, err) == (0, "")
+
+
+def test_a_log_that_cannot_be_written_is_told_once(tmp_path, capsys):
+    from passagent.search.runlog import run_log
+
+    (tmp_path / "run.log").symlink_to("/dev/full")
+    with run_log(tmp_path):
+        for word in ("one", "two"):
+            logging.getLogger("passagent.test").error(word)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"passagent: {tmp_path}/run.log cannot be written: ")
+
+
+def test_progress_that_cannot_be_written_ends_the_search_as_such(call, tmp_path, task):
+    command = [sys.executable, PROGRAM, "run", task, "runs", "40", "2", "1", "0.02"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()
+    assert process.wait(60) == 1
+    data = json.loads(call("status", "--json")[1])["runs"][0]
+    assert (data["state"], data["reason"]) == ("failed", "<stderr>: broken pipe")
+
+
+def test_numbers_that_no_row_has(call, stored):
+    huge = 10**30
+    for words in (("why", huge), ("diff", 1, huge), ("show", "last", huge), ("tail", "last", "-n", huge)):
+        code, _, err = call(*words)
+        assert code == 2 and f"{huge}: is too large a number" in one_line(err)
+
+
+def test_commands_that_are_told_can_be_typed(call, stored, tmp_path):
+    place = tmp_path / "a place's"
+    shutil.copytree("runs", place)
+    out = call("show", "last", "--runs-dir", place)[1]
+    [told] = [line.removeprefix("the tree: ") for line in out.splitlines() if line.startswith("the tree")]
+    assert call(*shlex.split(told)[1:])[0] == 0
+    out = call("best", "last", "--out", "its best")[1]
+    assert "--pass-dir 'its best'" in out
+    code, _, err = call("best", "last", "--out", "/proc/best")
+    assert code == 2 and one_line(err).endswith("choose another place with --out")
+
+
+def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
+    from passagent.commands import searching
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(searching, "open_session", interrupted)
+    code, _, err = call("resume", "last", "--iters", "9")
+    assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
+    monkeypatch.setattr("passagent.commands.looking.list_runs", interrupted)
+    assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 
 def test_eval_tells_people_and_programs(call, tmp_path):

@@ -238,6 +238,8 @@ def test_pause_resume_drain(call, start, tmp_path):
     assert data["state"] == "running"
     assert [p["pid"] for p in data["processes"]] == [process.pid]
     assert {of["doing"] for of in data["under_way"]} <= {"thinking", "evaluating", "waiting"}
+    seconds = data["budget"]["seconds"]["used"]
+    assert seconds >= workers.BEAT_S or (data["eta_s"], data["per_hour"]["episodes"]) == (None, None)
 
     code, out, _ = call("pause", "last", *at)
     assert code == 0 and "asked to pause" in out

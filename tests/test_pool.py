@@ -258,6 +258,7 @@ def test_a_waiting_process_says_for_whom_and_is_next():
     assert f"pid {os.getpid()} " in second.holder()
     first.release()
     assert not first.try_acquire() and not third.try_acquire(), "the second was there before"
+    assert first.holder() == "another process"
     assert second.try_acquire()
     assert not first.try_acquire()
     second.release()

@@ -125,6 +125,26 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, small_disk: Pat
     assert there.tree() == there.whole(tmp_path)
 
 
+def test_a_database_that_is_removed_is_noticed(tmp_path: Path) -> None:
+    there = Runs(tmp_path, iters=1000)
+    process = there.start(seconds=0.05, prepare=lively)
+    there.wait(lambda store: steps_of(store) > 8)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for file in there.dir.glob("passagent.db*"):
+        file.rename(aside / file.name)
+    finish(process, there, code=2)
+    one_line(there, "was removed or replaced while it was in use")
+    for file in aside.iterdir():
+        file.rename(there.dir / file.name)
+    there.wait(lambda store: runs.find_run(store, "last").state == "failed")
+
+
+def lively() -> None:
+    """Beat more often."""
+    workers.BEAT_S = 0.2  # type: ignore[misc]
+
+
 def limited() -> None:
     """No file of this process may grow over 1.5 MB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))

@@ -82,7 +82,8 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     gate = tiny_search.Gate(tmp_path / "hold")
     process = start_and_wait(runs_dir, gate, "run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
     time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)  # as `timeout` does: to the process, and to its group
     assert process.stderr is not None
     told = []
     while not told or "stopping: " not in told[-1]:
@@ -99,6 +100,22 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
         assert workers.present(store, run.id) == []
         assert last.startswith("passagent: interrupted") and f"passagent resume {run.id}" in last
     assert "Traceback" not in err
+    finish("resume", "last", runs_dir, 0)
+    check_whole(runs_dir)
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
+    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 60)
+    while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.strip().splitlines()[-1].startswith("passagent: killed; everything is stored")
     finish("resume", "last", runs_dir, 0)
     check_whole(runs_dir)
 

@@ -347,6 +347,17 @@ def test_places_that_cannot_be_used(tmp_path):
     (tmp_path / database.DATABASE).write_text("this is no database, however long the text may be" * 30)
     with pytest.raises(UsageError, match="not a healthy SQLite database"):
         Store.open(tmp_path)
+    (tmp_path / "others").mkdir()
+    with sqlite3.connect(tmp_path / "others" / database.DATABASE) as other:
+        other.execute("CREATE TABLE runs (distance)")
+    other.close()
+    with pytest.raises(UsageError, match="a database of another program"):
+        Store.open(tmp_path / "others")
+
+
+def test_a_name_that_is_no_text_is_told(store):
+    with pytest.raises(UsageError, match="not UTF-8"):
+        make_run(store, task_path="/task\udcff")
 
 
 def test_a_locked_database_is_told(tmp_path, monkeypatch):

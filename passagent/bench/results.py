@@ -154,6 +154,4 @@ def _check_same(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def _fault(error: OSError, path: Path) -> PassagentError:
-    fault = os_fault(error, path)
-    fault.args = (str(fault).replace("--runs-dir", "--out"),)
-    return fault
+    return os_fault(error, path, "--out")

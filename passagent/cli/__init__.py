@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -40,6 +42,8 @@ def _root(
 
 def main() -> None:
     """The console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not of UTF-8
     guarded(lambda: app(standalone_mode=False))
 
 
@@ -47,14 +51,21 @@ def guarded(command: Callable[[], object]) -> None:
     """Run `command` and exit: the one place for every exit code and every error's one line."""
     try:
         code = command()
-        sys.stdout.flush()
+        print(end="", flush=True)
+        if code == EXIT_INTERRUPTED:  # typer's answer to Ctrl-C
+            raise KeyboardInterrupt
     except PassagentError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        _forget_output()
         sys.exit(EXIT_FAILED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _forget_output()
+        _fail(f"{error.filename or 'stdout'}: the disk is full; free some space", EXIT_FAILED)
     except Exception as error:
         # typer brings its own copy of click: a mistake on the command line is told by what it can do
         if not hasattr(error, "format_message"):
@@ -65,6 +76,11 @@ def guarded(command: Callable[[], object]) -> None:
             sys.exit(EXIT_USAGE)
         _fail(message, EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _forget_output() -> None:
+    """What could not be written is not tried again: Python would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -126,7 +127,7 @@ def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None
         try:
             write_files(files, path)
         except OSError as error:
-            raise os_fault(error, path) from error
+            raise os_fault(error, path, "--out") from error
         as_score = confirmations.score_of(store, node)
         if as_json:
             data = {"run": run.id, "node": node.id, "as_score": as_score, "path": str(path.absolute())}
@@ -134,7 +135,8 @@ def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None
         else:
             score = number(as_score, 4)
             print(f"node {node.id} (AS {score}) of run {run.id}: {len(files)} files in {path}")
-            print(f"evaluate again: passagent eval {run.task_path} --pass-dir {path} --device {run.device}")
+            places = f"{shlex.quote(run.task_path)} --pass-dir {shlex.quote(str(path))}"
+            print(f"evaluate again: passagent eval {places} --device {run.device}")
 
 
 def _clear(path: Path) -> None:

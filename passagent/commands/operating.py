@@ -62,7 +62,7 @@ def lift_pause(store: Store, run: Run, is_changed: bool, as_json: bool) -> bool:
     if is_changed:
         raise UsageError(
             f"run {run.id} is paused and its processes keep their settings: lift the pause with "
-            f"passagent resume {run.id}, or stop it first"
+            f"passagent resume {run.id}{runs_dir_flag(store)}, or stop it first"
         )
     runs.want(store, run.id, "run")
     told = {"run": run.id, "wanted": "run", "was": "pause"}

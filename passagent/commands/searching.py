@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import shutil
 import signal
@@ -45,6 +46,9 @@ from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 
 log = logging.getLogger("passagent.commands")
+
+ECHO_S = 0.1
+"""Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
 
 
 class Interrupted(PassagentError):
@@ -145,6 +149,7 @@ def search_run(
 ) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
     go_on = f"passagent resume {run.id}{runs_dir_flag(store)}"
+    told = f"interrupted; everything is stored, go on with: {go_on}"
     with run_log(store.runs_dir / run.id) as log_path:
         stream = sys.stderr if as_json else sys.stdout
         print(
@@ -172,6 +177,8 @@ def search_run(
             if not isinstance(error, UsageError):
                 error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
             raise
+        except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
+            raise Interrupted(told) from error
         except Exception:
             log.exception("the search ended with an error of passagent's own")
             raise
@@ -184,14 +191,19 @@ def search_run(
     else:
         print(run_text(store, run, config, exported))
     if session.is_interrupted:
-        raise Interrupted(f"interrupted; everything is stored, go on with: {go_on}")
+        raise Interrupted(told)
 
 
 async def _run_session(session: Session, progress: Progress, go_on: str) -> Outcome:
     """Search until it ends; the first Ctrl-C stops it cleanly, the second at once."""
     loop = asyncio.get_running_loop()
+    asked = -math.inf
 
     def on_signal() -> None:
+        nonlocal asked
+        before, asked = asked, loop.time()
+        if asked - before < ECHO_S:
+            return
         if session.is_interrupted:
             progress.close()
             print(

@@ -111,6 +111,8 @@ class DeviceLock:
 
     def release(self) -> None:
         """Give up the lock, or the place in the queue."""
+        if self._lock is not None:
+            self._write("")  # who waits for the next one is not to be told of this process
         for fd in (self._lock, self._queue):
             if fd is not None:
                 os.close(fd)
@@ -128,7 +130,10 @@ class DeviceLock:
         program = Path(sys.argv[0] or "python")
         name = program.parent.name if program.name == "__main__.py" else program.name
         command = " ".join([name, *sys.argv[1:3]])
-        text = f"pid {os.getpid()} ({command}) since {time.strftime('%H:%M:%S')}"
+        self._write(f"pid {os.getpid()} ({command}) since {time.strftime('%H:%M:%S')}")
+
+    def _write(self, text: str) -> None:
+        """Let the file of the lock, which is held, say this."""
         assert self._lock is not None
         try:
             os.ftruncate(self._lock, 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Protocol, TextIO
 
 from passagent.agent.prompt import short_note
 from passagent.report.board import Board
 from passagent.report.text import clock, number, thousands
 from passagent.search.events import EpisodeStarted, Event, Migrated, NodeConfirmed, NodeDone, Trouble
+from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -53,8 +55,11 @@ class Lines:
             self.say(f"[{clock(self.board.elapsed_s):>5}] {line}")
 
     def say(self, text: str) -> None:
-        """See Progress.say."""
-        print(text, file=self.stream, flush=True)
+        """See Progress.say. Raises PassagentError: an OSError would be taken for one of a file."""
+        try:
+            print(text, file=self.stream, flush=True)
+        except OSError as error:
+            raise os_fault(error, Path(self.stream.name)) from error
 
     def close(self) -> None:
         """See Progress.close."""

@@ -19,6 +19,7 @@ from passagent.report.text import clock, interval, number, table, thousands
 from passagent.store import Store, confirmations, looking, nodes, runs
 from passagent.store.looking import UnderWay
 from passagent.store.runs import Run
+from passagent.store.workers import BEAT_S
 
 
 def status_data(store: Store, run: Run) -> dict[str, Any]:
@@ -28,6 +29,8 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
     episodes = sum(island.episodes for island in islands)
     working = looking.processes(store, run)
     state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
+    # a process tells at each beat how long it has searched, and at the first one nothing yet
+    paced_s = run.elapsed_s if not working or run.elapsed_s >= BEAT_S else 0.0
     used = {
         "episodes": (episodes, run.iters),
         "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
@@ -62,8 +65,8 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
         ],
         "max_steps": settings["agent"]["max_steps"],
         "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},
-        "per_hour": _rates({name: now for name, (now, _) in used.items()}, run.elapsed_s),
-        "eta_s": _eta_s(used, run.elapsed_s) if working else None,
+        "per_hour": _rates({name: now for name, (now, _) in used.items()}, paced_s),
+        "eta_s": _eta_s(used, paced_s) if working else None,
         "best": _best(store, run),
     }
 

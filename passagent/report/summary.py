@@ -240,10 +240,11 @@ def _statuses(counts: dict[str, int]) -> str:
 def runs_dir_flag(store: Store) -> str:
     """` --runs-dir DIR` where a command needs it to find this store."""
     import os
+    import shlex
 
     default = Path(os.environ.get("PASSAGENT_RUNS_DIR", "runs")).absolute()
     if store.runs_dir == default:
         return ""
     here = Path.cwd()
     shown = store.runs_dir.relative_to(here) if store.runs_dir.is_relative_to(here) else store.runs_dir
-    return f" --runs-dir {shown}"
+    return f" --runs-dir {shlex.quote(str(shown))}"

@@ -29,8 +29,6 @@ from passagent.store.settling import settle
 
 log = logging.getLogger("passagent.search")
 
-BEAT_S = 5.0
-"""Between two signs of life, s."""
 _GARBAGE = 50_000
 """Objects after which garbage in cycles is looked for: a syntax tree has thousands, and none of it."""
 POLL_S = 0.25
@@ -226,8 +224,9 @@ async def _watch(session: Session) -> None:
         if settling.done():
             settling.result()
             settling = asyncio.create_task(settle(session.store))
-        if time.monotonic() - beaten >= BEAT_S:
+        if time.monotonic() - beaten >= workers.BEAT_S:
             beaten = time.monotonic()
+            store.check_in_place()
             session.set_clock(workers.beat(store, run_id, session.owner, session.elapsed_s))
         others, dead, lost = workers.bury_dead(store, run_id, session.owner, session.watch)
         for worker in dead:

@@ -23,9 +23,13 @@ class Redacting(logging.Formatter):
 class _LogFile(logging.FileHandler):
     """A log that cannot be written (a full disk) must not hide the error that is being logged."""
 
+    is_told = False
+
     def handleError(self, record: logging.LogRecord) -> None:
         """Say it once on stderr."""
-        print(f"passagent: {self.baseFilename} cannot be written", file=sys.stderr)
+        if not self.is_told:
+            self.is_told = True
+            print(f"passagent: {self.baseFilename} cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
 
     def close(self) -> None:
         """Close the file, whatever can no longer be written."""

@@ -50,6 +50,7 @@ class Store:
         """Of conditions (see evaluations.pack) what their results are packed with; it never changes."""
         self.only_reads = False
         """Whether a `reading` is open."""
+        self._file = _file_number(runs_dir / DATABASE)
 
     @classmethod
     def open(cls, runs_dir: str | Path, create: bool = True) -> Store:
@@ -91,6 +92,12 @@ class Store:
                 raise
             raise fault from error
         return cls(root, db)
+
+    def check_in_place(self) -> None:
+        """Raise UsageError if the database's file was removed or replaced: what is written now is lost."""
+        path = self.runs_dir / DATABASE
+        if _file_number(path) != self._file:
+            raise UsageError(f"{path}: was removed or replaced while it was in use; put it back, then resume")
 
     def close(self) -> None:
         """Release the database."""
@@ -164,7 +171,10 @@ class Store:
         return names, found
 
     def _run(self, sql: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
-        return _when_free(self.db.conn, sql, parameters)
+        try:
+            return _when_free(self.db.conn, sql, parameters)
+        except (OverflowError, UnicodeEncodeError) as error:  # what only a person can have written
+            raise UsageError(_cannot_be_held(parameters)) from error
 
     def _explained(self, error: sqlite3.Error) -> Exception:
         return sqlite_fault(error, self.runs_dir / DATABASE) or error
@@ -228,6 +238,22 @@ def _when_free(connection: sqlite3.Connection, sql: str, parameters: dict[str, A
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(_LOOK_AGAIN_S)
+
+
+def _file_number(path: Path) -> int | None:
+    """Which file is there, None if none is."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _cannot_be_held(parameters: dict[str, Any]) -> str:
+    """Which of the values SQLite does not take, in a line."""
+    for value in parameters.values():
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            return f"{value}: is too large a number; write one below 2^63"
+    return "a name is not UTF-8, which the database needs; rename the file or directory"
 
 
 def _filled(kind: type[T], names: list[str], row: tuple[Any, ...]) -> T:

@@ -12,13 +12,13 @@ BUSY_TIMEOUT_S = 15.0
 """How long a write waits for another process's transaction, s."""
 
 
-def os_fault(error: OSError, path: Path) -> PassagentError:
-    """An OSError while writing under `path`."""
+def os_fault(error: OSError, path: Path, option: str = "--runs-dir") -> PassagentError:
+    """An OSError while writing under `path`, a place that `option` names."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return InfrastructureError(f"{path}: the disk is full; free some space")
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-        return UsageError(f"{path}: cannot be written ({reason}); choose another place with --runs-dir")
+        return UsageError(f"{path}: cannot be written ({reason}); choose another place with {option}")
     return InfrastructureError(f"{path}: {reason}")
 
 

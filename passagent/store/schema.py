@@ -119,6 +119,10 @@ def migrate(db: Database, path: Path) -> None:
         # taken before looking again: two processes may open a new database at the same moment
         db.execute("BEGIN IMMEDIATE")
         try:
+            if not list(migrations.applied(db)) and set(db.table_names()) - {migrations.migrations_table}:
+                raise UsageError(
+                    f"{path}: a database of another program; choose another place with --runs-dir"
+                )
             migrations.apply(db)
             db.commit()
         except BaseException:

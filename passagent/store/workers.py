@@ -18,6 +18,8 @@ from passagent.store import runs
 from passagent.store.database import Store, now
 from passagent.store.owner import is_here, is_running, this_process
 
+BEAT_S = 5.0
+"""Between two signs of life, s."""
 STALE_S = 60.0
 """Without a beat from another host, by the watcher's monotonic clock; then the process counts as dead, s."""
 
