@@ -66,7 +66,7 @@ ALLOWED = [
     "return x[0], x[..., 1:3], x[:, None], x.select(1, 0), x.flatten(), x.unflatten(0, (1, 2))",
     "return (*x.split(1, 0), *x.chunk(2, -1), *x.unbind(1)), x.unfold(2, 2, 1), x.detach(), x.squeeze()",
     "return x.movedim(0, 1), x.swapaxes(0, 1), x.narrow(2, 1, 2), x.view_as(y), x.expand_as(y), x.ravel()",
-    "return torch.broadcast_to(x, (5, 2, 3, 4))",
+    "return torch.broadcast_to(x, (5, 2, 3, 4)), torch.broadcast_tensors(x, x[:1])",
     "return x.broadcast_to(5, 2, 3, 4), x.diagonal(0, 1, 2), x.adjoint()",
     "return x.moveaxis(0, 1), x.swapdims(0, 1), x.reshape_as(y), x.tensor_split(2)",
     "return x.split_with_sizes([1, 1])",

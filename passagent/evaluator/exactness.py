@@ -68,7 +68,7 @@ class Exactness:
     wrong: float
     """Share of an output's values that are wrong for its size."""
     far: bool
-    """So are more of them than a jump explains, also where an absolute tolerance would let them pass."""
+    """So are more than a jump or a low precision explains, also where an absolute tolerance lets them pass."""
 
 
 def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | None:
@@ -86,8 +86,8 @@ def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | No
             continue
         error, eager_error = _error(exact, have), expected.errors[position]
         mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
-        reduced |= _is_reduced(eager.dtype, error.typical, eager_error)
-        far |= expected.far(position, error)
+        low = _is_reduced(eager.dtype, error.typical, eager_error)
+        reduced, far = reduced or low, far or (expected.far(position, error) and not low)
     return Exactness(mine, theirs, reduced, wrong, far)
 
 
@@ -105,8 +105,8 @@ def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch
             continue
         error, eager_error = _error(want, have, at_least=_size(exact)), expected.errors[position]
         mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
-        reduced |= _is_reduced(want.dtype, error.typical / 2, eager_error)
-        far |= expected.far(position, error)
+        low = _is_reduced(want.dtype, error.typical / 2, eager_error)
+        reduced, far = reduced or low, far or (expected.far(position, error) and not low)
     return Exactness(mine, theirs, reduced, wrong, far)
 
 
