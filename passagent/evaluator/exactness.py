@@ -68,7 +68,7 @@ class Exactness:
     wrong: float
     """Share of an output's values that are wrong for its size."""
     far: bool
-    """So are more than a jump or a low precision explains, also where an absolute tolerance lets them pass."""
+    """So are more than a jump or low precision explains, also where an absolute tolerance lets them pass."""
 
 
 def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | None:
