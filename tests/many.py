@@ -244,12 +244,12 @@ def stall_in_a_transaction() -> None:
 
 
 def export(log: str, runs_dir: str) -> None:
-    """Export the last run's best pass 200 times; an error goes to the file `log`."""
+    """Export the last run's best pass 80 times; an error goes to the file `log`."""
     from passagent.commands.searching import export_best
 
     with open(log, "a") as file, redirect_stderr(file), Store.open(Path(runs_dir)) as store:
         try:
-            for _ in range(200):
+            for _ in range(80):
                 export_best(store, runs.find_run(store, "last"))
         except BaseException:
             traceback.print_exc()

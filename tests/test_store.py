@@ -294,7 +294,7 @@ _OPEN_AT_ONCE = """
 import os, pathlib, sys, time
 from passagent.store import Store, runs
 
-for number in range(100):
+for number in range(40):
     start, children = time.monotonic() + 0.002, []
     for _ in range(2):
         children.append(os.fork())

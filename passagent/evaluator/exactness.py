@@ -51,6 +51,11 @@ class Expected:
     def _errors(self) -> list[_Error]:
         return [_error(exact, eager) for exact, eager in zip(self.float64 or [], self.eager, strict=False)]
 
+    @cached_property
+    def sizes(self) -> list[float]:
+        """Of the float64 outputs: root mean squares."""
+        return [_size(exact) for exact in self.float64 or []]
+
     def far(self, position: int, error: _Error) -> bool:
         """An output with this error is wrong for its size: on the whole, or in too many places for a jump."""
         mine = self._errors[position] if self._errors else _Error()
@@ -103,7 +108,7 @@ def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch
     for position, (exact, want, have) in enumerate(zip(expected.float64, eager, got, strict=True)):
         if not _comparable(exact, want, have):
             continue
-        error, eager_error = _error(want, have, at_least=_size(exact)), expected.errors[position]
+        error, eager_error = _error(want, have, at_least=expected.sizes[position]), expected.errors[position]
         mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
         low = _is_reduced(want.dtype, error.typical / 2, eager_error)
         reduced, far = reduced or low, far or (expected.far(position, error) and not low)
