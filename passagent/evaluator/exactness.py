@@ -84,16 +84,7 @@ def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | No
     """
     if expected.float64 is None or len(expected.float64) != len(got):
         return None
-    mine = theirs = wrong = 0.0
-    reduced = far = False
-    for position, (exact, eager, have) in enumerate(zip(expected.float64, expected.eager, got, strict=True)):
-        if not _comparable(exact, eager, have):
-            continue
-        error, eager_error = _error(exact, have), expected.errors[position]
-        mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
-        low = _is_reduced(eager.dtype, error.typical, eager_error)
-        reduced, far = reduced or low, far or (expected.far(position, error) and not low)
-    return Exactness(mine, theirs, reduced, wrong, far)
+    return _worst(expected, expected.float64, got, [0.0] * len(got))
 
 
 def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Exactness | None:
@@ -103,14 +94,25 @@ def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch
     """
     if expected.float64 is None or not len(expected.float64) == len(eager) == len(got):
         return None
+    return _worst(expected, eager, got, expected.sizes, doubt=2.0)
+
+
+def _worst(
+    expected: Expected,
+    wanted: Sequence[torch.Tensor],
+    got: Sequence[torch.Tensor],
+    at_least: Sequence[float],
+    doubt: float = 1.0,
+) -> Exactness:
+    """The worst output's errors against `wanted`; for low precision they count divided by `doubt`."""
     mine = theirs = wrong = 0.0
     reduced = far = False
-    for position, (exact, want, have) in enumerate(zip(expected.float64, eager, got, strict=True)):
-        if not _comparable(exact, want, have):
+    for position, (eager, want, have) in enumerate(zip(expected.eager, wanted, got, strict=True)):
+        if not _comparable(want, eager, have):
             continue
-        error, eager_error = _error(want, have, at_least=expected.sizes[position]), expected.errors[position]
+        error, eager_error = _error(want, have, at_least[position]), expected.errors[position]
         mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
-        low = _is_reduced(want.dtype, error.typical / 2, eager_error)
+        low = _is_reduced(eager.dtype, error.typical / doubt, eager_error)
         reduced, far = reduced or low, far or (expected.far(position, error) and not low)
     return Exactness(mine, theirs, reduced, wrong, far)
 

@@ -147,11 +147,16 @@ def beat(store: Store, run_id: str, owner: str, elapsed_s: float) -> float:
         )
         if not changed.rowcount:
             raise taken_over(run_id)
-        store.execute(
-            "UPDATE runs SET elapsed_s = max(elapsed_s, :elapsed) WHERE id = :run",
-            {"elapsed": elapsed_s, "run": run_id},
-        )
+        _note_time(store, run_id, elapsed_s)
         return runs.get_run(store, run_id).elapsed_s
+
+
+def _note_time(store: Store, run_id: str, elapsed_s: float) -> None:
+    """The run's time searched is at least so long, s."""
+    store.execute(
+        "UPDATE runs SET elapsed_s = max(elapsed_s, :elapsed) WHERE id = :run",
+        {"elapsed": elapsed_s, "run": run_id},
+    )
 
 
 def taken_over(run_id: str) -> PassagentError:
@@ -257,10 +262,7 @@ def leave(
         if not mine:
             return False
         bury(store, mine[0], reason)
-        store.execute(
-            "UPDATE runs SET elapsed_s = max(elapsed_s, :elapsed) WHERE id = :run",
-            {"elapsed": elapsed_s, "run": run_id},
-        )
+        _note_time(store, run_id, elapsed_s)
         if others and state != "finished":
             return False
         changed = store.execute(
