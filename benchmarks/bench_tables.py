@@ -4,8 +4,8 @@
 
 Rows are told apart by compiler and dispatch; of a task measured twice the later row counts. `common` is the
 same over the tasks that all of them measured; compilers with the same dispatch are held against each other
-subgraph by subgraph, end to end and in time on the device. The kind of a task is the first of KINDS of which
-its name has a word.
+subgraph by subgraph, end to end and in time on the device; eager's rows are an A/A. The kind of a task is the
+first of KINDS of which its name has a word.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import statistics
 from collections import defaultdict
 from itertools import combinations
@@ -34,6 +35,7 @@ KINDS = {
     "pointwise": ("elu", "sigmoid", "tanh", "mul", "add", "sub", "div", "exp", "pow", "eq", "ge"),
 }
 OTHER = "views and copies"
+NEAR = (0.01, 0.02, 0.05)
 
 
 def read(paths: list[Path]) -> dict[tuple[str, str], dict[str, Row]]:
@@ -81,6 +83,20 @@ def beside(a: dict[str, Row], b: dict[str, Row]) -> str:
     return ", ".join(told)
 
 
+def against_itself(rows: dict[str, Row]) -> str:
+    """Of eager judged in a candidate's place, where 1 is the truth: how many speedups lie how near."""
+    logs = [
+        abs(math.log(g.speedup.e2e))
+        for row in rows.values()
+        if row.evaluation
+        for g in row.evaluation.graphs
+        if g.speedup
+    ]
+    shares = [f"{sum(one <= limit for one in logs) / len(logs):.1%} within {limit:.0%}" for limit in NEAR]
+    spread = math.sqrt(statistics.fmean(one * one for one in logs))
+    return f"{len(logs)} subgraphs: {', '.join(shares)}, root mean square of the log {spread:.2%}"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -98,6 +114,9 @@ def main() -> None:
         print(f"common: {len(common)} tasks\n")
         chosen = [(name, [rows[task] for task in sorted(common)]) for (name, _), rows in found.items()]
         print(markdown([line(name, rows, len(common)) for name, rows in chosen]))
+    for (name, dispatch), rows in found.items():
+        if name == "eager":
+            print(f"eager against itself, {dispatch}, {against_itself(rows)}\n")
     for (a, dispatch), (b, other) in combinations(found, 2):
         if dispatch == other:
             print(f"{a} / {b}, {dispatch}: {beside(found[a, dispatch], found[b, dispatch])}\n")

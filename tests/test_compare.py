@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from passagent.evaluator.compare import compare
+from passagent.evaluator.compare import compare, surely_agree
 from passagent.evaluator.exactness import Expected, Fact, as_exact, drift, exactness, extreme_problem
 from passagent.evaluator.rounding import to_bfloat16_bits
 from passagent.evaluator.score import tolerance
@@ -41,6 +41,53 @@ def test_parts_and_chunks_of_an_output_change_nothing(seed, size, scale):
         patch.setattr("passagent.evaluator.compare._PART", 64)
         patch.setattr("passagent.evaluator.compare._CHUNK", 24)
         assert compare([want], [have]) == whole
+
+
+SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 3e38, -3e38, 65504.0, 1e-40)
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.integers(0, 2**31 - 1),
+    st.floats(1e-9, 3),
+    st.integers(-5, 1),
+    st.lists(st.tuples(st.sampled_from(SPECIAL), st.sampled_from(SPECIAL)), max_size=3),
+)
+def test_what_surely_agrees_agrees(dtype, seed, scale, t, special):
+    generator = torch.Generator().manual_seed(seed)
+    want = torch.randn(90, generator=generator).pow(5)
+    have = want + scale * want * torch.randn(90, generator=generator)
+    for place, (one, other) in enumerate(special):
+        want[30 * place], have[30 * place] = one, other
+    want, have = want.to(dtype), have.to(dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("passagent.evaluator.compare._CHUNK", 24)
+        surely = surely_agree([want], [have], t)
+    level = compare([want], [have]).passes_from_t
+    assert not surely or (level is not None and level <= t)
+
+
+@given(st.sampled_from(DTYPES[:3]), st.integers(0, 2**31 - 1), st.integers(-3, 1))
+def test_the_tolerance_decides_whether_values_surely_agree(dtype, seed, t):
+    generator = torch.Generator().manual_seed(seed)
+    want = torch.randn(50, generator=generator).to(dtype)
+    atol, rtol = tolerance(str(dtype).removeprefix("torch."), t)
+    allowed = atol + rtol * want.double().abs()
+    assert surely_agree([want], [(want.double() + 0.9 * allowed).to(dtype)], t) or dtype != torch.float32
+    have = want.double()
+    have[7] += 1.2 * allowed[7]
+    assert not surely_agree([want], [have.to(dtype)], t) or have.to(dtype)[7] - have[7] < -0.1 * allowed[7]
+
+
+def test_what_is_near_or_equal_surely_agrees():
+    for dtype in DTYPES[:3]:
+        want = torch.randn(1000).to(dtype)
+        assert surely_agree([want, want[:0]], [want.clone(), want[:0]], -2)
+        assert surely_agree([want], [(want.double() * 1.001).to(dtype)], -1)
+        assert not surely_agree([want], [want + 1], -2)
+    assert not surely_agree([want], [want.float()], 1)
+    assert not surely_agree([want], [want[1:]], 1)
+    assert not surely_agree([want], [want, want], 1)
 
 
 def test_nan_and_infinity_are_values():

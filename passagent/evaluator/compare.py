@@ -20,6 +20,8 @@ _PART = 1 << 22
 """Elements that a thread compares, of outputs that are larger."""
 _STRICT = -5
 """The t whose tolerance tells which element is furthest outside."""
+_SURELY = 0.99
+"""Part of a tolerance that float32 arithmetic decides about."""
 _HOPELESS = 2
 """Beyond t = 1, where correctness is judged last."""
 
@@ -56,6 +58,32 @@ def compare(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Co
         if one.worst is not None and one.excess > worst_excess:
             worst, worst_excess = one.worst, one.excess
     return Comparison(None, level, largest, worst)
+
+
+def surely_agree(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], t: int) -> bool:
+    """Whether `compare` would find that all values agree from t on, for less; False: it has to be asked.
+
+    That is so for finite floating-point values of at most 32 bits that lie within 99% of the tolerance.
+    """
+    return len(expected) == len(got) and all(
+        want.dtype == have.dtype
+        and want.shape == have.shape
+        and want.is_floating_point()
+        and want.itemsize <= 4
+        and _surely_within(want.reshape(-1), have.reshape(-1), tolerance(_name(want.dtype), t))
+        for want, have in zip(expected, got, strict=True)
+    )
+
+
+def _surely_within(want: torch.Tensor, have: torch.Tensor, tolerances: tuple[float, float]) -> bool:
+    atol, rtol = (_SURELY * one for one in tolerances)
+    memory = torch.empty(2, min(want.numel(), _CHUNK), dtype=torch.float32)
+    for one, other in zip(want.split(_CHUNK), have.split(_CHUNK), strict=True):
+        allowed, diff = memory[:, : one.numel()]
+        diff.copy_(other).sub_(allowed.copy_(one)).abs_()
+        if one.numel() and not float(allowed.abs_().mul_(rtol).add_(atol).sub_(diff).min()) >= 0:
+            return False
+    return True
 
 
 def _metadata_problem(position: int, want: torch.Tensor, have: torch.Tensor) -> str | None:

@@ -9,12 +9,12 @@ call are wrong, whatever they are kept by.
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from passagent.tasks.inputs import is_endless, more_values, shift_unit
@@ -68,7 +68,7 @@ class Draw:
 
     def __init__(self, rotation: Rotation) -> None:
         self._rotation = rotation
-        self._random = random.Random(secrets.randbits(128))
+        self._random = np.random.default_rng(secrets.randbits(128))
         self._left: list[list[int]] = [[] for _ in rotation.units]
 
     def next(self) -> Windows:
@@ -76,7 +76,7 @@ class Draw:
         windows = []
         for unit, count, left in zip(self._rotation.units, self._rotation.counts, self._left, strict=True):
             if not left:
-                left.extend(self._random.sample(range(count), count))
+                left.extend(self._random.permutation(count).tolist())
             windows.append(left.pop() * unit)
         return windows
 
