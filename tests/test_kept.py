@@ -40,6 +40,9 @@ HARMLESS = {
     "table": "TABLE = torch.tensor([1.0, 2.0])\ndef call(x):\n    return x * TABLE[0]",
     "table made at the first call": "@functools.cache\ndef table(d):\n    return torch.tensor([1.0, 2.0])\n"
     "def call(x):\n    return x * table(x.device)[0]",
+    "records": "class Sizes:\n    PLANS = {}\ndef call(x):\n    Sizes.PLANS[x.shape] = x.numel()",
+    "others' objects": "SIZES = (len, torch.float32)\nWRAPPED = torch.no_grad()(lambda x: x)\n"
+    "def call(x):\n    return WRAPPED(x)",
     "cached plan": "@functools.cache\ndef plan(n):\n    return n + 1\ndef call(x):\n    plan(x.numel())",
 }
 
@@ -96,12 +99,29 @@ COUNTING = {
     "closure": "def make():\n    n = [0]\n    def inner(x):\n        n[0] += 1\n    return inner\n"
     "call = make()",
     "helper module": "def call(x):\n    FAR.append(1)",
+    "class": "class Sizes:\n    SEEN = []\ndef call(x):\n    Sizes.SEEN.append(0)",
+    "instance": "class Sizes:\n    pass\nSIZES = Sizes()\nSIZES.seen = []\n"
+    "def call(x):\n    SIZES.seen.append(0)",
+    "partial": "def put(kept, x):\n    kept.append(0)\nPUT = functools.partial(put, [])\n"
+    "def call(x):\n    PUT(x)",
+    "view of a dict": "VIEW = {0: []}.values()\ndef call(x):\n    for kept in VIEW:\n        kept.append(0)",
+    "bound methods": "PUT, COUNT = (lambda kept: (kept.append, kept.count))([])\n"
+    "def call(x):\n    PUT(COUNT(0))",
+    "iterator": "STEPS = iter(range(1000))\ndef call(x):\n    next(STEPS)",
+    "slice": "SLICE = slice([], 1)\ndef call(x):\n    SLICE.start.append(0)",
+    "default of a lambda": "TABLE = {0: lambda x, kept=[]: kept.append(0)}\ndef call(x):\n    TABLE[0](x)",
 }
 
 
 @pytest.mark.parametrize("name", COUNTING)
 def test_what_counts_calls_is_found(load, name):
     assert [v.rule for v in after_further_calls(load(COUNTING[name]))][:1] == ["call_state"]
+
+
+def test_what_hides_among_too_many_objects_is_refused(load):
+    call = load("HAY = [[i] for i in range(250_000)]\nKEPT = []\ndef call(x):\n    KEPT.append(x)")
+    assert {v.rule for v in after_calls(call)} == {"call_state"}
+    assert {v.rule for v in after_further_calls(call)} == {"call_state"}
 
 
 @pytest.mark.parametrize("name", HARMLESS)

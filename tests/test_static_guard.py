@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import ast
+import functools
 import textwrap
+import types
 
 import pytest
+import torch
+import triton
+import triton.language as tl
 from cases import HERE, read_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from passagent.evaluator.guards.records import FIELD
+from passagent.evaluator.guards.rules import HOST_ATTRIBUTES
 from passagent.evaluator.guards.static import inspect
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.kernels import cpp_kernel, cuda_kernel
 
 HEAD = """import functools
 import math
@@ -223,6 +231,67 @@ def test_a_kernel_with_comments_strings_and_long_decorators_reads_as_it_stands()
         )
         == []
     )
+
+
+RECORDS = {
+    "method": "class Plan(NamedTuple):\n    rows: int\n    def total(self):\n        return self.rows",
+    "other base": "class Plan(dict):\n    rows = 1",
+    "two bases": "class Plan(NamedTuple, Enum):\n    rows: int",
+    "metaclass": "class Plan(metaclass=type):\n    rows = 1",
+    "other decorator": "@functools.partial(print)\nclass Plan:\n    rows = 1",
+    "option that is computed": "@dataclass(frozen=len(sys))\nclass Plan:\n    rows: int",
+    "hash of its own": "@dataclass(unsafe_hash=True)\nclass Plan:\n    rows: int",
+    "private name": "class Plan(NamedTuple):\n    rows: int\n    __module__ = 'torch'",
+    "fields that are computed": "Plan = namedtuple('Plan', LIMITS)",
+    "another's module": "Plan = namedtuple('Plan', 'rows', module='torch')",
+    "bases by another name": "Base = NamedTuple\nclass Plan(Base('Other', [])):\n    rows: int",
+    "in a function": "def make():\n    class Plan(NamedTuple):\n        rows: int\n    return Plan",
+}
+IMPORTS = (
+    "from collections import namedtuple\nfrom dataclasses import dataclass\nfrom enum import Enum\n"
+    "from typing import NamedTuple\n"
+)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_names_its_fields_and_no_more(name):
+    assert found(source("return x", module=f"{IMPORTS}{RECORDS[name]}\n"))
+
+
+@pytest.mark.parametrize(
+    "name", ["relu", "add", "data", "grad", "mode", "fn", "cache", "func", "args", "params"]
+)
+def test_a_field_lends_its_name_to_no_other_attribute(name):
+    module = f"{IMPORTS}class Plan(NamedTuple):\n    {name}: int\n    rows: int\n"
+    assert found(source("return Plan(1, 2).rows", module=module)) == []
+    [violation] = found(source(f"return x.{name}", module=module))
+    assert "capitals" in violation.message
+    assert found(source("return x.rows"))  # no record has such a field
+
+
+def test_no_value_has_an_attribute_with_the_name_of_a_field():
+    def kernel(x):
+        pass
+
+    jitted = triton.jit(kernel)
+    tensor = torch.ones(1, requires_grad=True)
+    values = [
+        tensor, tensor.sum().grad_fn, tensor.untyped_storage(), tensor.shape, torch.float32, tensor.device,
+        torch.finfo(torch.float32), torch.iinfo(torch.int8), torch.contiguous_format, torch.strided,
+        torch.no_grad(), torch.inference_mode(), torch.Generator(), torch.cuda.Stream, torch.cuda.Event,
+        torch.nn.Module(), torch.fx.GraphModule, "", b"", 1, 1.0, 1j, None, (), [], {}, set(), {}.items(),
+        range(3), slice(1), kernel, len, "".join, functools.partial(len), functools.cache(len), zip(),
+        iter([]), map(len, []), enumerate([]), (i for i in ()), OSError(), ImportError(), KeyError(),
+        StopIteration(), UnicodeDecodeError("a", b"", 0, 1, ""), kernel.__code__, types.MethodType(len, ""),
+        types.FrameType, types.TracebackType, types.CellType, object(), type, jitted, triton.Config({}),
+        triton.autotune(configs=[triton.Config({"B": 1})], key=[])(jitted), triton.heuristics({})(jitted),
+        tl.constexpr(1), triton.compiler.CompiledKernel, triton.runtime.driver,
+        cpp_kernel("template <class T> void f(T* out) {}", "f"), cuda_kernel("__global__ void f() {}", "f"),
+    ]  # fmt: skip
+    names = {name for value in values for name in {*dir(value), *getattr(value, "__dict__", ())}}
+    harmless = {"step"}  # a slice's
+    known = HOST_ATTRIBUTES | harmless
+    assert [name for name in sorted(names) if FIELD.fullmatch(name) and name not in known] == []
 
 
 # Whatever is wrapped around it, a forbidden capability is found.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from passagent.evaluator.guards import rules
+from passagent.evaluator.guards import records, rules
 from passagent.evaluator.guards.scope import (
     OWN,
     File,
@@ -98,7 +98,7 @@ class Host(ast.NodeVisitor):
             )
             self.report("attribute_store", node, message)
             return
-        if self.world.is_named(node, self.file, self.local):
+        if self.is_member(node):
             return
         if self.is_constant(node):
             self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
@@ -107,6 +107,12 @@ class Host(ast.NodeVisitor):
             self.visit(node.value)
         else:
             self.full_name(str(self.dotted(node)), node)
+
+    def is_member(self, node: ast.Attribute) -> bool:
+        """`Sizes.BLOCK` of one of the candidate's own classes, or `Mode.ROWS.value`."""
+        if node.attr in ("name", "value") and isinstance(node.value, ast.Attribute):
+            node = node.value
+        return self.world.is_named(node, self.file, self.local)
 
     def of_value(self, node: ast.Attribute) -> bool:
         """The attribute of a value (one that a file defines, or without a name), not of a module."""
@@ -155,12 +161,12 @@ class Host(ast.NodeVisitor):
                 self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
         elif name in _CASTS and name != "type":
             self.report("host_cast", node, f"`.{name}()` {_CAST}")
+        elif name in self.world.fields and records.FIELD.fullmatch(name):
+            return
         elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
-            self.report(
-                "host_method",
-                node,
-                f"`.{name}` is not among what host code may do with a value; {rules.COMPUTE}",
-            )
+            instead = "name the field in capitals" if name in self.world.fields else rules.COMPUTE
+            message = f"`.{name}` is not among what host code may do with a value; {instead}"
+            self.report("host_method", node, message)
 
     # calls and operators
 
@@ -186,6 +192,10 @@ class Host(ast.NodeVisitor):
                 for part in [attribute, *node.args[2:]]:
                     self.visit(part)
                 return
+        if not self.inside and records.named_fields(node, self.dotted):
+            for keyword in node.keywords:
+                self.visit(keyword.value)
+            return
         for keyword in node.keywords:
             if keyword.arg in rules.KERNEL_OPTIONS:
                 message = f"`{keyword.arg}` puts other code in a kernel's place; write the kernel with tl.*"
@@ -334,9 +344,9 @@ class Host(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """A class may only be a namespace of constants."""
+        """A class may only be a namespace of constants, or a record."""
         self.binding(node.name, node)
-        other = node.bases or node.keywords or node.decorator_list or self.inside
+        other = self.inside or not records.is_record(node, self.dotted)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
@@ -345,11 +355,7 @@ class Host(ast.NodeVisitor):
                 other = True
             self.visit(part)
         if other:
-            message = (
-                "a class may only name constants, without bases, decorators and methods; keep a "
-                "configuration in a dict or a tuple, and write functions at the top of the file"
-            )
-            self.report("statement", node, message)
+            self.report("statement", node, records.MESSAGE)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.defaults(node.args)

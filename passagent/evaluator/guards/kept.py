@@ -14,19 +14,24 @@ import operator
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from passagent.evaluator.result import Violation
 
-_PLAIN = (str, bytes, int, float, complex, type(None), types.ModuleType, types.CodeType, torch.dtype)
+_OPAQUE = (types.ModuleType, types.CodeType)
+_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, *_OPAQUE)
 _MOST = 200_000
-"""Objects that are looked at: far more than a pass and its compiled kernels hold."""
-
-
-_CONTAINERS = (dict, list, tuple, set, frozenset, types.FunctionType, types.CellType)
+"""Objects that are looked at, at most: far more than a pass and its compiled kernels hold."""
+_LANGUAGE = {"builtins", "collections", "enum", "functools", "itertools", "operator", "types"}
+"""Whose objects are looked into for plans: containers, views and iterators, functions, bound methods."""
 _CACHED = type(functools.cache(len))
+
+
+class _TooMuch(Exception):
+    """More than _MOST objects are held: what changes among them is not told."""
 
 
 class Kept:
@@ -40,16 +45,27 @@ class Kept:
 
     def remember(self) -> None:
         """Take note of every tensor that is held now, and of its values."""
-        self._known = {_key(tensor): tensor.clone() for _, _, tensor in held_tensors(self.package)}
+        with suppress(_TooMuch):  # `changed` says so
+            self._known = {_key(tensor): tensor.clone() for _, _, tensor in held_tensors(self.package)}
 
     def settle(self, graph: str) -> None:
         """Take note of the plans if it was another subgraph than `graph` that was called before."""
         if graph != self._called:
             self._called = graph
-            self._plans = held_plans(self.package)
+            with suppress(_TooMuch):
+                self._plans = held_plans(self.package)
 
     def changed(self) -> list[Violation]:
         """A violation for each tensor that is new or holds other values, and each plan that is another."""
+        try:
+            return self._changed()
+        except _TooMuch:
+            message = (
+                "holds too much for telling what it keeps from call to call; keep plans of plain numbers"
+            )
+            return [Violation(rule="call_state", file="", line=0, message=message)]
+
+    def _changed(self) -> list[Violation]:
         found: list[Violation] = []
         for (file, name), held in held_plans(self.package).items():
             if self._called is not None and self._plans.get((file, name)) != held:
@@ -81,12 +97,12 @@ def held_tensors(package: str) -> Iterator[tuple[str, str, torch.Tensor]]:
 
 
 def held_plans(package: str) -> dict[tuple[str, str], Any]:
-    """Of each global of the package's modules (file, name) the plain values in its containers and caches."""
+    """Of each global of the package's modules (file, name) the plain values that it leads to."""
     skipped, seen = _namespaces(), set[int]()
     return {
-        (file, name): tuple(_plain(value, skipped, seen))
+        (file, name): tuple(_plain(value, package, skipped, seen))
         for file, name, value in _globals(package)
-        if isinstance(value, (*_CONTAINERS, _CACHED))
+        if _holds(value, package)
     }
 
 
@@ -105,24 +121,36 @@ def _namespaces() -> set[int]:
     return {id(vars(module)) for module in modules}
 
 
-def _plain(value: object, skipped: set[int], seen: set[int]) -> Iterator[Any]:
+def _holds(value: object, package: str) -> bool:
+    """What can hold plans: an object of the language's, a class of the package's or an instance of one."""
+    kind = value if isinstance(value, type) else type(value)
+    home = kind.__module__.split(".")[0]
+    return home == package or (home in _LANGUAGE and not isinstance(value, (type, *_OPAQUE)))
+
+
+def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> Iterator[Any]:
     pending = [value]
-    while pending and len(seen) < _MOST:
+    while pending:
+        if len(seen) == _MOST:
+            raise _TooMuch
         part = pending.pop()
         if isinstance(part, (str, bytes, int, float, complex)):
             yield repr(part)
-        elif isinstance(part, _CONTAINERS) and id(part) not in seen and id(part) not in skipped:
-            seen.add(id(part))
-            pending += gc.get_referents(part)
         elif isinstance(part, _CACHED):
             yield part.cache_info().currsize  # what it forgot it may learn again
+        elif _holds(part, package) and id(part) not in seen and id(part) not in skipped:
+            seen.add(id(part))
+            pending += gc.get_referents(part)
+            yield operator.length_hint(part, 0)  # how far an iterator has come
         else:
             yield type(part).__name__, operator.length_hint(part, 0)
 
 
 def _reachable(value: object, package: str, skipped: set[int], seen: set[int]) -> Iterator[torch.Tensor]:
     pending = [value]
-    while pending and len(seen) < _MOST:
+    while pending:
+        if len(seen) == _MOST:
+            raise _TooMuch
         part = pending.pop()
         if id(part) in seen or id(part) in skipped or isinstance(part, _PLAIN):
             continue

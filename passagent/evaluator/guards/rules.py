@@ -75,6 +75,7 @@ HOST_NAMES = (
     | {f"typing.{name}" for name in _TYPING}
     | {f"collections.abc.{name}" for name in _ABSTRACT}
     | VERSIONS
+    | {"enum.auto"}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
@@ -86,9 +87,9 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 """Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "collections.abc", "functools", "itertools", "math", "operator", "passagent.kernels",
-    "torch", "torch.fx", "torch.nn", "torch.nn.functional", "triton", "triton.language",
-    "triton.language.extra", "triton.language.extra.cuda",
+    "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "itertools", "math",
+    "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn", "torch.nn.functional", "triton",
+    "triton.language", "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
     "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.tools",
     "triton.tools.tensor_descriptor", "typing",
@@ -134,6 +135,8 @@ HOST_ATTRIBUTES = {
     "regs_per_multiprocessor", "shared_memory_per_block", "shared_memory_per_block_optin",
     "shared_memory_per_multiprocessor", "smallest_normal", "tiny", "total_memory", "type", "warp_size",
     "arch", "backend",
+    # of an enumeration's member
+    "value",
     # kernels
     "best_config", "cuda_stream", "function", "kwargs", "metadata", "n_regs", "n_spills", "num_ctas",
     "num_stages", "num_warps", "packed_metadata", "run", "warmup",

@@ -7,6 +7,8 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from passagent.evaluator.guards import records
+
 OWN = "pass_dir"
 
 
@@ -47,8 +49,11 @@ class World:
             self.files[module] = File(name, module, tree)
         self._known: dict[tuple[str, int], bool] = {}
         self.tops = {module.split(".")[0] for module in self.files}
+        self.fields: set[str] = set()
+        """Names that classes and named tuples of any file give to what they hold."""
         for file in self.files.values():
             self._fill(file)
+            self.fields.update(*file.namespaces.values())
 
     def once(self, question: str, node: ast.AST, answer: Callable[[], bool]) -> bool:
         """The answer to a question about a node, asked once; False while it is being found."""
@@ -151,6 +156,7 @@ class World:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         file.values[target.id] = node.value
+                self.fields.update(records.named_fields(node.value, lambda name: self.dotted(name, file)))
             elif (
                 isinstance(node, ast.AnnAssign)
                 and isinstance(node.target, ast.Name)

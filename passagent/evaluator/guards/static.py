@@ -135,8 +135,8 @@ class _Inspection:
             self.report("host_extension", node, message)
         else:
             known = (
-                "torch, triton, triton.language, math, functools, itertools, operator, typing, "
-                "collections.abc, passagent.kernels and its own files"
+                "torch, triton, triton.language, math, functools, itertools, operator, typing, collections, "
+                "dataclasses, enum, passagent.kernels and its own files"
             )
             self.report("import", node, f"`{name}` may not be imported; a pass may import {known}")
 

@@ -1,0 +1,62 @@
+"""Records: classes that give names to numbers, for configurations and plans. They have no methods.
+
+Their fields are read as attributes of any value, as the text does not show what a value is. So a field must
+have a name that no tensor, no kernel and no other value has an attribute of.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+BASES = {"enum.Enum", "enum.IntEnum", "typing.NamedTuple"}
+DECORATOR = "dataclasses.dataclass"
+OPTIONS = {"eq", "frozen", "kw_only", "order", "repr", "slots"}
+NAMED_TUPLE = "collections.namedtuple"
+MESSAGE = (
+    "a class may only name constants or fields: no base but NamedTuple or Enum, no decorator but dataclass, "
+    "no methods; write functions at the top of the file"
+)
+_WORDS = (
+    "acc|align|aligned|axis|batch|batches|block|blocks|bytes|cap|causal|channels?|chunks?|cols?|columns?|"
+    "config|count|ctas|depth|dims|div|dtypes|elements|elems|even|exact|extra|factor|fast|features?|fused|"
+    "grid|groups?|heads?|height|hidden|inner|inputs|int32|items|iters|k|kernel|kind|label|lanes|last|layout|"
+    "length|limits?|loops?|m|masked|mask|modes?|n|num|odd|offsets?|ops?|order|outer|outputs|padded|pad|page|"
+    "parts|per|pipeline|plan|pointwise|programs?|reduction|rows?|scale|schedule|seq|shapes?|sizes?|smem|sms?|"
+    "stages?|steps?|streams|strided|strides|tail|tall|target|threads?|threshold|tiles?|tokens|total|tuned|"
+    "unrolled|unroll|use|vec|vectorized|vectors?|version|warps?|waves?|wide|width|words|[0-9]+|x|y|z"
+)
+_TAKEN = "div|inner|kernel|mode|outer|tile|version"
+"""Words that are attributes of tensors or kernels where they stand alone."""
+FIELD = re.compile(f"[A-Z][A-Z0-9_]+|(?!({_TAKEN})$)({_WORDS})(_({_WORDS}))*")
+
+Dotted = Callable[[ast.expr], str | None]
+"""The full name that an expression stands for."""
+
+
+def is_record(node: ast.ClassDef, dotted: Dotted) -> bool:
+    """Whether bases and decorators of a class make it a record, or leave it a namespace of constants."""
+    bases = [dotted(base) for base in node.bases]
+    plain = len(bases) <= 1 and BASES.issuperset(bases) and not node.keywords
+    return plain and all(_is_dataclass(decorator, dotted) for decorator in node.decorator_list)
+
+
+def _is_dataclass(decorator: ast.expr, dotted: Dotted) -> bool:
+    """`@dataclass` or `@dataclass(frozen=True)`."""
+    if not isinstance(decorator, ast.Call):
+        return dotted(decorator) == DECORATOR
+    options = all(k.arg in OPTIONS and isinstance(k.value, ast.Constant) for k in decorator.keywords)
+    return dotted(decorator.func) == DECORATOR and options and not decorator.args
+
+
+def named_fields(value: ast.expr, dotted: Dotted) -> list[str]:
+    """The fields of a `namedtuple("Config", ["BLOCK", "warps"])` that is written out; else none."""
+    if not isinstance(value, ast.Call) or dotted(value.func) != NAMED_TUPLE or len(value.args) != 2:
+        return []
+    name, given = value.args
+    parts = [name, *(given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given])]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    if len(texts) < len(parts) or any(keyword.arg != "defaults" for keyword in value.keywords):
+        return []
+    return " ".join(texts[1:]).replace(",", " ").split()

@@ -1,0 +1,39 @@
+# expect: refused (host_method)
+"""A record has a field named as a tensor's method, and so the host computes."""
+
+from typing import NamedTuple
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+template <class T> void same(T* out, const T* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i];
+}""",
+    "same",
+)
+
+
+class Plan(NamedTuple):
+    add: int
+    relu: int
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x.add(y).relu(), x.numel())  # <- here
+    return out
+
+
+def replacement_func():
+    return fused
