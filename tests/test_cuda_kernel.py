@@ -29,6 +29,40 @@ extern "C" __global__ void plain(float4* out, size_t n, unsigned long long int k
 """
 
 
+CONSTANTS = """
+constexpr int BLOCK = 4;
+static const float half_of = 0.5f;
+namespace sizes { constexpr int rows = 3; }
+template <class T> struct Traits { static constexpr int width = 16 / sizeof(T); };
+__device__ const int places[2] = {1, 0};
+__global__ void f(float* x) {
+  static constexpr float table[3] = {1, 2, 3};
+  __shared__ float s[BLOCK];
+  s[threadIdx.x & 3] = x[places[threadIdx.x & 1]] * half_of;
+  __syncthreads();
+  x[0] = s[sizes::rows] * table[threadIdx.x % 3] + Traits<float>::width;
+}"""
+LIBRARY = """
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <utility>
+constexpr float lowest = -std::numeric_limits<float>::infinity();
+static_assert(std::numeric_limits<int8_t>::max() == 127 && std::numeric_limits<int>::min() < -2147483647);
+static_assert(std::numeric_limits<uint64_t>::max() == ~0ull && std::numeric_limits<float>::digits == 24);
+static_assert(std::numeric_limits<int64_t>::lowest() == -9223372036854775807ll - 1);
+static_assert(std::is_same_v<std::decay_t<const float&>, float> && !std::is_integral_v<float>);
+template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0>
+__device__ std::conditional_t<std::is_same_v<T, double>, T, float> twice(T x) { return x + x; }
+__global__ void f(float* x) {
+  std::size_t i = threadIdx.x;
+  float a = std::max(x[i], lowest), b = std::exp(a) + std::abs(std::clamp(a, -1.f, 1.f));
+  std::swap(a, b);
+  x[i] = std::isnan(a) ? float(std::numeric_limits<__half>::lowest()) : twice(b);
+}"""
+
+
 def nvrtc() -> None:
     """Skip the test where NVRTC or its headers are not installed."""
     pytest.importorskip("cuda.bindings.nvrtc")
@@ -159,6 +193,17 @@ def test_a_compile_error_names_the_source_line():
             "__device__ __noinline__ int up(int* p) { return atomicAdd(p, 1); }\n"
             "__global__ void f(float* x) { x[0] = up(const_cast<int*>(c)); }",
         ),
+        (
+            "cuda_state",
+            1,
+            "constexpr int c = 1;\n__global__ void f(float* x) { x[0] = ++const_cast<int&>(c); }",
+        ),
+        (
+            "cuda_state",
+            2,
+            "__global__ void f(float* x) {\n  static const float kept[2] = {1, 2};\n"
+            "  float* p = x[0] > 0 ? x : const_cast<float*>(kept); p[1] += 1; }",
+        ),
         ("cuda_import", 2, "__global__ void f(float* x) {\n  *(float**)x = (float*)malloc(4); }"),
         ("cuda_import", 1, '__global__ void f(float* x) { printf("a"); x[0] = 1; }'),
         ("cuda_clock", 2, "__global__ void f(float* x) {\n  x[0] = clock64(); }"),
@@ -178,6 +223,13 @@ def test_device_code_that_asks_for_more_is_refused(rule, line, source):
         "__global__ void f(float* x) {\n  extern __shared__ float s[]; s[0] = x[0]; x[0] = s[0]; }",
         "#include <mma.h>\n#include <math_constants.h>\n#include <cstdint>\n"
         "__global__ void f(float* x) { x[0] = CUDART_INF_F + FLT_MAX + INFINITY + M_PI; }",
+        CONSTANTS,
+        LIBRARY,
+        "__global__ void f(float* x) {\n"
+        "  auto twice = [=] __device__ (float a) { return 2 * a; }; x[0] = twice(x[1]); }",
+        "__global__ void f(float* x) { const uint i = threadIdx.x; x[i] = sinpif(x[i]) + lgammaf(x[i]); }",
+        "#include <cassert>\n#include <cstring>\n__global__ void f(float* x) { unsigned bits;\n"
+        "  assert(x[0] > 0); memcpy(&bits, x, 4); x[1] = bits; }",
         "#define MAKE(T) __device__ T id_##T(T a) { return a; }\nMAKE(float)\n"
         "__global__ void f(float* x) { x[0] = id_float(x[1]); }",
         "#include <cuda_pipeline_primitives.h>\n__global__ void f(float* x) { __shared__ float s[4];\n"
@@ -187,6 +239,16 @@ def test_device_code_that_asks_for_more_is_refused(rule, line, source):
 def test_device_code_that_asks_for_nothing_is_compiled(source):
     nvrtc()
     assert build_cuda.build(source, "f", Signature(("float*",)), "sm_90").exists()
+
+
+def test_a_compiler_that_is_not_there_is_not_the_sources_fault(monkeypatch, tmp_path):
+    (tmp_path / "cuda/bindings").mkdir(parents=True)
+    (tmp_path / "cuda/bindings/nvrtc.py").write_text("raise ImportError('libnvrtc.so.13: no such file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(build_cuda, "_compiler_version", lambda: str(tmp_path))
+    with pytest.raises(PassagentError, match=r"NVRTC does not start; .*: ImportError: libnvrtc") as caught:
+        build_cuda.build("__global__ void f(float* x) {}", "f", Signature(("float*",)), "sm_90")
+    assert not isinstance(caught.value, KernelBuildError)
 
 
 @pytest.mark.gpu

@@ -21,20 +21,23 @@ from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
 from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.ptx import variables, without_comments, written
 from passagent.kernels.toolchain import cache_dir
 
 HEADERS = frozenset({
-    "cfloat", "climits", "cmath", "cstddef", "cstdint", "cuda.h", "cuda_bf16.h", "cuda_fp16.h",
-    "cuda_pipeline_primitives.h", "cuda_runtime.h", "device_launch_parameters.h",
-    "float.h", "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdint.h",
-    "vector_types.h",
+    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint",
+    "cstring", "cuda.h", "cuda_bf16.h", "cuda_fp16.h",
+    "cuda_pipeline_primitives.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "limits",
+    "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdint.h", "string.h", "type_traits",
+    "utility", "vector_types.h",
 })  # fmt: skip
 FLAGS = ["-std=c++17", "-fmad=false", "-default-device"]
 _RULES = lexer.Rules("cuda", HEADERS, re.compile(r"(unroll|nounroll|once|nv_diag_\w+|diag_\w+)\b"))
 _NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu13")
 _HERE = Path(__file__).parent
 _CLOCK = re.compile(r"%(clock\w*|globaltimer\w*|pm\d+\w*)")
-_VARIABLE = re.compile(r"(?<!\.ptr)\s\.global\s(?:[^;={]*?\s)?([\w$]+)(?:\[[\d\]\[]*)?\s*(?:=|;)")
+_LAMBDA = re.compile(r"\][ \t]*(?:__host__[ \t]+)?__device__(?=\s*[({])")
+"""Of a lambda, which is for the device anyway; NVRTC allows no such word there."""
 _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 
@@ -54,7 +57,8 @@ def build(source: str, name: str, signature: Signature, arch: str) -> Path:
         raise KernelBuildError(f"cuda_kernel: {arch!r} is not a device's architecture, such as sm_90")
     instance = cuda_source.instantiate(source, name, signature.types)
     options = [f"--gpu-architecture={arch}", *FLAGS, *(f"-I{path}" for path in _include_path())]
-    text = f'{(_HERE / "prelude.cuh").read_text()}\n#line 1 "{_short(name)}.cu"\n{source}\n'
+    prelude = "\n".join((_HERE / name).read_text() for name in ("prelude.cuh", "std.cuh"))
+    text = f'{prelude}\n#line 1 "{_short(name)}.cu"\n{_LAMBDA.sub("]", source)}\n'
     parts = [text, instance.expression, *options, _compiler_version(), toolchain.rules()]
     target = cache_dir() / "cuda" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
     if not target.exists():
@@ -79,6 +83,9 @@ def _compile(
         try:
             toolchain.run(command, name, scratch)
         except KernelBuildError as error:
+            if not (scratch / "ready").exists():
+                message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
+                raise PassagentError(f"{message}: {str(error).splitlines()[-1]}") from None
             raise KernelBuildError(_without_paths(str(error), options)) from None
         cubin = (scratch / "kernel.cubin").read_bytes()
         check_built((scratch / "kernel.ptx").read_text(), cubin, source)
@@ -101,7 +108,7 @@ def unpack(built: bytes) -> tuple[bytes, str, tuple[str, ...]]:
 
 def check_built(ptx: str, cubin: bytes, source: str) -> None:
     """Raise KernelRefused for what compiled device code may not do, with the line of a name in `source`."""
-    ptx = re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.DOTALL)
+    ptx = without_comments(ptx)
     parsed = elf.read(cubin)
     imports = [
         s.name for s in parsed.symbols if s.section == elf.UNDEFINED and s.kind == elf.FUNCTION and s.name
@@ -110,9 +117,11 @@ def check_built(ptx: str, cubin: bytes, source: str) -> None:
         word = imports[0].removeprefix("v").removeprefix("__")
         message = f"calls {imports[0]}; a kernel may call its own functions and CUDA's device functions only"
         raise KernelRefused("cuda_import", lexer.line_of_word(source, word), message)
-    kept = _VARIABLE.search(ptx)
-    if kept is not None or any(re.match(r"\.nv\.global", s.name) and s.size for s in parsed.sections):
-        shown = objects.demangled([kept.group(1)])[0] if kept else "a variable"
+    homes = {i for i, part in enumerate(parsed.sections) if part.name.startswith(".nv.global")}
+    held = {s.name for s in parsed.symbols if s.section in homes and s.kind != elf.SECTION_SYMBOL}
+    kept = [*written(ptx), *sorted(held - variables(ptx))]
+    if kept:
+        shown = objects.demangled(kept[:1])[0]
         message = (
             f"`{shown}` keeps its value from launch to launch; keep values in locals, __shared__ or tensors"
         )

@@ -14,8 +14,9 @@ from typing import Any
 from cuda.bindings import nvrtc
 
 STUBS = (
-    "cfloat", "climits", "cmath", "cstddef", "cstdint", "cuda.h", "cuda_runtime.h",
-    "device_launch_parameters.h", "float.h", "limits.h", "math.h", "stddef.h", "stdint.h",
+    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstring",
+    "cuda.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "limits", "limits.h", "math.h",
+    "stddef.h", "stdint.h", "string.h", "type_traits", "utility",
 )  # fmt: skip
 """Headers of the host whose device part is built in or in the prelude: they may be included and are empty."""
 
@@ -36,7 +37,12 @@ def text(program: Any, size: Callable[..., Any], get: Callable[..., Any]) -> byt
 
 
 def main(file: str, name: str, *options: str) -> int:
-    """Compile `file` and write what came out; exit code 1 if it does not compile."""
+    """Compile `file` and write what came out; exit code 1 if it does not compile.
+
+    A file `ready` says that the compiler itself was there.
+    """
+    checked(nvrtc.nvrtcVersion())
+    Path("ready").touch()
     names = [stub.encode() for stub in STUBS]
     empty = [b"#pragma once\n"] * len(names)
     source = Path(file).read_bytes()
