@@ -24,6 +24,8 @@ HIDING = {
     "closure": "def make():\n    kept = []\n    def inner(x):\n        kept.append(x * 2)\n    return inner\n"
     "call = make()",
     "lru_cache": "@functools.lru_cache\ndef memo(x):\n    return x * 2\ndef call(x):\n    memo(x)",
+    "enumeration": "import enum\nclass Mode(enum.Enum):\n    ROWS = []\n"
+    "def call(x):\n    Mode.ROWS.value.append(x * 2)",
     "partial": "def put(kept, x):\n    kept.append(x * 2)\ncall = functools.partial(put, [])",
     "generator": "def hold():\n    kept = []\n    while True:\n        x = yield\n        kept.append(x)\n"
     "HOLD = hold()\nnext(HOLD)\ndef call(x):\n    HOLD.send(x * 2)",
@@ -102,6 +104,8 @@ COUNTING = {
     "class": "class Sizes:\n    SEEN = []\ndef call(x):\n    Sizes.SEEN.append(0)",
     "instance": "class Sizes:\n    pass\nSIZES = Sizes()\nSIZES.seen = []\n"
     "def call(x):\n    SIZES.seen.append(0)",
+    "enumeration": "import enum\nclass Mode(enum.Enum):\n    ROWS = []\n"
+    "def call(x):\n    Mode.ROWS.value.append(0)",
     "partial": "def put(kept, x):\n    kept.append(0)\nPUT = functools.partial(put, [])\n"
     "def call(x):\n    PUT(x)",
     "view of a dict": "VIEW = {0: []}.values()\ndef call(x):\n    for kept in VIEW:\n        kept.append(0)",

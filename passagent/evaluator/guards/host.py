@@ -98,7 +98,7 @@ class Host(ast.NodeVisitor):
             )
             self.report("attribute_store", node, message)
             return
-        if self.is_member(node):
+        if self.world.is_named(node, self.file, self.local):
             return
         if self.is_constant(node):
             self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
@@ -107,12 +107,6 @@ class Host(ast.NodeVisitor):
             self.visit(node.value)
         else:
             self.full_name(str(self.dotted(node)), node)
-
-    def is_member(self, node: ast.Attribute) -> bool:
-        """`Sizes.BLOCK` of one of the candidate's own classes, or `Mode.ROWS.value`."""
-        if node.attr in ("name", "value") and isinstance(node.value, ast.Attribute):
-            node = node.value
-        return self.world.is_named(node, self.file, self.local)
 
     def of_value(self, node: ast.Attribute) -> bool:
         """The attribute of a value (one that a file defines, or without a name), not of a module."""
