@@ -215,6 +215,12 @@ def test_triton_asks_for_its_own_modules(name, zygote, libcuda):
     assert re.search(r"undefined symbol: cu|cannot open shared object file", message), message
 
 
+def test_a_source_that_speaks_of_a_full_disk_does_not_compile():
+    source = 'template <class T> void f(T* x) { static_assert(sizeof(T) == 3, "No space left on device"); }'
+    said = builds.answer({"kind": "cpp", "source": source, "name": "f", "types": ["float*"]})
+    assert "No space left on device" in said["failed"]
+
+
 def test_a_full_disk_is_not_the_candidates_fault(tmp_path):
     """On a real disk of 64 KB, in a mount namespace of a child's own."""
     read, write = os.pipe()

@@ -10,6 +10,7 @@ bytes.
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import hashlib
 import os
@@ -55,11 +56,23 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     except KernelRefused as error:
         return {"refused": {"rule": error.rule, "line": error.line, "message": str(error)}}
     except KernelBuildError as error:
-        if _FULL in str(error):
+        if _FULL in str(error) and _is_full():  # a source may say so, too
             raise InfrastructureError(f"building a kernel: {_FULL}") from error
         return {"failed": str(error)}
     except OSError as error:
         raise InfrastructureError(f"building a kernel: {error.filename or ''}: {error.strerror}") from error
+
+
+def _is_full() -> bool:
+    """Whether the disk has no room where kernels are built and kept."""
+    try:
+        for place in (toolchain.cache_dir(), None):
+            with tempfile.TemporaryFile(dir=place) as file:
+                file.write(bytes(1 << 20))
+                file.flush()
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
 
 
 def _cpp(request: dict[str, Any]) -> dict[str, Any]:
