@@ -8,7 +8,7 @@ demo: $(VENV)/.installed
 	$(BIN)/passagent run examples/tasks/add_layer_norm --iters 8 --islands 2 --seed 1
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -25,6 +25,9 @@ def quick_retries(monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
+    # files with slow tests begin: at the end other processes would have nothing left to do beside them
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch

@@ -170,6 +170,7 @@ def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):
     assert all("closed" in str(one) for one in ended) and not told
 
 
+@pytest.mark.slow
 def test_a_killed_evaluator_costs_nobody_anything_and_what_ends_every_one_is_named(task, own_cpu):
     async def work(told):
         evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)

@@ -40,6 +40,7 @@ from passagent.store import (
 pytestmark = pytest.mark.usefixtures("forks")
 
 
+@pytest.mark.slow
 def test_fifty_random_kills_leave_the_same_tree(tmp_path: Path) -> None:
     there, rng, places = Runs(tmp_path, iters=84, islands=3, seed=4), random.Random(11), set()
     there.gate.hold(replies=8)  # of each process: 50 times 8 are fewer than there are to give
