@@ -294,8 +294,9 @@ def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch)
 
 def start_evaluator(tmp_path):
     cores = json.dumps(sorted(os.sched_getaffinity(0)))
+    patient = CONFIG.model_copy(update={"timeout_s": 600.0})  # no candidate ends by itself
     return subprocess.Popen(
-        [sys.executable, "-m", "passagent.evaluator.serve", CONFIG.model_dump_json(), cores],
+        [sys.executable, "-m", "passagent.evaluator.serve", patient.model_dump_json(), cores],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | import_path() | {"TMPDIR": str(tmp_path)},
@@ -310,7 +311,8 @@ def test_a_killed_evaluator_leaves_nothing_behind(task, tmp_path):
     serve.stdin.write(json.dumps(request).encode() + b"\n")
     serve.stdin.flush()
     (zygote,) = _until(lambda: _zygotes(serve.pid))
-    workers = _until(lambda: len(_children(zygote)) == 4 and _children(zygote))
+    # eager's, the candidate's, and three that are made ahead
+    workers = _until(lambda: len(_children(zygote)) == 5 and _children(zygote))
     time.sleep(0.5)
     serve.kill()
     serve.wait()
