@@ -10,6 +10,9 @@ import re
 _VARIABLE = re.compile(r"(?<!\.ptr)\s\.global\s(?:[^;={]*?\s)?([\w$]+)(?:\[[\d\]\[]*)?\s*(?:=|;)")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _FUNCTION = re.compile(r"\.(?:entry|func)\b")
+_BODY = re.compile(r"[{;]")
+_BRACE = re.compile(r"[{}]")
+_PLACE = re.compile(r"\[[^\]]*\]")
 _WORD = re.compile(r"[%$\w]+")
 _STATEMENT = re.compile(r"[\s{}]*(?:[$\w]+:\s*)*(?:@!?[%$\w]+\s+)?([a-z]\w*)[\w.:]*\s+(.*)", re.DOTALL)
 _ADDRESS = {"add", "cvt", "cvta", "mad", "mov", "selp", "shl", "sub"}
@@ -41,7 +44,7 @@ def _divided(ptx: str) -> tuple[str, list[str]]:
     """What stands outside of functions, and the functions' bodies."""
     rest, bodies, end = [], [], 0
     for head in _FUNCTION.finditer(ptx):
-        body = re.compile(r"[{;]").search(ptx, head.end())
+        body = _BODY.search(ptx, head.end())
         if head.start() < end or body is None:
             continue
         rest.append(ptx[end : head.start()])
@@ -53,7 +56,7 @@ def _divided(ptx: str) -> tuple[str, list[str]]:
 def _closed(text: str, opened: int) -> int:
     """The place behind the brace that closes the one at `opened`."""
     depth = 0
-    for brace in re.compile(r"[{}]").finditer(text, opened):
+    for brace in _BRACE.finditer(text, opened):
         depth += 1 if brace.group() == "{" else -1
         if depth == 0:
             return brace.end()
@@ -75,9 +78,7 @@ def _is_only_read(name: str, function: str) -> bool:
             operation, operands = parts.groups()
             target, _, sources = operands.partition(",")
             if operation == "ld":
-                inside = " ".join(re.findall(r"\[[^\]]*\]", operands))
-                outside = re.sub(r"\[[^\]]*\]", " ", operands)
-                if not addresses.isdisjoint(_WORD.findall(outside)) or not inside:
+                if not addresses.isdisjoint(_WORD.findall(_PLACE.sub(" ", operands))):
                     return False
             elif operation in _ADDRESS and re.fullmatch(r"\s*%?\w+\s*", target):
                 if not addresses.isdisjoint(_WORD.findall(sources)):
