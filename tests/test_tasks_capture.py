@@ -84,6 +84,17 @@ def test_outputs_that_dynamo_leaves_out_are_restored(tmp_path, body):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
+def test_operators_that_give_the_same_tensor_are_outputs_each(tmp_path):
+    body = (
+        "b = torch.nn.functional.relu(a, inplace=True)\n"
+        "c = torch.nn.functional.dropout2d(b, 0.1, False, False)\nreturn (c, b, c)"
+    )
+    expected, got, captured = both(write(tmp_path, body, "a float32 [1,2,2,2]"))
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    (outputs,) = captured.graph_module.graph.output_node().args
+    assert [str(node.target.__name__) for node in outputs] == ["dropout2d", "relu", "dropout2d"]
+
+
 def test_data_dependent_sizes_are_captured(tmp_path):
     body = "n = int(a[0]) + 1\ntorch._check_is_size(n)\nreturn (torch.ones(n), a + 1)"
     expected, got, _ = both(write(tmp_path, body, "a int64 [3]"))

@@ -92,7 +92,8 @@ def _completed(seen: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:
     """Give the graph all of the module's outputs, in order.
 
     Dynamo leaves out of the graph what needs no operator (an input returned as it is, a number) and returns
-    an output that occurs twice only once.
+    an output that occurs twice only once. Outputs of several operators can be one tensor, too (dropout of an
+    evaluation hands on its input): each of the graph's is taken once before one is taken again.
     """
     graph = seen.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -100,9 +101,12 @@ def _completed(seen: _Seen, inputs: list[Any], returned: list[Any]) -> Captured:
     output = next(iter(reversed(graph.nodes)))
     computed = list(output.args[0])  # type: ignore[arg-type]
     results: list[Any] = []
+    untaken = list(range(len(computed)))
     for value in returned:
-        at = _position(value, seen.outputs)
+        at = _position(value, [seen.outputs[i] for i in untaken])
         if at is not None:
+            results.append(computed[untaken.pop(at)])
+        elif (at := _position(value, seen.outputs)) is not None:
             results.append(computed[at])
         elif (source := _position(value, inputs)) is not None:
             if source not in order:
