@@ -11,6 +11,7 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph, write_task
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, judging
+from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
@@ -123,13 +124,13 @@ def test_a_small_subgraph_stays_with_its_worker_between_check_and_timing(
     referee, task, limit, taken, monkeypatch
 ):
     asked = []
-    ask = judging.Judging._ask
+    ask = Holder.ask
 
-    def noted(self, worker, message, fds=()):
+    def noted(self, message, fds=()):
         asked.append(message["op"])
-        return ask(self, worker, message, fds)
+        return ask(self, message, fds)
 
-    monkeypatch.setattr(judging.Judging, "_ask", noted)
+    monkeypatch.setattr(Holder, "ask", noted)
     monkeypatch.setattr(judging, "HELD_BYTES", limit)
     assert referee.evaluate(task, candidate()).status == "ok"
     assert asked.count("graph") == taken * len(task.subgraphs)

@@ -57,8 +57,7 @@ def still_judges(referee, task):
     result = referee.evaluate(task, candidate())
     assert (result.status, result.graphs[0].matches) == ("ok", 1), (result.error, result.violations)
     zygote = referee._zygote
-    for spare in referee._spares:
-        spare.result()
+    referee._ahead.submit(int).result()  # behind what begins and ends workers
     workers = 1 + len(referee._spares) + len(referee._twins._twins)  # the baseline's is the first
     assert len(_children(zygote._process.pid)) == workers
     scratches = [path for path in zygote._scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")]
@@ -367,6 +366,7 @@ import tiny
 task = load_task(sys.argv[1])
 with Referee(EvaluatorConfig.model_validate_json(sys.argv[2])) as referee:
     print(referee.evaluate(task, tiny.candidate()).status)
+    referee._ahead.submit(int).result()  # its worker and its files are gone
     while referee._spares:
         referee._spares.pop().result().kill()  # else it needs nothing of the disk
     files = []

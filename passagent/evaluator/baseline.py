@@ -100,6 +100,10 @@ class Reference:
         """Bytes for the outputs of an audit: every set's at once."""
         return sum(Arena.room(one.eager) for one in self.expected)
 
+    def handed(self) -> int:
+        """Bytes of the arenas that a worker is handed: inputs and room for outputs."""
+        return self.arena.size + self.room()
+
     def close(self) -> None:
         """Free the shared memory."""
         self.arena.close()
@@ -147,11 +151,9 @@ class Baseline:
         return [self._outputs.read(item) for item in kept["outputs"]]
 
     def again(self, reference: Reference, chosen: int, windows: Windows) -> list[torch.Tensor]:
-        """Eager's outputs on windows of set `chosen`; they hold until the next request."""
+        """Eager's outputs on windows of set `chosen`."""
         request = run_request(reference, chosen, [windows], keep=0)
-        kept = self.ask(request, self._config.timeout_s).message["kept"]
-        assert self._outputs is not None
-        return [self._outputs.view(item) for item in kept["outputs"]]
+        return self.outputs(self.ask(request, self._config.timeout_s).message["kept"])
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""

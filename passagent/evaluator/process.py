@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -270,15 +271,18 @@ class Worker:
         """The end of what the worker printed, at most `limit` characters."""
         return _tail(self.scratch / "log", limit)
 
+    def interrupt(self) -> None:
+        """Kill the worker's processes; who waits for an answer is told that it died."""
+        if not self._is_closed:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """Kill the worker and everything it started, and remove its scratch directory."""
         if self._is_closed:
             return
+        self.interrupt()
         self._is_closed = True
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
         self._channel.close()
         if not self._is_reaped:
             self._ending()

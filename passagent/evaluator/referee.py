@@ -21,7 +21,8 @@ from passagent.evaluator.devices import find_device
 from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.guards import static
 from passagent.evaluator.health import device_state
-from passagent.evaluator.judging import PAIRS, Judging, Subject
+from passagent.evaluator.holder import Subject
+from passagent.evaluator.judging import PAIRS, Judging
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.starting import Started
@@ -76,7 +77,15 @@ class Referee:
         Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does.
         """
         judging = Judging(
-            task, subject, self.config, self._baseline, self._worker, self._twins, self._quiet, bar
+            task,
+            subject,
+            self.config,
+            self._baseline,
+            self._worker,
+            self._end,
+            self._twins,
+            self._quiet,
+            bar,
         )
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
@@ -120,9 +129,21 @@ class Referee:
             return self._interpreter.fork(self.config.memory_gb)
         return self._spare()
 
+    def _end(self, worker: Worker) -> None:
+        """Kill a worker; nothing is timed before it is gone, which takes a tenth of a second on a GPU."""
+        worker.interrupt()
+        self._ahead.submit(self._kill_in_quiet, worker)
+
+    def _kill_in_quiet(self, worker: Worker) -> None:
+        with self._quiet:
+            worker.kill()
+
     def _spare(self) -> Worker:
         """A worker made ahead."""
-        ready = self._spares.popleft() if self._spares else None
+        try:
+            ready = self._spares.popleft()
+        except IndexError:
+            ready = None
         worker = ready.result() if ready is not None and ready.exception() is None else self._fork()
         if not worker.is_alive():
             worker.kill()

@@ -172,7 +172,7 @@ def _groups(
     config: EvaluatorConfig,
     patience: int,
 ) -> Timing:
-    # Young processes are slower at first: where calls are short, the first series is for warming up.
+    # Young processes are slower at first: where calls are short, a first, short series is for warming up.
     timing = Timing() if per_call_s >= turns.LONG_CALL_S else None
     begun = time.monotonic()
     most = turns.groups_in(config.budget_s / 2, per_call_s)
@@ -180,6 +180,8 @@ def _groups(
     while True:
         groups: list[dict[str, Any]] = []
         count = most - secrets.randbelow(most // 2)
+        if timing is None:
+            count = min(count, turns.WARMING)
         verified = secrets.SystemRandom().sample(range(count), turns.KEPT)
         for number in range(count):
             if not cores:

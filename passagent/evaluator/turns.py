@@ -19,9 +19,11 @@ COLDER = 3
 LONG_CALL_S = 0.001
 """From here on caches do not matter, and a turn is one call."""
 SERIES = 16
-"""Groups that are asked for at once, at most: what is done between two series is time without samples."""
+"""Groups that are asked for at once, a series, at most: what is done between two is time without samples."""
+WARMING = 6
+"""Groups of the first series, whose times do not count."""
 FEWEST = 3
-"""The same, at least."""
+"""Of a series, at least."""
 KEPT = 2
 """Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
 BLOCK_S = 0.05

@@ -42,6 +42,12 @@ class Refused(Exception):
         super().__init__(violations[0].message)
         self.violations = violations
 
+    def are_in(self, result: GraphResult) -> None:
+        """The file of violations that name none: the first pass that was applied to the subgraph."""
+        first = f"{result.applied[0]}.py" if result.applied else ""
+        for violation in self.violations:
+            violation.file = violation.file or first
+
 
 class Failed(Exception):
     """The candidate failed on a subgraph, or as a whole when it was loaded."""

@@ -1,0 +1,168 @@
+"""A worker that has loaded what is judged, and the subgraphs that it holds."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.baseline import SETS, Reference, load_request
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.replies import checked, outputs_of, refuse_kept
+from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
+from passagent.evaluator.verdict import Failed, Refused, blank
+
+Subject = Candidate | Compiler
+"""What is judged: a candidate, or a compiler in its place."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A subgraph that the worker holds, and the arena that it writes outputs into."""
+
+    reference: Reference
+    outputs: Arena
+
+
+class Holder:
+    """Asks a worker for what the subject does. Raises Failed and Refused for what the worker reports,
+    WorkerDied and WorkerTimeout.
+    """
+
+    def __init__(self, worker: Worker, subject: Subject, config: EvaluatorConfig) -> None:
+        self.worker, self._subject, self._config = worker, subject, config
+        self._held: dict[str, _Held] = {}
+        self._is_closed = False
+
+    def load(self) -> None:
+        """Have the worker load the subject."""
+        files = self._subject.files if isinstance(self._subject, Candidate) else None
+        compiler = None if isinstance(self._subject, Candidate) else self._subject
+        try:
+            self.ask(load_request(files, self._config, compiler))
+        except WorkerDied as death:
+            if death.killed_from_outside:
+                raise
+            status = "load_error" if death.status == "runtime_error" else death.status
+            raise Failed(status, f"loading: the process {death.describe()}{last_line(death.log)}") from death
+
+    def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        """The worker's reply."""
+        return checked(self.worker.ask(message, self._config.timeout_s, fds)).message
+
+    @property
+    def nbytes(self) -> int:
+        """Of the inputs and outputs of the subgraphs that it holds."""
+        return sum(held.reference.handed() for held in self._held.values())
+
+    def take(self, reference: Reference, result: GraphResult, inputs: int | None = None) -> Arena:
+        """Hand over the subgraph, unless it is held; the arena that its outputs will lie in.
+
+        What matched is written into `result`. `inputs`: a descriptor of the inputs, if not the arena's own.
+        """
+        if (held := self._held.get(reference.name)) is not None:
+            if held.reference is reference:
+                return held.outputs
+            self.release(held.reference)
+        outputs = Arena.create(reference.room())
+        self._held[reference.name] = _Held(reference, outputs)
+        try:
+            fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
+            reply = self.ask(reference.request(outputs), fds)
+            if isinstance(self._subject, Candidate):
+                result.matches, result.applied = int(reply["matches"]), [str(n) for n in reply["applied"]]
+                result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
+                result.nodes_before, result.nodes_after = reference.operators, int(reply["nodes_after"])
+                if result.matches == 0:
+                    raise Failed("mismatch", "no pass matched this graph")
+        except BaseException:
+            self._held.pop(reference.name).outputs.close()
+            raise
+        return outputs
+
+    def release(self, reference: Reference) -> None:
+        """Have the worker forget the subgraph."""
+        self._held.pop(reference.name).outputs.close()
+        self.ask({"op": "release", "ids": [reference.name]})
+
+    def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
+        """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
+        reply = self.ask({"op": "audit", "id": reference.name, "sets": sets})
+        for chosen, kept in zip(sets, reply["kept"], strict=True):
+            refuse_kept(reference, reference.expected[chosen].facts, kept)
+        if not reply["stable"] and not reference.mutated:
+            message = (
+                "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"
+            )
+            raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
+        return [outputs_of(outputs, kept) for kept in reply["kept"]]
+
+    def close(self, end_worker: Callable[[Worker], None]) -> None:
+        """End the worker, once, and forget what it held."""
+        if not self._is_closed:
+            end_worker(self.worker)
+            self._is_closed = True
+        while self._held:
+            self._held.popitem()[1].outputs.close()
+
+
+class Second:
+    """The holder of the next pair, made ready while calls of the first one's are checked.
+
+    It compiles the same kernels as the first one, which is most of what a check takes. What fails there is
+    dropped, as it will fail again where it is judged; what breaks a rule counts.
+    """
+
+    def __init__(self, make: Callable[[], Holder], limit: int) -> None:
+        """`limit`: bytes of the subgraphs that it may hold."""
+        self._make, self._limit = make, limit
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="second")
+        self._holder: Holder | None = None
+        self._steps = [self._thread.submit(self._begin)]
+
+    def warm(self, reference: Reference) -> None:
+        """Have it take the subgraph, if there is room, and make an audited call."""
+        inputs = os.dup(reference.arena.fd)  # the reference may be closed before its turn comes
+        self._steps.append(self._thread.submit(self._warm, reference, inputs))
+
+    def get(self) -> Holder | None:
+        """The holder, when it is ready; None if anything failed. Raises Refused."""
+        try:
+            for step in self._steps:
+                step.result()
+        except (Failed, WorkerDied, WorkerTimeout, OSError):
+            return None
+        return self._holder
+
+    def close(self, end_worker: Callable[[Worker], None]) -> None:
+        """End the worker, and with it what is under way."""
+        if self._holder is not None:
+            self._holder.worker.interrupt()
+        self._thread.shutdown()
+        if self._holder is not None:
+            self._holder.close(end_worker)
+
+    def _begin(self) -> None:
+        self._holder = self._make()
+        self._holder.load()
+
+    def _warm(self, reference: Reference, inputs: int) -> None:
+        result = blank(reference.subgraph, "ok")
+        try:
+            lost = any(step.done() and step.exception() is not None for step in self._steps)
+            if lost or self._holder is None or self._holder.nbytes + reference.handed() > self._limit:
+                return
+            outputs = self._holder.take(reference, result, inputs)
+            self._holder.audited(reference, outputs, [secrets.randbelow(SETS)])
+        except Refused as refused:
+            refused.are_in(result)
+            raise
+        finally:
+            os.close(inputs)

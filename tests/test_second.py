@@ -1,0 +1,141 @@
+"""With cores to spare the next pair's worker is made ready, and outputs are compared, beside other work."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from tiny import HONEST, KERNEL, candidate, write_task
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator import judging
+from passagent.evaluator.holder import Holder
+from passagent.evaluator.process import Worker
+from passagent.evaluator.referee import Referee
+from passagent.evaluator.result import Violation
+from passagent.evaluator.verdict import Refused
+from passagent.tasks.reader import load_task
+
+CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return load_task(write_task(tmp_path_factory.mktemp("task") / "silu_mul_add"))
+
+
+@pytest.fixture(scope="module")
+def referee():
+    with Referee(CONFIG) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch):
+    monkeypatch.setattr(judging, "has_room", lambda _: True)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What each holder was asked for, and in which thread: (holder, operation, thread)."""
+    found = []
+    ask = Holder.ask
+
+    def noted(self, message, fds=()):
+        found.append((self, message["op"], threading.current_thread().name.partition("_")[0]))
+        return ask(self, message, fds)
+
+    monkeypatch.setattr(Holder, "ask", noted)
+    return found
+
+
+def holders(asked):
+    return list(dict.fromkeys(holder for holder, *_ in asked))
+
+
+def test_a_second_worker_is_checked_beside_the_first_and_times_the_second_pair(referee, task, asked):
+    result = referee.evaluate(task, candidate())
+    assert result.status == "ok"
+    assert [graph.pairs for graph in result.graphs] == [[6, 6]] * 3
+    first, second = sorted(holders(asked), key=lambda one: (one, "load", "second") in asked)
+    for holder, thread in ((first, "MainThread"), (second, "second")):
+        taken = [where for who, op, where in asked if who is holder and op == "graph"]
+        assert taken == [thread] * 3
+    referee._ahead.submit(int).result()
+    assert not first.worker.is_alive()
+    assert not second.worker.is_alive()
+
+
+def test_what_there_is_no_room_for_is_taken_when_it_is_timed(referee, task, asked, monkeypatch):
+    monkeypatch.setattr(judging, "HELD_BYTES", 0)
+    assert referee.evaluate(task, candidate()).status == "ok"
+    assert [op for _, op, where in asked if where == "second"] == ["load"]
+    assert [op for _, op, _ in asked].count("graph") == 3 * 3  # checked, and timed twice
+
+
+@pytest.mark.parametrize("op", ["load", "graph", "audit"])
+def test_a_second_worker_that_is_lost_is_replaced(op, referee, task, asked, monkeypatch):
+    killed = []
+    ask = Worker.ask
+
+    def kill(self, message, timeout_s, fds=()):
+        if message["op"] == op and threading.current_thread().name.startswith("second"):
+            os.kill(self.pid, signal.SIGKILL)
+            killed.append(self)
+        return ask(self, message, timeout_s, fds)
+
+    monkeypatch.setattr(Worker, "ask", kill)
+    result = referee.evaluate(task, candidate())
+    assert (result.status, [graph.pairs for graph in result.graphs]) == ("ok", [[6, 6]] * 3)
+    assert len(killed) == 1
+    assert len(holders(asked)) == 3
+
+
+def test_a_rule_that_only_the_second_worker_saw_broken_counts(referee, task, monkeypatch):
+    audited = Holder.audited
+
+    def seen(self, reference, outputs, sets):
+        if threading.current_thread().name.startswith("second"):
+            raise Refused([Violation(rule="delegated", file="", line=0, message="not so")])
+        return audited(self, reference, outputs, sets)
+
+    monkeypatch.setattr(Holder, "audited", seen)
+    result = referee.evaluate(task, candidate())
+    assert (result.status, [graph.status for graph in result.graphs]) == ("refused", ["refused"] * 3)
+    assert [(one.rule, one.file) for one in result.violations] == [("delegated", "Fused.py")]
+
+
+def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypatch):
+    loop = KERNEL.replace("const float x", "for (volatile int k = 0; k < 2;) {}\n    const float x")
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0}))
+    began = time.monotonic()
+    result = referee.evaluate(task, candidate(HONEST, loop))
+    assert result.status == "timeout"
+    assert time.monotonic() - began < 60
+    assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkeypatch):
+    compared = []
+
+    def differs(eager, got, result, allowed):
+        compared.append(threading.current_thread().name.partition("_")[0])
+        wrong = compared.count("aside") == 1 and compared[-1] == "aside"
+        judge_timed(eager, [one + wrong for one in got], result, allowed)
+
+    judge_timed = judging.judge_timed
+
+    monkeypatch.setattr(judging, "judge_timed", differs)
+    result = referee.evaluate(task, candidate())
+    assert [graph.status for graph in result.graphs] == ["wrong_result", "ok", "ok"]
+    wrong = result.graphs[0]
+    assert (wrong.speedup, wrong.passes_from_t) == (None, None)
+    assert "a timed call differs" in wrong.error
+
+
+def test_values_that_differ_in_the_check_are_their_subgraphs(referee, task):
+    wrong = "    if a.dtype == torch.bfloat16:\n        return torch.zeros_like(a)\n" + HONEST
+    result = referee.evaluate(task, candidate(wrong))
+    assert [graph.status for graph in result.graphs] == ["ok", "ok", "wrong_result"]
+    assert [graph.speedup is None for graph in result.graphs] == [False, False, True]
