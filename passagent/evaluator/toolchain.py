@@ -39,11 +39,11 @@ def warm_up(cuda: bool) -> None:
     from triton.runtime.cache import triton_key
 
     platform_key()
-    triton_key()
     for tool in ("ptxas", "ptxas_blackwell"):
         with contextlib.suppress(RuntimeError):  # not in every package; Triton says so when it needs it
             _version(getattr(knobs.nvidia, tool).path)
     if cuda:
+        triton_key()  # half a second; on the CPU kernels run in the interpreter
         driver.libcuda_dirs()
 
 
