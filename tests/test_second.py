@@ -1,4 +1,4 @@
-"""With cores to spare the next pair's worker is made ready, and outputs are compared, beside other work."""
+"""References are drawn ahead; with cores to spare the second worker is made ready, and outputs compared, beside.
 
 import os
 import signal
@@ -10,6 +10,7 @@ from tiny import HONEST, KERNEL, candidate, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import judging
+from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.process import Worker
 from passagent.evaluator.referee import Referee
@@ -114,6 +115,21 @@ def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypat
     assert result.status == "timeout"
     assert time.monotonic() - began < 60
     assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_references_are_drawn_beside_the_check_of_the_one_before(referee, task, monkeypatch):
+    drawn = []
+    reference = Baseline.reference
+
+    def noted(self, subgraph, dispatch):
+        drawn.append((subgraph.name, threading.current_thread().name.partition("_")[0]))
+        return reference(self, subgraph, dispatch)
+
+    monkeypatch.setattr(Baseline, "reference", noted)
+    assert referee.evaluate(task, candidate()).status == "ok"
+    names = [subgraph.name for subgraph in task.subgraphs]
+    assert drawn[:3] == [(name, "drawing") for name in names]
+    assert drawn[3:] == [(name, "MainThread") for name in 2 * names]
 
 
 def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkeypatch):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,16 +99,21 @@ class Judging:
         # What Dynamo compiles is compiled once: that takes longer than measuring.
         self.pairs = PAIRS if self.dispatch == "direct" else 1
         self._aside = Aside()
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="drawing")
+        self._drawn: tuple[Subgraph, Future[Reference]] | None = None
+        self._following = {one.name: other for one, other in itertools.pairwise(task.subgraphs)}
         self._has_room = has_room(config.device)
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
         try:
+            self._draw(self.task.subgraphs[0])
             if self._has_room and self._is_candidate and self.pairs > 1:
                 self._second = Second(self._new_holder, HELD_BYTES)
             for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
                 self._guarded(subgraph, result, self._check)
             self._aside.wait()
+            self._drawing.shutdown()
             if not self.interpreter:
                 self._time_all()
         except Refused as refused:
@@ -118,6 +125,7 @@ class Judging:
                 holder.close(self.end_worker)
             if self._second is not None:
                 self._second.close(self.end_worker)
+            self._drawing.shutdown()
             self._aside.close()
 
     def _time_all(self) -> None:
@@ -218,10 +226,12 @@ class Judging:
 
     def _check(self, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
-        reference = self.baseline.reference(subgraph, self.dispatch)
+        reference = self._reference(subgraph)
         outputs = holder.take(reference, result)
         if self._second is not None:
             self._second.warm(reference)
+        if (following := self._following.get(subgraph.name)) is not None:
+            self._draw(following)  # which may close this one's arena: it has been handed over
         found = self._outputs(holder, reference, outputs)
         if holder.nbytes > HELD_BYTES:
             holder.release(reference)
@@ -231,6 +241,19 @@ class Judging:
                 judge_sets(reference, found, result, self._is_candidate)
 
         self._aside.do(judge, sum(tensor.nbytes for one in found for tensor in one))
+
+    def _draw(self, subgraph: Subgraph) -> None:
+        """Begin with the reference that is needed next."""
+        self._drawn = subgraph, self._drawing.submit(self.baseline.reference, subgraph, self.dispatch)
+
+    def _reference(self, subgraph: Subgraph) -> Reference:
+        """The subgraph's reference, for its check. Raises TaskError and InfrastructureError."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            if drawn[0] is subgraph:
+                return drawn[1].result()
+            wait([drawn[1]])  # the one before was not checked
+        return self.baseline.reference(subgraph, self.dispatch)
 
     def _outputs(self, holder: Holder, reference: Reference, outputs: Arena) -> list[list[torch.Tensor]]:
         """What the subject returns on each input set."""
