@@ -1,4 +1,4 @@
-"""References are drawn ahead; with cores to spare the second worker is made ready, and outputs compared, beside.
+"""References are drawn ahead; with cores to spare a second worker gets ready, and comparing goes on aside."""
 
 import os
 import signal
