@@ -1,5 +1,6 @@
 """The referee on a small real task: honest work is scored, and every failure gets its own status."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -204,6 +205,14 @@ def test_a_failure_has_its_own_status(name, judging_by, task):
         mismatch = result.graphs[0].mismatches[0]
         assert "2.0" in mismatch.reason
         assert "1.0" in mismatch.reason
+
+
+def test_what_a_candidate_says_can_be_written_down_and_shown(referee, task):
+    body = "    raise ValueError('bad ' + chr(0xD800) + chr(27) + '[2J' + chr(0) + ' not today')"
+    result = referee.evaluate(task, broken(body))
+    assert result.status == "runtime_error"
+    assert "bad \\ud800\\x1b[2J\\x00 not today" in result.error
+    assert json.loads(result.model_dump_json())["error"] == result.error
 
 
 KEPT = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from passagent.evaluator import calls, lockstep
+from passagent.evaluator.channel import Arena
 from passagent.evaluator.lockstep import Turn, TurnLost
 
 
@@ -144,3 +145,30 @@ def test_a_dead_partner_is_waited_for_in_vain_but_not_for_ever(monkeypatch):
     assert os.sched_getaffinity(0) == everywhere
     for one in (fd, out, into):
         os.close(one)
+
+
+def test_which_call_of_a_block_is_kept_is_drawn_when_it_is_over(monkeypatch):
+    """Before, nothing in the worker's memory may tell: a kernel can read that."""
+    order = []
+
+    def call(x):
+        order.append("call")
+        return x * 2
+
+    def randbelow(count):
+        order.append(count)
+        return 0 if count == 3 else 1
+
+    monkeypatch.setattr(calls.secrets, "randbelow", randbelow)
+    graph = calls.Graph(
+        call, None, None, False, [0], [torch.zeros(4)], {0: [torch.arange(12.0)]}, Arena.create(64), []
+    )
+    windows = [[start] for start in (0, 2, 4, 6, 8)]
+    samples, kept = calls.timed(graph, 0, windows, [0], keep=True)
+    assert order == ["call", 5, "call", 4, "call", 3, "call", "call"]
+    assert (len(samples), kept[0]) == (5, 2)
+    assert kept[1].copies[0].tolist() == [8.0, 10.0, 12.0, 14.0]
+    assert calls.timed(graph, 0, windows, [0], keep=False)[1] is None
+    monkeypatch.undo()
+    assert calls.timed(graph, 0, windows[:1], [0], keep=True)[1][0] == 0  # one of them is, in any case
+    graph.outputs.close()

@@ -97,8 +97,8 @@ class Reference:
         return self.arena.size + sum(tensor.nbytes for tensor in outputs)
 
     def room(self) -> int:
-        """Bytes for the outputs of an audit: every set's at once."""
-        return sum(Arena.room(one.eager) for one in self.expected)
+        """Bytes for the outputs of an audit, every set's at once, and for torch's copies in their places."""
+        return 2 * sum(Arena.room(one.eager) for one in self.expected)
 
     def handed(self) -> int:
         """Bytes of the arenas that a worker is handed: inputs and room for outputs."""
@@ -152,7 +152,7 @@ class Baseline:
 
     def again(self, reference: Reference, chosen: int, windows: Windows) -> list[torch.Tensor]:
         """Eager's outputs on windows of set `chosen`."""
-        request = run_request(reference, chosen, [windows], keep=0)
+        request = run_request(reference, chosen, [windows], keep=True)
         return self.outputs(self.ask(request, self._config.timeout_s).message["kept"])
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
@@ -210,7 +210,7 @@ class Baseline:
         made.nodes, made.order, made.operators = reply["nodes"], reply["order"], reply["operators"]
         mutated: set[int] = set()
         for chosen in range(SETS + 1):
-            kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=0), subgraph)["kept"]
+            kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=True), subgraph)["kept"]
             eager = self.outputs(kept)
             facts = [Fact(bool(item["contiguous"]), str(item["device"])) for item in kept["outputs"]]
             mutated |= set(kept["mutated"])
@@ -241,7 +241,7 @@ class Baseline:
             often = [i for i in often if i != droppable[-1]]
 
     def _is_affordable(self, made: Reference, windows: list[Windows]) -> bool:
-        answer = self.ask(run_request(made, 0, windows, settle=True), self._config.timeout_s)
+        answer = self.ask(run_request(made, 0, windows, settle=windows[0]), self._config.timeout_s)
         own = sum(answer.message["samples"])
         spent = (answer.clock_ns or 0) - own
         return spent <= max(_REFRESH_SHARE * own, _REFRESH_FLOOR_NS * len(windows))
@@ -330,12 +330,14 @@ def run_request(
     chosen: int,
     windows: list[Windows],
     *,
-    keep: int | None = None,
-    settle: bool = False,
+    keep: bool = False,
+    settle: Windows | None = None,
     core: int | None = None,
 ) -> dict[str, Any]:
     """The worker's `run` request: a call on each of `windows` of input set `chosen`.
 
+    `keep`: the worker hands back what one call returned; it draws which when that call is over, so that
+    nothing in its memory tells before. `settle`: windows of calls that go before, and are not measured.
     With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
     """
     return {

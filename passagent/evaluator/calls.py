@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -94,17 +95,18 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
 
 
 def timed(
-    graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int], keep: int | None
-) -> tuple[list[int], Kept | None]:
-    """Times of a call on each of `windows`, ns from issue to completion, and what call `keep` returned.
+    graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int], keep: bool
+) -> tuple[list[int], tuple[int, Kept] | None]:
+    """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
 
-    The inputs `often` get their window before every call; the others hold what they hold.
+    The inputs `often` get their window before every call; the others hold what they hold. Which call it is,
+    is drawn after each call: a kernel that reads this process's memory finds nothing that tells.
     """
     call, refresh, args = graph.call, graph.refresher(chosen, often), graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     opened, closed = graph.around()
     samples: list[int] = []
-    kept: Kept | None = None
+    kept: tuple[int, Kept] | None = None
     out = None
     for number, window in enumerate(windows):
         out = None
@@ -116,8 +118,8 @@ def timed(
         wait()
         samples.append(_clock() - start)
         closed()
-        if number == keep:
-            kept = keep_call(graph, out, chosen, window)
+        if keep and kept is None and secrets.randbelow(len(windows) - number) == 0:
+            kept = number, keep_call(graph, out, chosen, window)
     return samples, kept
 
 

@@ -15,7 +15,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.baseline import SETS, Reference, load_request
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
-from passagent.evaluator.replies import checked, outputs_of, refuse_kept
+from passagent.evaluator.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
 from passagent.evaluator.verdict import Failed, Refused, blank
 
@@ -95,8 +95,9 @@ class Holder:
     def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
         reply = self.ask({"op": "audit", "id": reference.name, "sets": sets})
-        for chosen, kept in zip(sets, reply["kept"], strict=True):
+        for chosen, kept, copies in zip(sets, reply["kept"], reply["copies"], strict=True):
             refuse_kept(reference, reference.expected[chosen].facts, kept)
+            refuse_copies(reference.expected[chosen].eager, outputs, copies)
         if not reply["stable"] and not reference.mutated:
             message = (
                 "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"

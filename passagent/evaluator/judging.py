@@ -261,7 +261,7 @@ class Judging:
             return holder.audited(reference, outputs, list(range(len(reference.expected))))
         found = []
         for chosen in range(SETS):
-            request = run_request(reference, chosen, [reference.rotation.first()], keep=0)
+            request = run_request(reference, chosen, [reference.rotation.first()], keep=True)
             found.append(outputs_of(outputs, holder.ask(request)["kept"]))
         return found
 

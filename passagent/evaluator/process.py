@@ -21,6 +21,7 @@ from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.evaluator.result import Status
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.starting import Started, start_zygote, zygote_environment
+from passagent.evaluator.text import plain
 
 LIMITS = Limits()
 """Of every worker; its address space is limited beside."""
@@ -292,7 +293,7 @@ class Worker:
 def last_line(log: str) -> str:
     """`": LINE"` of the last line of a log, empty if there is none."""
     lines = [line for line in log.strip().splitlines() if line.strip()]
-    return f": {lines[-1][:300]}" if lines else ""
+    return f": {plain(lines[-1][:300])}" if lines else ""
 
 
 def _tail(path: Path, limit: int = 2000) -> str:

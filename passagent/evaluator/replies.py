@@ -8,10 +8,12 @@ import torch
 
 from passagent.evaluator.baseline import Reference
 from passagent.evaluator.channel import Arena
+from passagent.evaluator.compare import surely_agree
 from passagent.evaluator.exactness import Fact
 from passagent.evaluator.process import Answer, Worker
 from passagent.evaluator.result import Violation
-from passagent.evaluator.verdict import Failed, Refused, raise_for
+from passagent.evaluator.score import STRICT_T
+from passagent.evaluator.verdict import Failed, Refused, raise_for, violation_of
 
 
 class Watched:
@@ -37,7 +39,7 @@ def checked(answer: Answer) -> Answer:
 
 def refuse_violations(reply: dict[str, Any]) -> None:
     """Raise Refused for what the worker's gate or audit saw."""
-    violations = [Violation.model_validate(item) for item in reply.get("violations", [])]
+    violations = [violation_of(item) for item in reply.get("violations", [])]
     if violations:
         raise Refused(violations)
 
@@ -48,6 +50,20 @@ def outputs_of(outputs: Arena, kept: dict[str, Any]) -> list[torch.Tensor]:
         return [outputs.read(item) for item in kept["outputs"]]
     except (ValueError, KeyError, TypeError) as error:
         raise Failed("runtime_error", str(error)) from error
+
+
+def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[dict[str, Any] | None]) -> None:
+    """Raise Refused where torch's own copy is right already: what a kernel then changes in it is for show."""
+    for expected, described in zip(eager, copies, strict=False):
+        if described is None:
+            continue
+        copied = outputs.read(described)
+        if torch.equal(expected, copied) or surely_agree([expected], [copied], STRICT_T):
+            message = (
+                "an output is a copy that torch made, and what a kernel changed in it makes no difference; "
+                "read the input in a kernel and write the output there"
+            )
+            raise Refused([Violation(rule="delegated_copy", file="", line=0, message=message)])
 
 
 def refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -> None:

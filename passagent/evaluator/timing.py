@@ -90,12 +90,14 @@ def measure(
     Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, what `verify` and `surprise` raise.
     """
     draw = Draw(reference.rotation)
-    probe = _block(baseline, reference, 1, [draw.next() for _ in range(_PROBE_CALLS)], config)
+    first, *probed = [draw.next() for _ in range(1 + _PROBE_CALLS)]
+    probe = _block(baseline, reference, 1, probed, config, settle=first)
     per_call_s = max(float(np.median(probe.message["samples"])) / 1e9, 1e-7)
     warmups = int(min(config.warmups, max(2, config.budget_s / 4 / per_call_s)))
     if config.warmups:
         for side in (candidate, baseline):
-            _block(side, reference, 1, [draw.next() for _ in range(warmups)], config)
+            first, *warming = [draw.next() for _ in range(1 + warmups)]
+            _block(side, reference, 1, warming, config, settle=first)
     pairs = _blocks if config.device == "cpu" else _groups
     patience = 1 if config.device == "cpu" else patience
     timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
@@ -111,7 +113,7 @@ def measure(
             core = secrets.choice(sorted(os.sched_getaffinity(0)))  # one may be slower than another
             sides = [(candidate, compiled), (baseline, eager)]
             for side, samples in sides[:: secrets.choice((1, -1))]:
-                samples.add(_block(side, reference, chosen, values, config, settle=False, core=core))
+                samples.add(_block(side, reference, chosen, values, config, core=core))
 
         timing.clock_disagrees = clocks.hides_time(pair)
     if config.device != "cpu":
@@ -131,28 +133,36 @@ def _blocks(
     patience: int,
 ) -> Timing:
     timing = Timing()
-    settle = per_call_s < turns.BLOCK_S  # beside longer calls caches do not matter
     begun = time.monotonic()
     surely = secrets.randbelow(MIN_PAIRS)
     while True:
         pair = len(timing.eager.blocks)
         calls = _block_length(per_call_s)
         chosen = 1 + secrets.randbelow(SETS - 1)
-        windows = turns.windows(draw, reference, calls)
+        # No timed call has values that an unmeasured one had.
+        before, *windows = turns.windows(draw, reference, 1 + calls)
+        settle = before if per_call_s < turns.BLOCK_S else None  # beside longer calls caches do not matter
         verified = pair == surely or secrets.randbelow(1000) < 1000 * _VERIFIED
-        keep = secrets.randbelow(calls) if verified else None
         for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
             if side is baseline:
                 timing.eager.add(_block(baseline, reference, chosen, windows, config, settle=settle))
                 continue
-            answer = _block(candidate, reference, chosen, windows, config, keep, settle)
+            answer = _block(candidate, reference, chosen, windows, config, verified, settle)
             timing.compiled.add(answer)
-        if keep is not None:
-            verify(chosen, windows[keep], answer.message["kept"])
+        if verified:
+            verify(chosen, windows[_kept_call(answer, calls)], answer.message["kept"])
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
         if pair + 1 >= MIN_PAIRS and _enough(timing, begun, config, patience):
             return timing
+
+
+def _kept_call(answer: Answer, calls: int) -> int:
+    """Which of the calls the worker says that it kept."""
+    call = answer.message.get("call")
+    if type(call) is not int or not 0 <= call < calls:
+        raise TimedCallError({"kind": "runtime_error", "message": "the outputs of a timed call are missing"})
+    return call
 
 
 def _block_length(per_call_s: float) -> int:
@@ -343,8 +353,8 @@ def _block(
     chosen: int,
     windows: list[Windows],
     config: EvaluatorConfig,
-    keep: int | None = None,
-    settle: bool = True,
+    keep: bool = False,
+    settle: Windows | None = None,
     core: int | None = None,
 ) -> Answer:
     request = run_request(reference, chosen, windows, keep=keep, settle=settle, core=core)

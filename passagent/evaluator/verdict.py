@@ -20,6 +20,7 @@ from passagent.evaluator.result import (
     Status,
     Violation,
 )
+from passagent.evaluator.text import plain
 from passagent.evaluator.timing import Timing
 from passagent.tasks.reader import Subgraph, Task
 
@@ -33,6 +34,12 @@ _FAILURES: dict[str, score.Failure] = {
     "refused": "integrity",
     "wrong_result": "accuracy",
 }
+
+
+def violation_of(data: dict[str, Any]) -> Violation:
+    """What a worker reports, its text made plain."""
+    found = Violation.model_validate(data)
+    return found.model_copy(update={"message": plain(found.message), "file": plain(found.file)})
 
 
 class Refused(Exception):
@@ -59,9 +66,9 @@ class Failed(Exception):
 
 def raise_for(error: dict[str, Any]) -> None:
     """Raise Refused or Failed for a worker's explanation of an exception."""
-    message = str(error.get("message", ""))[:4000]
+    message = plain(str(error.get("message", ""))[:4000])
     if "violation" in error:
-        raise Refused([Violation.model_validate(error["violation"])])
+        raise Refused([violation_of(error["violation"])])
     kind = error.get("kind")
     known = kind in get_args(Status) and kind not in ("ok", "infrastructure")
     raise Failed(kind if known else "runtime_error", message)  # type: ignore[arg-type]

@@ -218,15 +218,16 @@ def _report(rewritten: Any) -> dict[str, Any]:
 
 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Timed calls of one side alone; the outputs of call `keep` are handed back."""
+    """Timed calls of one side alone; asked to `keep`, which one was kept and what it returned, too."""
     graph, windows, core = state.graphs[message["id"]], message["windows"], message["core"]
     everywhere = os.sched_getaffinity(0)
     try:
         if core is not None:
             os.sched_setaffinity(0, {core})
-        calls.refresh_all(graph, message["set"], windows[0])
-        if message["settle"]:
-            calls.settle(graph, message["set"], windows[0], message["often"])
+        before = message["settle"]
+        calls.refresh_all(graph, message["set"], windows[0] if before is None else before)
+        if before is not None:
+            calls.settle(graph, message["set"], before, message["often"])
         with calls.no_collection():
             state.channel.send({"mark": "start"})
             if core is not None:
@@ -238,7 +239,10 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     graph.outputs.reset()
     if state.passes is not None:
         state.held.settle(message["id"])
-    return {"samples": samples, "kept": None if kept is None else _kept(graph, kept)}
+    reply: dict[str, Any] = {"samples": samples, "kept": None}
+    if kept is not None:
+        reply |= {"call": kept[0], "kept": _kept(graph, kept[1])}
+    return reply
 
 
 def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -275,17 +279,19 @@ def _device(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str,
 def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """One call on each of `sets`, each at addresses of its own, all outputs alive until the end.
 
-    `stable`: no later call changed the outputs of an earlier one.
+    `stable`: no later call changed the outputs of an earlier one. `copies`: for each call and output what
+    torch had copied to where the candidate's kernel then wrote it, none where it had not.
     """
     graph, audit = state.graphs[message["id"]], state.audit
     assert graph.audited is not None and audit is not None
-    results, kept = [], []
+    results, kept, copies = [], [], []
     for chosen in message["sets"]:
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         out = graph.audited(*[given[i] for i in graph.order])
         seen = calls.Graph(**{**vars(graph), "live": given, "refreshers": {}})
         kept.append(calls.keep_call(seen, out, chosen, [0] * len(given)))
         results.append(calls.tensors(out))
+        copies.append([audit.copy_of(tensor) for tensor in results[-1]])
     audit.check_zones()
     stable = all(
         calls.same_bytes(now, then)
@@ -294,7 +300,9 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
     )
     graph.outputs.reset()
     reply = {"kept": [_kept(graph, one) for one in kept], "stable": stable}
+    reply["copies"] = [[one if one is None else graph.outputs.write(one) for one in row] for row in copies]
     results.clear()
+    copies.clear()
     audit.close()
     return reply
 

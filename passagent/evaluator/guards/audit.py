@@ -77,6 +77,7 @@ class Audit:
     def __init__(self, gate: Gate, root: Path) -> None:
         self.gate, self._root = gate, f"{root}/"
         self.blocks: list[Block] = []
+        self._copies: dict[int, torch.Tensor] = {}
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement function, audited at every call."""
@@ -109,9 +110,18 @@ class Audit:
             )
             self._report("out_of_bounds", None, message)
 
+    def copy_of(self, output: torch.Tensor) -> torch.Tensor | None:
+        """What torch had copied to where a kernel then wrote an output; None if no copy was there."""
+        copied = self._copies.get(_start(output))
+        if copied is None or output.numel() == 0:
+            return None
+        values = copied.view(output.dtype)
+        return values.as_strided(output.size(), output.stride(), output.storage_offset())
+
     def close(self) -> None:
         """Free the memory of the calls made so far; their outputs must not be used any more."""
         self.blocks.clear()
+        self._copies.clear()
 
     def _block(
         self, like: torch.Tensor, origin: str | int, values: torch.Tensor | None = None
@@ -168,6 +178,8 @@ class Audit:
                 break
             copied, block = True, _find(made, block.origin)
         if block is not None and (block.written_by(pointers) or block.origin == "filled"):
+            if block.copied is not None:
+                self._copies[_start(value)] = block.copied
             return
         if copied:
             message = (
