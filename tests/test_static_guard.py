@@ -125,6 +125,20 @@ def replacement_func"""
     assert found(text + before + pattern + after.partition("def replacement_func")[2]) == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_fine"),
+    [
+        ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice", True),
+        ("triton.language.extra.libdevice", "triton.language.math", True),
+        ("triton.language.extra.libdevice", "triton.language", False),
+        ("triton.language.extra.libdevice", "math", False),
+    ],
+)
+def test_a_function_of_one_library_may_be_imported_from_where_it_is(first, second, is_fine):
+    text = f"try:\n    from {first} import tanh\nexcept ImportError:\n    from {second} import tanh\n"
+    assert ("rebound_import" in rules(source("    return torch.empty_like(a)", text))) != is_fine
+
+
 def test_violation_names_file_line_and_what_to_do():
     files = {"P.py": "import torch\n\n\ndef helper(x):\n    y = x.view(-1)\n    return torch.softmax(y, 0)\n"}
     (violation,) = inspect(Candidate(files))

@@ -91,7 +91,8 @@ def _refuse_reduced(errors: Exactness, against: str, is_candidate: bool) -> None
     if errors.reduced and is_candidate:
         message = (
             f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
-            f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision)"
+            f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
+            "add long sums in blocks, and subtract the mean before squaring"
         )
         raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
 

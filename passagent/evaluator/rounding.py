@@ -8,7 +8,9 @@ Seen in triton 3.6 and 3.9.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -97,10 +99,11 @@ _LIBDEVICE = [
 
 def _give_libdevice() -> None:
     """Functions of libdevice of one or two float32 or float64 blocks, by torch's of that name."""
-    from triton.language.extra import libdevice
-
-    for name in _LIBDEVICE:
-        setattr(libdevice, name, _by_torch(name))
+    for path in ("libdevice", "cuda.libdevice", "hip.libdevice"):
+        with suppress(ImportError):  # which of them there are differs between Triton's packages
+            libdevice = importlib.import_module(f"triton.language.extra.{path}")
+            for name in _LIBDEVICE:
+                setattr(libdevice, name, _by_torch(name))
 
 
 def _by_torch(name: str) -> Any:

@@ -21,7 +21,8 @@ from passagent.kernels.toolchain import FLAGS, cache_dir
 __all__ = ["KernelBuildError", "KernelRefused", "Signature", "build", "cache_dir", "check_source", "prepare"]
 
 _PRAGMAS = (
-    r"(omp|once|unroll|GCC (ivdep|unroll|novector|optimize|target|diagnostic|push_options|pop_options))\b"
+    r"(omp|once|unroll|nounroll|ivdep|vector|simd|STDC FP_CONTRACT|clang (loop|fp)"
+    r"|GCC (ivdep|unroll|novector|optimize|target|diagnostic|push_options|pop_options))\b"
 )
 _RULES = lexer.Rules("cpp", toolchain.HEADERS, re.compile(_PRAGMAS))
 _LIBRARIES = ["-lmvec", "-lm"] if os.uname().machine == "x86_64" else ["-lm"]

@@ -19,6 +19,11 @@ from passagent.evaluator.guards.scope import (
 Report = Callable[[str, ast.AST, str], None]
 """rule, where, message"""
 
+_TELLING = {
+    "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
+    "ValueError",
+}  # fmt: skip
+"""Calls that make text of their arguments."""
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 _CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
 HIDDEN = {"pattern", "replacement_args"}
@@ -146,6 +151,8 @@ class Host(ast.NodeVisitor):
 
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
+        if name in records.METHODS:
+            return
         if name.startswith("_"):
             self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
         elif self.world.host_extensions and self.dotted(node.value) is not None:
@@ -186,6 +193,10 @@ class Host(ast.NodeVisitor):
                 for part in [attribute, *node.args[2:]]:
                     self.visit(part)
                 return
+        if isinstance(function, ast.Name) and function.id in _TELLING and function.id not in self.local:
+            for part in [function, *map(self.kind_of, node.args), *(one.value for one in node.keywords)]:
+                self.visit(part)
+            return
         if not self.inside and records.named_fields(node, self.dotted):
             for keyword in node.keywords:
                 self.visit(keyword.value)
@@ -213,6 +224,11 @@ class Host(ast.NodeVisitor):
         for part in [node.left, *node.comparators]:
             self.visit(self.kind_of(part))
 
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self.visit(node.test)
+        if node.msg is not None:
+            self.visit(self.kind_of(node.msg))
+
     def visit_FormattedValue(self, node: ast.FormattedValue) -> None:
         self.visit(self.kind_of(node.value))
         if node.format_spec is not None:
@@ -229,7 +245,13 @@ class Host(ast.NodeVisitor):
         return node.args[0] if known else node
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        self.matmul(node)
+        text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+        if text and isinstance(node.op, ast.Mod):
+            many = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            for part in map(self.kind_of, many):
+                self.visit(part)
+        else:
+            self.matmul(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.matmul(node)
@@ -327,7 +349,11 @@ class Host(ast.NodeVisitor):
             self.visit(value)
 
     def annotation(self, node: ast.expr) -> None:
-        if not isinstance(node, ast.Constant) and self.dotted(node) != rules.CONSTANT:
+        full = "" if isinstance(node, ast.Constant) else self.dotted(node) or ""
+        module, _, name = full.rpartition(".")
+        if module == "triton.language" and not name.startswith("_"):
+            return  # read when the function is defined, and called by nobody
+        if not isinstance(node, ast.Constant):
             self.visit(node)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 
 BASES = {"enum.Enum", "enum.IntEnum", "typing.NamedTuple"}
+METHODS = {"_asdict", "_fields", "_replace"}
+"""Of a NamedTuple; no tensor and no kernel has one of that name."""
 DECORATOR = "dataclasses.dataclass"
 OPTIONS = {"eq", "frozen", "kw_only", "order", "repr", "slots"}
 NAMED_TUPLE = "collections.namedtuple"

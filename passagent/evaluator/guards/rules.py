@@ -250,6 +250,14 @@ def shadows(name: str) -> bool:
     return name in _EVERY_BUILTIN and name not in BUILTINS
 
 
+def are_alike(one: str, other: str) -> bool:
+    """Whether two full names are of the same library, or of its function, which versions have elsewhere."""
+    if {one, other} <= LIBDEVICE:
+        return True
+    (place, _, name), (other_place, _, other_name) = one.rpartition("."), other.rpartition(".")
+    return name == other_name and {place, other_place} <= LIBDEVICE | {"triton.language.math"}
+
+
 def is_of_kernels(full: str) -> bool:
     """A function of triton.language, its math or libdevice."""
     module, _, name = full.rpartition(".")

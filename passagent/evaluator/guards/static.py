@@ -120,7 +120,7 @@ class _Inspection:
             self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
         elif rules.shadows(name):
             self.report("builtin", node, f"`{name}` is a built-in of Python; use another name")
-        same = {full.removeprefix("0:"), meanings.get(name, "").removeprefix("0:")} <= rules.LIBDEVICE
+        same = rules.are_alike(full.removeprefix("0:"), meanings.get(name, "").removeprefix("0:"))
         if meanings.setdefault(name, full) != full and not same:
             self.report("rebound_import", node, f"`{name}` is imported from two places; use two names")
 
