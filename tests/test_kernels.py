@@ -90,6 +90,8 @@ def test_a_compile_error_names_the_source_line():
 def test_arguments_of_another_kind_are_named():
     with pytest.raises(TypeError, match="argument 2 is a str"):
         SCALE(torch.zeros(1), torch.zeros(1), "4", 1.0, False)
+    with pytest.raises(TypeError, match="an int beyond 64 bits"):
+        SCALE(torch.zeros(1), torch.zeros(1), 1 << 70, 1.0, False)
 
 
 BODY = "void f(float* x) { x[0] = 1; }"

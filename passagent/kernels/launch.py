@@ -108,7 +108,7 @@ class Launch:
         cpu: bool = False,
         orders: Sequence[Order] = (),
     ) -> None:
-        self._cpu, self._library = cpu, library()
+        self._name, self._cpu, self._library = name, cpu, library()
         flat = b"".join(bytes([len(order), *order]).ljust(LONGEST + 1, b"\0") for order in orders[:MOST])
         count = min(len(orders), MOST)
         self._state = self._library.launch_new(name.encode(), other, cpu, planned, flat, count)
@@ -124,7 +124,7 @@ class Launch:
         parameters: Sequence[Parameter],
         outputs: Sequence[Made] = (),
     ) -> bool:
-        """From now on arguments such as `args` launch the CUfunction; False if no kernel takes them.
+        """Have arguments such as `args` launch the CUfunction. True; TypeError if no kernel takes them.
 
         Of a launch on the `cpu` the function is the address of a C function of one argument,
         the array of pointers to the parameters.
@@ -144,7 +144,11 @@ class Launch:
         flat: list[Any] = [part for made in outputs for part in made]
         made_of = (ctypes.py_object * len(flat))(*flat)
         added = (self._state, given, len(args), function, sizes, passed, len(passed), made_of, len(outputs))
-        return bool(self._library.launch_add(*added))
+        if not self._library.launch_add(*added):
+            raise TypeError(
+                f"{self._name}: an int beyond 64 bits, more than {MOST} arguments, or too many dimensions"
+            )
+        return True
 
 
 def size(parameter: Parameter) -> int:
