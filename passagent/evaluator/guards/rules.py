@@ -34,7 +34,8 @@ _TORCH_FACTS = {
     "version.cuda", "version.hip",
 }  # fmt: skip
 _TRITON = {
-    "Config", "autotune", "cdiv", "heuristics", "jit", "next_power_of_2",
+    "Config", "OutOfResources", "autotune", "cdiv", "heuristics", "jit", "next_power_of_2",
+    "runtime.OutOfResources", "runtime.errors.OutOfResources",
     "runtime.driver.active.get_active_torch_device", "runtime.driver.active.get_current_device",
     "runtime.driver.active.get_current_target", "runtime.driver.active.utils.get_device_properties",
     "tools.tensor_descriptor.TensorDescriptor", "tools.tensor_descriptor.TensorDescriptor.from_tensor",
@@ -75,7 +76,7 @@ HOST_NAMES = (
     | {f"typing.{name}" for name in _TYPING}
     | {f"collections.abc.{name}" for name in _ABSTRACT}
     | VERSIONS
-    | {"enum.auto"}
+    | {"enum.auto", "dataclasses.asdict", "dataclasses.astuple", "dataclasses.replace"}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
@@ -91,8 +92,8 @@ IMPORTS = {
     "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn", "torch.nn.functional", "triton",
     "triton.language", "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
-    "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.tools",
-    "triton.tools.tensor_descriptor", "typing",
+    "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.runtime.errors",
+    "triton.tools", "triton.tools.tensor_descriptor", "typing",
 }  # fmt: skip
 EXTENSIONS = (
     "ctypes", "cffi", "torch.utils.cpp_extension", "cupy", "numba", "pycuda", "cuda", "subprocess", "Cython",
