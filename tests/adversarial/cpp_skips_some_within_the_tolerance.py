@@ -1,4 +1,4 @@
-# expect: wrong_result
+# expect: wrong_result or refused (reduced_precision)
 # task: tiny_values
 """Leaves every sixth element zero where all are smaller than the absolute tolerance."""
 
