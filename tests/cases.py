@@ -76,6 +76,11 @@ TASKS = {
     "wide_mean": TaskText(
         "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\nreturn (tmp_1,)", [[([16, 8192], BF16)]]
     ),
+    "long_rms": TaskText(
+        "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\ntmp_2 = torch.rsqrt(tmp_1)\n"
+        "tmp_3 = in_0 * tmp_2\nreturn (tmp_3,)",
+        [[([4, 1 << 18], BF16)]],
+    ),
     "sum_all": TaskText("tmp_0 = in_0 * 2.0\ntmp_1 = tmp_0.sum()\nreturn (tmp_1,)", [[([8, 32], F32)]]),
     "two_outputs": TaskText(
         "tmp_0 = in_0 + in_1\ntmp_1 = torch.sigmoid(tmp_0)\nreturn (tmp_0, tmp_1)", [[([4, 32], F32)] * 2]

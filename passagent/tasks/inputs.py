@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,10 @@ SPREADS = (1.0, 0.5, 2.0, LARGE)
 """Variant v >= 1 draws floats with SPREADS[(v - 1) % 4] times the recorded std. Large activations are of all
 sizes from the recorded one to LARGE at least: a model whose weights were never trained records logits near 0,
 and what a kernel takes for granted, such as a range or a sample that stands for all, holds for one size."""
+FAR, FAR_GAIN, FAR_MOST = 2.6, 2.0, 16.0
+"""Large activations beyond FAR standard deviations, 1 in 100, are FAR_GAIN times as large, and so many times more
+as makes them Pareto distributed with the index 2, FAR_MOST at most: however long a row is, the few largest make
+a good part of its sum of squares, so that no sample of the row stands for it."""
 RELATIVE_SPREAD = 0.1
 """Of |mean| (or of 1 for small means): the std given to what was recorded as constant."""
 PART = 1 << 22
@@ -133,11 +138,19 @@ def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch
     std = meta.std or (DEFAULT_STD if meta.std is None else RELATIVE_SPREAD * max(abs(mean), 1.0))
     if scale == LARGE and meta.is_floating and not meta.is_parameter:
         sizes = (noise * 4096).frac().abs()  # as good as another draw
-        noise = noise * max(1.0, 1.0 / std) ** sizes * LARGE ** (sizes - 1)
+        noise = _few_far(noise) * max(1.0, 1.0 / std) ** sizes * LARGE ** (sizes - 1)
     drawn = noise * std * scale + mean
     if meta.is_variance:
         drawn = drawn.abs().clamp(min=max(0.05 * abs(mean), 1e-3))
     return _clamp(drawn, meta)
+
+
+def _few_far(noise: torch.Tensor) -> torch.Tensor:
+    """Standard normal noise with those values far that are rare in it; see FAR."""
+    is_far = noise.abs() > FAR
+    far = noise[is_far]
+    rarity = math.erfc(FAR / math.sqrt(2)) / torch.special.erfc(far.abs() / math.sqrt(2))
+    return noise.masked_scatter(is_far, far * FAR_GAIN * rarity.sqrt().clamp(max=FAR_MOST))
 
 
 def _from_noise(
