@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode
+from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.tools import Tool, file_editor, pass_evaluator, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
@@ -37,8 +38,7 @@ class Episode:
     """An episode in a fresh workspace; keeps what was saved and submitted."""
 
     def __init__(self, path: Path, model: Any, files: dict[str, str] | None = None, **limits: Any) -> None:
-        self.workspace = Workspace(path / "work", path)
-        self.workspace.reset(files or {})
+        self.workspace = Workspace(TaskFiles(path), files or {})
         self.model, self.limits = model, AgentConfig(**limits)
         self.submitted: list[tuple[dict[str, str], str]] = []
         self.saved: list[tuple[Message, Usage | None]] = []

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from passagent.agent.source import parsed
-from passagent.agent.workspace import ToolError, Workspace
+from passagent.agent.taskfiles import ToolError
+from passagent.agent.workspace import Workspace
 
 MAX_VIEW = 30_000
 """Characters of a file shown at once."""

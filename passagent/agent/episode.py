@@ -15,9 +15,9 @@ from itertools import takewhile
 from passagent.agent.editor import RESTORED, WRITTEN
 from passagent.agent.fold import Sent, fold
 from passagent.agent.observe import read_status
+from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS
 from passagent.agent.tools import EDITOR, EVALUATOR, Tool, check_arguments
-from passagent.agent.workspace import ToolError
 from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow

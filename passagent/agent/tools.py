@@ -9,7 +9,8 @@ from typing import Any
 
 from passagent.agent.editor import COMMANDS, edit
 from passagent.agent.observe import read_as, read_status
-from passagent.agent.workspace import TASK, ToolError, Workspace
+from passagent.agent.taskfiles import TASK, ToolError
+from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.experience import knowledge
@@ -131,11 +132,11 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
                 "nothing to evaluate yet: there is no .py file; create your pass with file_editor"
             )
         text = await submit(files, call_id)
-        keep(text, files)
+        keep(text)
         return f"{_standing(scores)}\n{text}"
 
-    def keep(text: str, files: dict[str, str] | None = None) -> None:
-        workspace.keep(files)
+    def keep(text: str) -> None:
+        workspace.keep()
         scores.append(read_as(text) if read_status(text) == "ok" else None)
 
     def replay(arguments: dict[str, Any], result: str) -> None:

@@ -6,7 +6,7 @@ from passagent.config import Config
 from passagent.evaluator.health import orphaned_workers
 from passagent.report.finding import Finding
 from passagent.report.text import clock, number, printable
-from passagent.store import Store, figures, leftovers, looking
+from passagent.store import Store, figures, looking
 from passagent.store.runs import Run
 
 IDLE = 0.1
@@ -71,19 +71,12 @@ def processes(store: Store, run: Run, config: Config) -> Finding:
 
 
 def left_behind(store: Store, run: Run, config: Config) -> Finding:
-    """Whether processes or workspaces of dead owners are still here."""
+    """Whether evaluators' processes of dead owners are still here."""
     orphans = orphaned_workers()
-    # those of dead processes go when their work is taken over
-    places = leftovers.stale_workspaces(store, run.id, but_for_dead=True)
-    shown = {"orphans": orphans, "workspaces": [str(path) for path in places]}
-    said = (
-        f"{len(orphans)} evaluator processes without an owner on this machine, {len(places)} old workspaces"
-    )
+    said, shown = f"{len(orphans)} evaluator processes without an owner on this machine", {"orphans": orphans}
     if orphans:
         pids = " ".join(map(str, orphans))
         return Finding("left behind", "fail", said, f"end them: kill -9 {pids}", shown)
-    if places:
-        return Finding("left behind", "warn", said, "passagent gc removes them", shown)
     return Finding("left behind", "ok", said, "", shown)
 
 

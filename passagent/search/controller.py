@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from passagent.errors import PassagentError
 from passagent.search.distilling import distil, distil_rest
-from passagent.search.episode import clear_workspaces, run_claimed
+from passagent.search.episode import run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.joining import join
@@ -55,7 +55,6 @@ async def search(session: Session) -> Outcome:
     the other islands have in flight is finished first.
     """
     await join(session)
-    clear_workspaces(session)
     gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
     thresholds = gc.get_threshold()
     gc.set_threshold(_GARBAGE, *thresholds[1:])
@@ -75,7 +74,6 @@ async def search(session: Session) -> Outcome:
             is_last = workers.leave(
                 session.store, session.run.id, session.owner, session.watch, state, reason, session.elapsed_s
             )
-            clear_workspaces(session)
             await settle(session.store)
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from passagent.agent.episode import run_episode
 from passagent.agent.prompt import compose
@@ -37,9 +35,8 @@ from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
-from passagent.store import episodes, gains, hints, leftovers, migrations, nodes, runs
+from passagent.store import episodes, gains, hints, migrations, nodes, runs
 from passagent.store.episodes import Episode
-from passagent.store.faults import os_fault
 from passagent.store.messages import Packed
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -81,18 +78,11 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         unsaved.clear()
         replies.clear()
 
-    place = workspace_path(session, episode)
+    workspace = Workspace(session.task_files, parent_view(session, parent).files if parent else {})
+    agent_tools = tools(session, episode, workspace, parent, flush)
+    model = _Flushing(metered(writer_of(session, episode), meter), flush)
     try:
-        if episode.island not in session.workspaces:
-            session.workspaces[episode.island] = Workspace(place, session.task.path)
-        workspace = session.workspaces[episode.island]
-        workspace.reset(parent_view(session, parent).files if parent else {})
-        agent_tools = tools(session, episode, workspace, parent, flush)
-        model = _Flushing(metered(writer_of(session, episode), meter), flush)
         end = await run_episode(model, messages, agent_tools, save, session.config.agent)
-    except OSError as error:
-        flush()
-        raise os_fault(error, place) from error
     except BaseException:
         flush()
         raise
@@ -221,15 +211,3 @@ def tools(
         KNOWLEDGE: partial(search_knowledge, partial(knowledge.search, operators=session.task.operators)),
     }
     return [found[name]() for name in session.config.agent.tools]
-
-
-def workspace_path(session: Session, episode: Episode) -> Path:
-    """The directory of this process for the island's episodes: making one for each would take longer."""
-    return leftovers.workspaces_of(session.store, session.run.id) / session.owner / str(episode.island)
-
-
-def clear_workspaces(session: Session) -> None:
-    """Remove the workspaces of this process, and of those that left the run or died over it."""
-    session.workspaces.clear()
-    for path in leftovers.stale_workspaces(session.store, session.run.id, but_for_dead=True):
-        shutil.rmtree(path, ignore_errors=True)

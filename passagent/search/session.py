@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from passagent.agent.context import ParentView
-from passagent.agent.workspace import Workspace
+from passagent.agent.taskfiles import TaskFiles
 from passagent.config import Config
 from passagent.evaluator.known import environment_key
 from passagent.evaluator.result import Candidate, Evaluation
@@ -77,8 +77,6 @@ class Session:
     """Parents as prompts showed them; see search.context."""
     bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
     """Of each island: the number of its last episode, and the best AS that it knew of when that began."""
-    workspaces: dict[int, Workspace] = field(default_factory=dict)
-    """Of each island."""
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
@@ -90,6 +88,11 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rules = rules_of(self.config.search)
+
+    @functools.cached_property
+    def task_files(self) -> TaskFiles:
+        """The task, for the agent to read."""
+        return TaskFiles(self.task.path)
 
     @functools.cached_property
     def environment(self) -> str:

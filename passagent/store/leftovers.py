@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from passagent.store import runs, workers
+from passagent.store import runs
 from passagent.store.database import Store
 from passagent.store.looking import processes
-from passagent.store.workers import Watch
 
 _RUN = re.compile(r"[0-9a-f]{8}")
-_OF_A_RUN = {"run.log", "best", "best.new", "workspaces"}
+_WORKSPACES = "workspaces"
+_OF_A_RUN = {"run.log", "best", "best.new", _WORKSPACES}
 
 
 class Leftover(NamedTuple):
@@ -44,31 +44,12 @@ def unused_objects(store: Store) -> Iterator[Leftover]:
             yield Leftover("object", path, path.stat().st_size)
 
 
-def workspaces_of(store: Store, run_id: str) -> Path:
-    """Where the run's processes work, each in a directory that is called as it is as an owner."""
-    return store.runs_dir / run_id / "workspaces"
-
-
-def stale_workspaces(store: Store, run_id: str, but_for_dead: bool) -> list[Path]:
-    """Workspaces of processes that left the run; without `but_for_dead` also of the dead.
-
-    The dead are those whose work nobody has taken over yet: who does removes their workspaces.
-    """
-    root, watch = workspaces_of(store, run_id), Watch()
-    places = sorted(root.iterdir()) if root.is_dir() else []  # before asking who is there: one may come
-    here = {
-        worker.owner
-        for worker in workers.present(store, run_id)
-        if but_for_dead or watch.judge(worker) != "dead"
-    }
-    return [path for path in places if path.name not in here]
-
-
 def workspaces(store: Store) -> Iterator[Leftover]:
-    """The stale workspaces of all runs."""
+    """What older versions kept on the disk while they searched, of runs that no process works on."""
     for run in runs.list_runs(store):
-        for path in stale_workspaces(store, run.id, but_for_dead=False):
-            yield Leftover("workspace", path, size_of(path))
+        path = store.runs_dir / run.id / _WORKSPACES
+        if path.is_dir() and not processes(store, run):
+            yield Leftover("workspaces of an older version", path, size_of(path))
 
 
 def directories_of_removed_runs(store: Store) -> Iterator[Leftover]:

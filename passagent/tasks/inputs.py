@@ -30,9 +30,9 @@ SPREADS = (1.0, 0.5, 2.0, LARGE)
 sizes from the recorded one to LARGE at least: a model whose weights were never trained records logits near 0,
 and what a kernel takes for granted, such as a range or a sample that stands for all, holds for one size."""
 FAR, FAR_GAIN, FAR_MOST = 2.6, 2.0, 16.0
-"""Large activations beyond FAR standard deviations, 1 in 100, are FAR_GAIN times as large, and so many times more
-as makes them Pareto distributed with the index 2, FAR_MOST at most: however long a row is, the few largest make
-a good part of its sum of squares, so that no sample of the row stands for it."""
+"""Large activations beyond FAR standard deviations, 1 in 100, are FAR_GAIN times as large, and so many times
+more as makes them Pareto distributed with the index 2, FAR_MOST at most: however long a row is, the few
+largest make a good part of its sum of squares, so that no sample of the row stands for it."""
 RELATIVE_SPREAD = 0.1
 """Of |mean| (or of 1 for small means): the std given to what was recorded as constant."""
 PART = 1 << 22
