@@ -113,9 +113,8 @@ def test_a_candidate_whose_clock_is_slow_is_refused(referee, tmp_path, monkeypat
         return answer
 
     monkeypatch.setattr(Watched, "ask", forged)
-    monkeypatch.setattr(clocks, "BLOCK_S", 0.05)  # the longer, the less others matter
     slow = load_task(tmp_path / "task")
-    results = (referee.evaluate(slow, candidate()) for _ in range(12))  # a busy machine gives reason to doubt
+    results = (referee.evaluate(slow, candidate()) for _ in range(4))  # a busy machine gives reason to doubt
     found = next(result for result in results if result.status != "ok")
     assert (found.status, [one.rule for one in found.violations]) == ("refused", ["clock"])
 

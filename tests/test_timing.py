@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +21,7 @@ from passagent.evaluator.baseline import SETS, Reference
 from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Rotation
 from passagent.evaluator.lockstep import Turn, TurnLost
-from passagent.evaluator.process import Answer
+from passagent.evaluator.process import Answer, waited_ns
 from passagent.evaluator.samples import Samples, Timing
 from passagent.evaluator.timing import (
     TimedCallError,
@@ -119,8 +121,8 @@ def test_equal_blocks_have_an_interval_of_no_width():
     assert (low, high) == pytest.approx((1.5, 1.5))
 
 
-def answer(own_us, count, clock_us):
-    return Answer({"samples": [round(own_us * 1e3)] * count}, round(clock_us * 1e3))
+def answer(own_us, count, clock_us, waited_us=0):
+    return Answer({"samples": [round(own_us * 1e3)] * count}, round(clock_us * 1e3), round(waited_us * 1e3))
 
 
 def sides(pairs, calls_=16):
@@ -177,6 +179,59 @@ def test_a_machine_that_disturbs_either_side_is_no_candidates_fault():
             samples.add(answer(20, 10, 200 + random.exponential(4000)))
 
     assert sum(clocks.hides_time(pair) for _ in range(2000)) <= 4
+
+
+def test_where_a_core_was_waited_for_tells_nothing():
+    random = np.random.default_rng(0)
+    made = []
+
+    def pairs_of(busy, own_us):
+        def pair(eager, compiled):
+            made.append(1)
+            for samples, own in ((eager, 20), (compiled, own_us)):  # the longer one loses its core
+                waits = 4000 if samples is compiled and random.random() < busy else 0
+                samples.add(answer(own, 10, 260 + waits, waits))
+
+        return pair
+
+    assert not clocks.hides_time(pairs_of(0.9, 20))
+    assert len(made) > clocks.BLOCKS  # most pairs did not count
+    assert clocks.hides_time(pairs_of(0.5, 2))
+    made.clear()
+    assert not clocks.hides_time(pairs_of(1.0, 2))
+    assert len(made) == clocks.PATIENCE * clocks.BLOCKS
+
+
+def test_where_eager_works_in_place_its_inputs_are_in_its_caches():
+    for in_place, refresh_us in ((True, 490), (False, 490), (True, 900)):
+
+        def pair(eager, compiled, refresh_us=refresh_us):
+            eager.add(answer(500, 8, 8 * (500 + 350)))
+            compiled.add(answer(550, 8, 8 * (550 + refresh_us)))
+
+        is_found = (in_place, refresh_us) != (True, 490)
+        assert clocks.hides_time(pair, in_place) == is_found
+        assert (
+            clocks.suspicious(*sides([((500, 8 * 350), (550, 8 * refresh_us))] * 6, 8), in_place) == is_found
+        )
+
+
+def test_the_kernel_says_how_long_a_thread_waited_for_its_core():
+    core = min(os.sched_getaffinity(0))
+    burn = "import os, time; os.sched_setaffinity(0, {%d}); print(flush=True)\nwhile True: pass" % core
+    both = [subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for one in both:
+            one.stdout.readline()
+        before = waited_ns(both[0].pid, both[0].pid)
+        time.sleep(0.5)
+        waited = waited_ns(both[0].pid, both[0].pid) - before
+        assert 50e6 < waited < 700e6
+    finally:
+        for one in both:
+            one.kill()
+            one.communicate()
+    assert waited_ns(both[0].pid, both[0].pid) == 0  # of one that is gone nothing is known
 
 
 def reference(often=(0, 1), mutated=()) -> Reference:

@@ -85,6 +85,8 @@ class Answer:
 
     message: dict[str, Any]
     clock_ns: int | None
+    waited_ns: int = 0
+    """Of a block that begins when it is told to: how long the worker and this thread waited for a core."""
 
 
 @dataclass(frozen=True)
@@ -220,23 +222,27 @@ class Worker:
         killed.
         """
         deadline = time.monotonic() + timeout_s
-        started = ended = None
+        started = ended = before = None
+        waited = 0
         try:
             self._channel.send(message, fds)
             while True:
                 reply, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
                 if "mark" in reply and reply["mark"] == "start":
-                    if message.get("core") is not None:
-                        self._channel.send({"clock": "runs"})
                     started, ended = now, None
+                    if message.get("core") is not None:
+                        before = self._waited_ns()
+                        started = time.perf_counter_ns()
+                        self._channel.send({"clock": "runs"})
                 elif "mark" in reply:
                     ended = now
+                    waited = self._waited_ns() - before if before is not None else 0
                 elif "build" in reply:
                     self._channel.send(answer(reply["build"]))
                 else:
                     clock = ended - started if started is not None and ended is not None else None
-                    return Answer(reply, clock)
+                    return Answer(reply, clock, max(0, waited))
         except PassagentError:  # a build that this machine cannot make
             self.kill()
             raise
@@ -245,6 +251,9 @@ class Worker:
             raise WorkerTimeout from error
         except (ChannelClosed, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._died(isinstance(error, ChannelClosed)) from error
+
+    def _waited_ns(self) -> int:
+        return waited_ns(self.pid, self.pid) + waited_ns(os.getpid(), threading.get_native_id(), alone=True)
 
     def _died(self, closed: bool) -> WorkerDied:
         """What ended the worker, which is killed if it was not dead."""
@@ -288,6 +297,29 @@ class Worker:
         if not self._is_reaped:
             self._ending()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def waited_ns(pid: int, thread: int, alone: bool = False) -> int:
+    """How long a thread of a process was ready to run without a core so far, as the kernel counts it, ns.
+
+    Unless `alone`, less what the process's other threads ran, so that they are not taken for others. 0 where
+    the kernel does not say.
+    """
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        others = (
+            0
+            if alone
+            else sum(_ran_and_waited(task)[0] for task in tasks.iterdir() if task.name != str(thread))
+        )
+        return _ran_and_waited(tasks / str(thread))[1] - others
+    except (OSError, ValueError):
+        return 0
+
+
+def _ran_and_waited(task: Path) -> tuple[int, int]:
+    ran, waited, _ = (task / "schedstat").read_text().split()
+    return int(ran), int(waited)
 
 
 def last_line(log: str) -> str:

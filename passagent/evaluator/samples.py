@@ -16,6 +16,8 @@ class Samples:
     """End to end, block by block."""
     hidden: list[int] = field(default_factory=list)
     """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
+    waited: list[int] = field(default_factory=list)
+    """How long a core was waited for meanwhile, in blocks that begin when the worker is told to."""
     device: list[int] = field(default_factory=list)
 
     @property
@@ -28,6 +30,7 @@ class Samples:
         times = [int(n) for n in answer.message["samples"]]
         self.blocks.append(times)
         self.hidden.append((answer.clock_ns or 0) - sum(times))
+        self.waited.append(answer.waited_ns)
 
 
 @dataclass

@@ -104,7 +104,8 @@ def measure(
     logs = log_ratios(timing.eager.blocks, timing.compiled.blocks)
     timing.speedup, (timing.low, timing.high) = ratio(logs), interval(logs)
     timing.pairs = [len(logs)]
-    if clocks.suspicious(timing.eager, timing.compiled):
+    in_place = bool(reference.mutated)
+    if clocks.suspicious(timing.eager, timing.compiled, in_place):
         calls = max(1, round(clocks.BLOCK_S / (per_call_s + turns.REFRESH_S)))
 
         def pair(eager: Samples, compiled: Samples) -> None:
@@ -115,7 +116,7 @@ def measure(
             for side, samples in sides[:: secrets.choice((1, -1))]:
                 samples.add(_block(side, reference, chosen, values, config, core=core))
 
-        timing.clock_disagrees = clocks.hides_time(pair)
+        timing.clock_disagrees = clocks.hides_time(pair, in_place)
     if config.device != "cpu":
         _device_times(candidate, baseline, reference, timing, draw, config)
     return timing
