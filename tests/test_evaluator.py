@@ -83,12 +83,12 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
 def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):
     made, hides = [], []
 
-    def watched(pair):
+    def watched(pair, in_place):
         def noted(*samples):
             made.append(samples)
             pair(*samples)
 
-        hides.append(clocks_hides_time(noted))
+        hides.append(clocks_hides_time(noted, in_place))
         return hides[-1]
 
     clocks_hides_time = clocks.hides_time

@@ -218,7 +218,7 @@ def test_where_eager_works_in_place_its_inputs_are_in_its_caches():
 
 def test_the_kernel_says_how_long_a_thread_waited_for_its_core():
     core = min(os.sched_getaffinity(0))
-    burn = "import os, time; os.sched_setaffinity(0, {%d}); print(flush=True)\nwhile True: pass" % core
+    burn = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
     both = [subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for one in both:

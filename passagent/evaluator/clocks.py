@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from passagent.evaluator.samples import Samples
 
 BLOCK_S = 0.002
-"""What a side's calls of such a block take, about, s: less than other processes leave a core for, even on a busy
-machine, and more than waking up a worker takes, a tenth of a millisecond."""
+"""What a side's calls of such a block take, about, s: less than other processes leave a core for, also on a
+busy machine, and more than waking up a worker takes, a tenth of a millisecond."""
 BLOCKS, HIDING, ROUNDS = 20, 16, 2
 """Time is hidden by the candidate if it is in HIDING pairs of BLOCKS, ROUNDS times in a row: where a machine
 disturbs either side as likely, 4 measurements in 100,000 would show as many."""
