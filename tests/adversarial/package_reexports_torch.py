@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (private_attribute)
 """Reaches torch through the package's own __init__.py."""
 
 import pass_dir

@@ -48,7 +48,7 @@ def check_files(candidate: Candidate) -> list[Violation]:
 
 def check_encoding(text: str, report: Report) -> None:
     """The text means the same to everyone who reads the file."""
-    for number, line in enumerate(text.splitlines()[:2], 1):
+    for number, line in enumerate(text.split("\n")[:2], 1):  # as tokenize.detect_encoding has lines
         found = _COOKIE.match(line)
         if found and found[1].lower().replace("_", "-") not in ("utf-8", "utf8", "ascii", "us-ascii"):
             where = ast.Pass(lineno=number)
