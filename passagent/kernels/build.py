@@ -122,7 +122,7 @@ def _check_exports(path: Path) -> None:
     """The finished file offers its entry and nothing else, and runs nothing when it is loaded."""
     parsed = elf.read(path.read_bytes())
     offered = [s.name for s in parsed.dynamic if s.section != elf.UNDEFINED and s.name != "passagent_entry"]
-    startup = [s.name for s in parsed.sections if _STARTUP.match(s.name)]
+    startup = [s.name for s in parsed.sections if _STARTUP.match(s.name) or (s.name == ".data" and s.size)]
     if offered or startup:
-        message = f"exports or starts {', '.join(offered + startup)}; define functions only"
+        message = f"exports, keeps or starts {', '.join(offered + startup)}; define functions only"
         raise KernelRefused("cpp_state", 1, message)
