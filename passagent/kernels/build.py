@@ -37,8 +37,10 @@ _STACK = (
     "adjust_trampoline", "init_descriptor", "adjust_descriptor", "thread_pointer", "set_thread_pointer",
     "call_with_static_chain", "saveregs", "next_arg",
 )  # fmt: skip
+_BRANCHES = ("indirect_branch", "function_return")  # as returns, which are not seen to go through a pointer
 _POISONED = (
-    *_ASSEMBLY, "weakref", "__weakref__", *(f"__builtin_{name}" for name in _STACK),
+    *_ASSEMBLY, "weakref", "__weakref__", *_BRANCHES, *(f"__{name}__" for name in _BRANCHES),
+    *(f"__builtin_{name}" for name in _STACK),
     *objects.OPENMP_CALLBACKS, *(f"__builtin_{name}" for name in objects.OPENMP_CALLBACKS),
 )  # fmt: skip
 

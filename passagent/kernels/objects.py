@@ -61,6 +61,8 @@ _INDIRECT = {
     "x86_64": re.compile(r"(notrack |bnd )*(call|jmp)[qlw]? +\*"),
     "aarch64": re.compile(r"(br|blr|braa\w*|brab\w*|blraa\w*|blrab\w*)\b|ret +x(?!30)"),
 }
+_RETURN_ADDRESS = re.compile(r"push\w* .*|\w+ +.*,(0x0)?\(%rsp\)")
+"""What comes before a return that goes elsewhere."""
 _SEGMENT = re.compile(r"%[fg]s\b")
 _PREFIXES = {
     "lock", "rep", "repz", "repnz", "repe", "repne", "data16", "cs", "bnd", "notrack", "xacquire",
@@ -130,10 +132,17 @@ def _check_calls(parsed: elf.Elf) -> None:
 def _check_instructions(path: Path) -> None:
     if _MACHINE not in _INSTRUCTIONS:
         raise KernelRefused("cpp_instruction", 1, f"kernels for {_MACHINE} cannot be checked yet")
+    last = ""
     for line in _run("objdump", "-d", "--no-show-raw-insn", str(path)).splitlines():
-        problem = _problem(_instruction(line))
+        instruction = _instruction(line)
+        problem = _problem(instruction)
         if problem is not None:
             raise KernelRefused(problem[0], 1, problem[1])
+        if instruction.endswith("ret") and _RETURN_ADDRESS.fullmatch(last):
+            raise KernelRefused(
+                "cpp_pointer_call", 1, "returns to another place than its caller; call by name"
+            )
+        last = instruction
 
 
 def _instruction(line: str) -> str:
