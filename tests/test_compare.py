@@ -433,3 +433,24 @@ def test_large_inputs_want_finite_and_near_outputs():
     assert extreme_problem(expected([naive.double()], naive), [torch.zeros(4)]) is None
     numbers = torch.arange(3)
     assert extreme_problem(expected([numbers], numbers), [numbers + 1]) is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_complex_numbers_are_judged_as_pairs(known):
+    x, w = random(16, 32, 2), random(16, 32, 2, seed=1)
+    a, b = torch.view_as_complex(x), torch.view_as_complex(w)
+    eager = a * b
+    given_ = expected([a.to(torch.complex128) * b.to(torch.complex128)] if known else None, eager)
+    other = torch.complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
+    low = torch.view_as_complex(x.half().float()) * torch.view_as_complex(w.half().float())
+    for found in (exactness(given_, [other]), drift(given_, [eager], [other])):
+        assert (found.reduced, found.far) == (False, False)
+    assert extreme_problem(given_, [other]) is None
+    assert as_exact(given_, [other]) == known
+    assert exactness(given_, [low]).reduced
+    assert drift(given_, [eager], [low]).reduced
+    for garbage in (torch.zeros_like(eager), eager.conj(), eager * 1j):
+        assert exactness(given_, [garbage]).far
+        assert drift(given_, [eager], [garbage]).far
+        assert "far" in extreme_problem(given_, [garbage])
+        assert not as_exact(given_, [garbage])

@@ -73,7 +73,7 @@ class Expected:
     @cached_property
     def _errors(self) -> list[_Error]:
         if not self.known:
-            return [_Error(_UNKNOWN.get(eager.dtype, 0.0)) for eager in self.eager]
+            return [_Error(_UNKNOWN.get(_real(eager).dtype, 0.0)) for eager in self.eager]
         return [_error(exact, eager) for exact, eager in zip(self.exact, self.eager, strict=True)]
 
     @cached_property
@@ -132,7 +132,8 @@ def _worst(
     """The worst output's errors against `wanted`; for low precision they count divided by `doubt`."""
     mine = theirs = wrong = 0.0
     reduced = far = False
-    for position, (eager, want, have) in enumerate(zip(expected.eager, wanted, got, strict=True)):
+    for position, triple in enumerate(zip(expected.eager, wanted, got, strict=True)):
+        eager, want, have = map(_real, triple)
         if not _comparable(want, eager, have):
             continue
         error, eager_error = _error(want, have, at_least[position]), expected.errors[position]
@@ -151,6 +152,7 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
     """Every output is as near to float64 as eager's, up to a factor of 2, in most elements and in all."""
     if not expected.known or len(expected.exact) != len(got):
         return False
+    outputs = (map(_real, one) for one in zip(expected.exact, expected.eager, got, strict=True))
     return all(
         not eager.is_floating_point()
         or (
@@ -159,9 +161,7 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
             and _error(exact, have).typical <= 2 * error
             and _largest(exact, have) <= 2 * _largest(exact, eager)
         )
-        for exact, eager, have, error in zip(
-            expected.exact, expected.eager, got, expected.errors, strict=True
-        )
+        for (exact, eager, have), error in zip(outputs, expected.errors, strict=True)
     )
 
 
@@ -170,7 +170,8 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
 
     They must be finite where eager's and the float64 values are, and not far off for their size.
     """
-    for position, (want, eager, have) in enumerate(zip(expected.exact, expected.eager, got, strict=True)):
+    for position, triple in enumerate(zip(expected.exact, expected.eager, got, strict=True)):
+        want, eager, have = map(_real, triple)
         if not _comparable(want, eager, have):
             continue
         if not all(
@@ -181,6 +182,11 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
         if expected.far(position, _error(want, have)):
             return f"output {position} is far from eager's for inputs of large magnitude"
     return None
+
+
+def _real(values: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def _comparable(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> bool:
@@ -199,6 +205,7 @@ class _Error:
 
 def _error(exact: torch.Tensor, have: torch.Tensor, at_least: float = 0.0) -> _Error:
     """Over finite elements of a sample; relative to `at_least`, if the exact values are smaller than that."""
+    exact, have = _real(exact), _real(have)
     if not have.is_floating_point() or exact.shape != have.shape:
         return _Error()
     a, b = _samples(exact, have)
@@ -214,7 +221,7 @@ def _error(exact: torch.Tensor, have: torch.Tensor, at_least: float = 0.0) -> _E
 
 def _size(values: torch.Tensor) -> float:
     """The root mean square of the finite elements of a sample."""
-    (sample,) = _samples(values)
+    (sample,) = _samples(_real(values))
     sample = sample[sample.isfinite()]
     return float(sample.square().mean().sqrt()) if sample.numel() else 0.0
 
