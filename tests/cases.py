@@ -136,6 +136,15 @@ TASKS = {
         "tmp_0 = torch.zeros_like(in_0)\ntmp_1 = tmp_0 + in_1\nreturn (tmp_1,)",
         [[([4, 16], F32), ([16], F32)]],
     ),
+    "small_without_float64": TaskText(
+        "tmp_0 = in_0 * 1e-07\ntmp_1 = torch.tanh(tmp_0)\ntmp_2 = in_0.view(torch.int32)\n"
+        "return (tmp_1, tmp_2)",
+        [[([4, 32], F32)]],
+    ),
+    "complex": TaskText(
+        "tmp_0 = torch.view_as_complex(in_0)\ntmp_1 = tmp_0 * 0.5\ntmp_2 = tmp_1 * tmp_0\nreturn (tmp_2,)",
+        [[([64, 32, 2], F32)]],
+    ),
     "tiny_values": TaskText(
         "tmp_0 = in_0 * 1e-07\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)", [[([4, 32], F32)]]
     ),

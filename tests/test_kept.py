@@ -45,6 +45,10 @@ HARMLESS = {
     "records": "class Sizes:\n    PLANS = {}\ndef call(x):\n    Sizes.PLANS[x.shape] = x.numel()",
     "others' objects": "SIZES = (len, torch.float32)\nWRAPPED = torch.no_grad()(lambda x: x)\n"
     "def call(x):\n    return WRAPPED(x)",
+    "plans in the answer of a cache": "@functools.cache\ndef plans():\n    return {}\n"
+    "def call(x):\n    plans()[x.shape] = [x.numel()]",
+    "plans that a small cache forgets": "@functools.lru_cache(maxsize=1)\ndef plan(n):\n    return [n]\n"
+    "def call(x):\n    plan(1)\n    plan(x.numel())",
     "cached plan": "@functools.cache\ndef plan(n):\n    return n + 1\ndef call(x):\n    plan(x.numel())",
 }
 
@@ -93,6 +97,12 @@ def test_the_walk_stays_with_the_candidate(load):
 
 
 COUNTING = {
+    "answer of a cache": "@functools.lru_cache\ndef plan(n):\n    return [n]\ndef put(kept):\n"
+    "    kept.append(0)\ndef call(x):\n    put(plan(8))",
+    "answer of a cache without bounds": "@functools.cache\ndef plan(n):\n    return {}\ndef put(kept):\n"
+    "    kept[len(kept)] = 0\ndef call(x):\n    put(plan(8))",
+    "inside the answer of a small cache": "@functools.lru_cache(maxsize=1)\ndef plan(n):\n"
+    "    return (n, [])\ndef put(kept):\n    kept[1].append(0)\ndef call(x):\n    put(plan(8))",
     "list": "KEPT = []\ndef call(x):\n    KEPT.append(0)",
     "two dicts": "A, B = {}, {}\ndef call(x):\n    A[0] = B.get(0, 0) + 1\n    B[0] = A[0]",
     "addresses": "SEEN = {}\ndef call(x):\n    SEEN[x.data_ptr()] = True",

@@ -4,6 +4,8 @@ What a built object may hold is tested by tests/adversarial/cpp_*.py and tests/h
 go through the evaluator; here are the borders of the rules, and the lines that refusals name.
 """
 
+import os
+import subprocess
 import time
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from passagent.errors import PassagentError
 from passagent.kernels import build as cpp_build
-from passagent.kernels import cpp_kernel, lexer, toolchain
+from passagent.kernels import cpp_kernel, lexer, objects, toolchain
 from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 
 SCALE = cpp_kernel(
@@ -151,6 +153,29 @@ def test_sources_that_only_look_like_it_are_accepted(source):
     x = torch.zeros(1)
     cpp_kernel(source, "f")(x)
     assert x.item() == 7
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="attributes of GCC for x86-64")
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (
+            "cpp_pointer_call",
+            '__attribute__((indirect_branch("thunk-inline"))) void k(void (*f)()) { f(); f(); }',
+        ),
+        ("cpp_pointer_call", '__attribute__((indirect_branch("thunk"))) void k(void (*f)()) { f(); f(); }'),
+        ("cpp_state", '__attribute__((section(".text.t"), used)) static const char table[] = {15, 49};'),
+        ("cpp_state", '__attribute__((section(".data.rel.rows"), used)) static int calls;'),
+    ],
+)
+def test_what_the_compiler_makes_of_an_attribute_is_seen_in_the_object(rule, source, tmp_path):
+    """Also where no text rule and no refused word stood in the way."""
+    (tmp_path / "k.cpp").write_text(source)
+    command = [toolchain.compiler(), *toolchain.FLAGS, "-c", "k.cpp", "-o", "k.o"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    with pytest.raises(KernelRefused) as refused:
+        objects.check_object(tmp_path / "k.o", source, "k.cpp")
+    assert refused.value.rule == rule
 
 
 @given(st.text(alphabet="ab/*\\\n\"'# R(", max_size=30))

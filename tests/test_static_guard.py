@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import textwrap
+import tokenize
 import types
 
 import pytest
@@ -213,6 +215,15 @@ def test_calls_in_circles_end():
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "ascii", "us-ascii"])
 def test_encodings_that_change_nothing(encoding):
     assert found(f"# -*- coding: {encoding} -*-\n" + source("return x")) == []
+
+
+@pytest.mark.parametrize(
+    "head", ["", "#\n", "#\f#\f\n", "#\r#\r", "#\u2028#\n", "\n", "#\x1c#\x1d#\x1e#\v\n"]
+)
+def test_an_encoding_is_seen_where_python_sees_it(head):
+    text = f"{head}# coding: utf-7\n"
+    assert tokenize.detect_encoding(io.BytesIO(text.encode()).readline)[0] == "utf-7"
+    assert "encoding" in rules(text)
 
 
 @pytest.mark.parametrize(

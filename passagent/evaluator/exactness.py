@@ -20,6 +20,14 @@ _CHUNK = 1 << 15
 _ALLOWED = {torch.float32: 2.0**-15, torch.float64: 2.0**-40}
 """Error that an output of this dtype may have beyond 16 times eager's before it counts as computed in a lower
 precision: float16 and TF32 leave 2^-12, bfloat16 2^-9."""
+_UNKNOWN = {
+    torch.float64: 2.0**-44,
+    torch.float32: 2.0**-19,
+    torch.float16: 2.0**-10,
+    torch.bfloat16: 2.0**-7,
+}
+"""Error that eager is taken to have where float64 does not tell: then outputs are held against its own, as a
+tolerance alone lets anything pass for small values."""
 _WRONG = 2.0**-5
 """Beyond this error a value is not of low precision but wrong."""
 _MANY = 0.03
@@ -44,22 +52,38 @@ class Expected:
     """The same computed in float64; None where that does not run."""
 
     @cached_property
+    def known(self) -> bool:
+        """Float64 tells of all outputs."""
+        return (
+            self.float64 is not None
+            and len(self.float64) == len(self.eager)
+            and all(exact.shape == eager.shape for exact, eager in zip(self.float64, self.eager, strict=True))
+        )
+
+    @property
+    def exact(self) -> list[torch.Tensor]:
+        """What outputs are held against: float64, or eager's own where that is not known."""
+        return self.float64 if self.known and self.float64 is not None else self.eager
+
+    @cached_property
     def errors(self) -> list[float]:
         """Of eager's outputs against float64."""
         return [error.typical for error in self._errors]
 
     @cached_property
     def _errors(self) -> list[_Error]:
-        return [_error(exact, eager) for exact, eager in zip(self.float64 or [], self.eager, strict=False)]
+        if not self.known:
+            return [_Error(_UNKNOWN.get(_real(eager).dtype, 0.0)) for eager in self.eager]
+        return [_error(exact, eager) for exact, eager in zip(self.exact, self.eager, strict=True)]
 
     @cached_property
     def sizes(self) -> list[float]:
-        """Of the float64 outputs: root mean squares."""
-        return [_size(exact) for exact in self.float64 or []]
+        """Of the exact outputs: root mean squares."""
+        return [_size(exact) for exact in self.exact]
 
     def far(self, position: int, error: _Error) -> bool:
         """An output with this error is wrong for its size: on the whole, or in too many places for a jump."""
-        mine = self._errors[position] if self._errors else _Error()
+        mine = self._errors[position]
         return error.typical > max(_WRONG, 16 * mine.typical) or error.wrong > _MANY + 4 * mine.wrong
 
 
@@ -78,14 +102,14 @@ class Exactness:
 
 
 def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | None:
-    """Both sides' errors against float64; None where that is not known.
+    """Both sides' errors against float64, or against eager where that is not known; None if some are missing.
 
     The error of an output is the 90% quantile of its elements' differences, relative to the root mean square
     of the float64 values: a few elements on the other side of a jump do not count.
     """
-    if expected.float64 is None or len(expected.float64) != len(got):
+    if len(expected.eager) != len(got):
         return None
-    return _worst(expected, expected.float64, got, [0.0] * len(got))
+    return _worst(expected, expected.exact, got, [0.0] * len(got), doubt=1.0 if expected.known else 2.0)
 
 
 def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Exactness | None:
@@ -93,7 +117,7 @@ def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch
 
     What eager's error is follows from the set; it counts twice, as float64 is not known here.
     """
-    if expected.float64 is None or not len(expected.float64) == len(eager) == len(got):
+    if not len(expected.eager) == len(eager) == len(got):
         return None
     return _worst(expected, eager, got, expected.sizes, doubt=2.0)
 
@@ -108,7 +132,8 @@ def _worst(
     """The worst output's errors against `wanted`; for low precision they count divided by `doubt`."""
     mine = theirs = wrong = 0.0
     reduced = far = False
-    for position, (eager, want, have) in enumerate(zip(expected.eager, wanted, got, strict=True)):
+    for position, triple in enumerate(zip(expected.eager, wanted, got, strict=True)):
+        eager, want, have = map(_real, triple)
         if not _comparable(want, eager, have):
             continue
         error, eager_error = _error(want, have, at_least[position]), expected.errors[position]
@@ -125,8 +150,9 @@ def _is_reduced(dtype: torch.dtype, error: float, eager_error: float) -> bool:
 
 def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
     """Every output is as near to float64 as eager's, up to a factor of 2, in most elements and in all."""
-    if expected.float64 is None or len(expected.float64) != len(got):
+    if not expected.known or len(expected.exact) != len(got):
         return False
+    outputs = (map(_real, one) for one in zip(expected.exact, expected.eager, got, strict=True))
     return all(
         not eager.is_floating_point()
         or (
@@ -135,9 +161,7 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
             and _error(exact, have).typical <= 2 * error
             and _largest(exact, have) <= 2 * _largest(exact, eager)
         )
-        for exact, eager, have, error in zip(
-            expected.float64, expected.eager, got, expected.errors, strict=True
-        )
+        for (exact, eager, have), error in zip(outputs, expected.errors, strict=True)
     )
 
 
@@ -146,8 +170,8 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
 
     They must be finite where eager's and the float64 values are, and not far off for their size.
     """
-    exact = expected.float64 or expected.eager
-    for position, (want, eager, have) in enumerate(zip(exact, expected.eager, got, strict=True)):
+    for position, triple in enumerate(zip(expected.exact, expected.eager, got, strict=True)):
+        want, eager, have = map(_real, triple)
         if not _comparable(want, eager, have):
             continue
         if not all(
@@ -158,6 +182,11 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
         if expected.far(position, _error(want, have)):
             return f"output {position} is far from eager's for inputs of large magnitude"
     return None
+
+
+def _real(values: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def _comparable(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> bool:
@@ -176,6 +205,7 @@ class _Error:
 
 def _error(exact: torch.Tensor, have: torch.Tensor, at_least: float = 0.0) -> _Error:
     """Over finite elements of a sample; relative to `at_least`, if the exact values are smaller than that."""
+    exact, have = _real(exact), _real(have)
     if not have.is_floating_point() or exact.shape != have.shape:
         return _Error()
     a, b = _samples(exact, have)
@@ -191,7 +221,7 @@ def _error(exact: torch.Tensor, have: torch.Tensor, at_least: float = 0.0) -> _E
 
 def _size(values: torch.Tensor) -> float:
     """The root mean square of the finite elements of a sample."""
-    (sample,) = _samples(values)
+    (sample,) = _samples(_real(values))
     sample = sample[sample.isfinite()]
     return float(sample.square().mean().sqrt()) if sample.numel() else 0.0
 

@@ -37,8 +37,10 @@ _STACK = (
     "adjust_trampoline", "init_descriptor", "adjust_descriptor", "thread_pointer", "set_thread_pointer",
     "call_with_static_chain", "saveregs", "next_arg",
 )  # fmt: skip
+_BRANCHES = ("indirect_branch", "function_return")  # as returns, which are not seen to go through a pointer
 _POISONED = (
-    *_ASSEMBLY, "weakref", "__weakref__", *(f"__builtin_{name}" for name in _STACK),
+    *_ASSEMBLY, "weakref", "__weakref__", *_BRANCHES, *(f"__{name}__" for name in _BRANCHES),
+    *(f"__builtin_{name}" for name in _STACK),
     *objects.OPENMP_CALLBACKS, *(f"__builtin_{name}" for name in objects.OPENMP_CALLBACKS),
 )  # fmt: skip
 
@@ -122,7 +124,7 @@ def _check_exports(path: Path) -> None:
     """The finished file offers its entry and nothing else, and runs nothing when it is loaded."""
     parsed = elf.read(path.read_bytes())
     offered = [s.name for s in parsed.dynamic if s.section != elf.UNDEFINED and s.name != "passagent_entry"]
-    startup = [s.name for s in parsed.sections if _STARTUP.match(s.name)]
+    startup = [s.name for s in parsed.sections if _STARTUP.match(s.name) or (s.name == ".data" and s.size)]
     if offered or startup:
-        message = f"exports or starts {', '.join(offered + startup)}; define functions only"
+        message = f"exports, keeps or starts {', '.join(offered + startup)}; define functions only"
         raise KernelRefused("cpp_state", 1, message)

@@ -40,6 +40,7 @@ _IMPORTS = re.compile(
     r"|__float(un)?[dt]i[hsd]f|__fix(uns)?[hsd]f[dt]i"
 )
 _SECTIONS = re.compile(r"\.(text|rodata|data|bss|tdata|tbss|note)(\..*)?")
+_RELOCATED = re.compile(r"\.data\.rel\.ro(\..*)?")  # what the linker makes read-only, and no name beside it
 _INSTRUCTIONS = {
     "x86_64": re.compile(
         r"sys(call|enter|exit|ret)\w*|int[13o]?|iret\w*|in[bwl]?|out[bwl]?|(ins|outs)[bwldq]|hlt"
@@ -60,6 +61,8 @@ _INDIRECT = {
     "x86_64": re.compile(r"(notrack |bnd )*(call|jmp)[qlw]? +\*"),
     "aarch64": re.compile(r"(br|blr|braa\w*|brab\w*|blraa\w*|blrab\w*)\b|ret +x(?!30)"),
 }
+_RETURN_ADDRESS = re.compile(r"push\w* .*|\w+ +.*,(0x0)?\(%rsp\)")
+"""What comes before a return that goes elsewhere."""
 _SEGMENT = re.compile(r"%[fg]s\b")
 _PREFIXES = {
     "lock", "rep", "repz", "repnz", "repe", "repne", "data16", "cs", "bnd", "notrack", "xacquire",
@@ -96,16 +99,15 @@ def _check_state(parsed: elf.Elf) -> None:
         if not _SECTIONS.fullmatch(section.name):
             what = f"{_shown(names)} a section of its own ({section.name[:60]!r})"
             raise KernelRefused("cpp_state", 1, f"{what}; define functions, locals and constexpr tables only")
-        constant = section.name.startswith(
-            ".data.rel.ro"
-        )  # holds addresses: read-only once they are filled in
+        constant = _RELOCATED.fullmatch(section.name)  # holds addresses: read-only once they are filled in
         if section.flags & (elf.WRITE | elf.TLS) and section.size and not constant:
             message = f"{_shown(names)} memory that outlives a call; keep everything in locals or constexpr"
             raise KernelRefused("cpp_state", 1, message)
-        if section.flags & elf.EXEC and not section.name.startswith(".text"):
-            raise KernelRefused(
-                "cpp_state", 1, f"code in {section.name[:60]!r}; leave sections to the compiler"
-            )
+        is_code = bool(section.flags & elf.EXEC)
+        held = [s.name for s in parsed.symbols if s.section == number and s.kind == elf.OBJECT]
+        if is_code != section.name.startswith(".text") or (is_code and held):  # data is not disassembled
+            what = f"{_shown(held)} a place among code" if held else f"code in {section.name[:60]!r}"
+            raise KernelRefused("cpp_state", 1, f"{what}; leave sections to the compiler")
     for symbol in parsed.symbols:
         if symbol.section == elf.COMMON and not symbol.name.startswith(".gomp_critical_user_"):
             message = f"{_shown([symbol.name])} memory that outlives a call; keep everything in locals"
@@ -130,10 +132,17 @@ def _check_calls(parsed: elf.Elf) -> None:
 def _check_instructions(path: Path) -> None:
     if _MACHINE not in _INSTRUCTIONS:
         raise KernelRefused("cpp_instruction", 1, f"kernels for {_MACHINE} cannot be checked yet")
+    last = ""
     for line in _run("objdump", "-d", "--no-show-raw-insn", str(path)).splitlines():
-        problem = _problem(_instruction(line))
+        instruction = _instruction(line)
+        problem = _problem(instruction)
         if problem is not None:
             raise KernelRefused(problem[0], 1, problem[1])
+        if instruction.endswith("ret") and _RETURN_ADDRESS.fullmatch(last):
+            raise KernelRefused(
+                "cpp_pointer_call", 1, "returns to another place than its caller; call by name"
+            )
+        last = instruction
 
 
 def _instruction(line: str) -> str:

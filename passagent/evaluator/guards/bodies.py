@@ -6,7 +6,7 @@ import ast
 
 from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.host import HIDDEN, Report
-from passagent.evaluator.guards.scope import OWN, File, World, bound_names
+from passagent.evaluator.guards.scope import File, World, bound_names
 from passagent.evaluator.guards.state import is_cached
 
 _LITERAL = (
@@ -189,7 +189,7 @@ def _kernel_name(world: World, file: File, node: ast.Name, local: frozenset[str]
     if name in file.imports:
         _kernel_full(world, world.resolve(file.imports[name]), node, report)
     elif name in file.functions:
-        _kernel_full(world, f"{OWN}.{file.module}.{name}", node, report)
+        _kernel_full(world, file.full(name), node, report)
     elif name not in file.values:
         report(
             "kernel_name",

@@ -116,7 +116,9 @@ class Host(ast.NodeVisitor):
     def of_value(self, node: ast.Attribute) -> bool:
         """The attribute of a value (one that a file defines, or without a name), not of a module."""
         base = self.dotted(node.value)
-        return base is None or base in rules.VERSIONS or self.world.own(base) is not None
+        if base is None or base in rules.VERSIONS:
+            return True
+        return base.split(".")[0] == OWN and not self.world.is_module(base)
 
     def full_name(self, full: str, node: ast.AST) -> None:
         """Check a full name such as `torch.nn.functional.relu` or `pass_dir.helper.f`."""
@@ -138,7 +140,7 @@ class Host(ast.NodeVisitor):
 
     def own_name(self, full: str, node: ast.AST) -> None:
         parts = full.split(".")
-        if ".".join(parts[1:]) in self.world.files:
+        if self.world.is_module(full):
             self.report("module_as_value", node, f"`{parts[-1]}` is a module; call its functions by name")
         elif HIDDEN & set(parts[1:]):
             self.report("pattern_reference", node, rules.pattern_reference(parts[-1]))
@@ -148,6 +150,9 @@ class Host(ast.NodeVisitor):
                 node,
                 f"`{parts[-1]}` is private; define a function or constant of its own",
             )
+        elif not self.world.defines(full):
+            message = f"`{full}` is defined in none of its files; define it, or name the module where it is"
+            self.report("host_name", node, message)
 
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr

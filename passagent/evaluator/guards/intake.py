@@ -11,13 +11,15 @@ import inspect
 import io
 import re
 import textwrap
+from collections import Counter
 
 from passagent.evaluator.guards.host import Report
+from passagent.evaluator.guards.scope import module_of
 from passagent.evaluator.result import Candidate, Violation
 
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 200
-_NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z0-9_.-]+\.(?:py|json|md|txt)")
+_NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*(?:[A-Za-z0-9_-]+\.py|[A-Za-z0-9_.-]+\.(?:json|md|txt))")
 _COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263
 _TRITONS = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 
@@ -32,16 +34,21 @@ def check_files(candidate: Candidate) -> list[Violation]:
         )
         return [Violation(rule="size", file=min(candidate.files), line=1, message=message)]
     message = "the file's name is not of letters, digits and `_`; name it like a module, inside the directory"
+    same = "another file is the same module, and only one of the two can be imported; use another name"
+    found = {name: message for name in candidate.files if not _NAME.fullmatch(name)}
+    modules = {
+        name: module_of(name) for name in candidate.files if name.endswith(".py") and name not in found
+    }
+    counts = Counter(modules.values())
+    found |= {name: same for name, module in modules.items() if counts[module] > 1}
     return [
-        Violation(rule="file_name", file=name[:200], line=1, message=message)
-        for name in sorted(candidate.files)
-        if not _NAME.fullmatch(name)
+        Violation(rule="file_name", file=name[:200], line=1, message=found[name]) for name in sorted(found)
     ]
 
 
 def check_encoding(text: str, report: Report) -> None:
     """The text means the same to everyone who reads the file."""
-    for number, line in enumerate(text.splitlines()[:2], 1):
+    for number, line in enumerate(text.split("\n")[:2], 1):  # as tokenize.detect_encoding has lines
         found = _COOKIE.match(line)
         if found and found[1].lower().replace("_", "-") not in ("utf-8", "utf8", "ascii", "us-ascii"):
             where = ast.Pass(lineno=number)

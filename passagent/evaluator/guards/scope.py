@@ -25,6 +25,18 @@ class File:
     """Module-level assignments: name to the assigned expression (the last one)."""
     namespaces: dict[str, set[str]] = field(default_factory=dict)
     """Module-level classes: name to the names that their bodies assign."""
+    others: set[str] = field(default_factory=set)
+    """Names that are bound elsewhere in the file: in a block, by unpacking."""
+
+    def full(self, name: str) -> str:
+        """The full name of one of its own."""
+        return f"{OWN}.{self.module}.{name}" if self.module else f"{OWN}.{name}"
+
+    def package(self, level: int) -> list[str]:
+        """The package that `level` leading dots of an import stand for, below the candidate's own."""
+        parts = self.module.split(".") if self.module else []
+        above = level - 1 if self.name.rpartition("/")[2] == "__init__.py" else level
+        return parts[: max(0, len(parts) - above)]
 
 
 class World:
@@ -45,10 +57,10 @@ class World:
             except (SyntaxError, ValueError):
                 continue  # not loadable: load_passes says why
             tree.body = _without_main(tree.body)
-            module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            module = module_of(name)
             self.files[module] = File(name, module, tree)
         self._known: dict[tuple[str, int], bool] = {}
-        self.tops = {module.split(".")[0] for module in self.files}
+        self.tops = {module.split(".")[0] for module in self.files if module}
         self.fields: set[str] = set()
         """Names that classes and named tuples of any file give to what they hold."""
         for file in self.files.values():
@@ -63,10 +75,10 @@ class World:
             self._known[key] = answer()
         return self._known[key]
 
-    def canonical(self, module: str, level: int = 0) -> str:
-        """Full name of an imported module: the candidate's own ones begin with `pass_dir.`."""
+    def canonical(self, module: str, file: File, level: int = 0) -> str:
+        """Full name of a module that `file` imports: the candidate's own ones begin with `pass_dir.`."""
         if level:
-            return f"{OWN}.{module}" if module else OWN
+            return ".".join([OWN, *file.package(level), *([module] if module else [])])
         if module.split(".", maxsplit=1)[0] in self.tops:
             return f"{OWN}.{module}"
         return module
@@ -76,7 +88,7 @@ class World:
         if not name.startswith(f"{OWN}.") or depth > 20:
             return name
         parts = name.split(".")[1:]
-        for end in range(len(parts), 0, -1):
+        for end in range(len(parts), -1, -1):
             file = self.files.get(".".join(parts[:end]))
             rest = parts[end:]
             if file is None:
@@ -105,7 +117,7 @@ class World:
         elif node.id in file.functions or node.id in file.values or node.id in file.namespaces:
             if parts:
                 return None
-            base = f"{OWN}.{file.module}.{node.id}"
+            base = file.full(node.id)
         else:
             return None
         return self.resolve(".".join([base, *reversed(parts)]))
@@ -115,6 +127,18 @@ class World:
         module, _, attribute = name.removeprefix(f"{OWN}.").rpartition(".")
         file = self.files.get(module)
         return (file, attribute) if file is not None and name.startswith(f"{OWN}.") else None
+
+    def is_module(self, name: str) -> bool:
+        """Whether a full name is that of a file of the candidate's, or of a folder with such."""
+        return name == OWN or any(f"{OWN}.{module}.".startswith(f"{name}.") for module in self.files)
+
+    def defines(self, name: str) -> bool:
+        """Whether a full name is one that a file of the candidate's gives a meaning to."""
+        own = self.own(name)
+        if own is None:
+            return False
+        file, top = own
+        return any(top in names for names in (file.functions, file.values, file.namespaces, file.others))
 
     def is_kernel(self, file: File, node: ast.FunctionDef) -> bool:
         """Decorated with triton.jit."""
@@ -134,18 +158,14 @@ class World:
         for node in ast.walk(file.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    full = self.canonical(alias.name)
-                    if alias.asname:
-                        file.imports[alias.asname] = full
-                    else:
-                        file.imports[alias.name.split(".")[0]] = self.canonical(alias.name.split(".")[0])
+                    full, top = self.canonical(alias.name, file), alias.name.split(".")[0]
+                    file.imports[alias.asname or top] = full if alias.asname else self.canonical(top, file)
             elif isinstance(node, ast.ImportFrom):
-                module = self.canonical(node.module or "", node.level)
+                module = self.canonical(node.module or "", file, node.level)
                 for alias in node.names:
-                    if module == OWN:
-                        file.imports[alias.asname or alias.name] = f"{OWN}.{alias.name}"
-                    else:
-                        file.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+                    file.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                file.others.add(node.id)
         for node in file.tree.body:
             if isinstance(node, ast.FunctionDef):
                 file.functions[node.name] = node
@@ -163,6 +183,12 @@ class World:
                 and node.value is not None
             ):
                 file.values[node.target.id] = node.value
+
+
+def module_of(name: str) -> str:
+    """The module that a file is, below the candidate's package: empty for the package's own `__init__.py`."""
+    folder, _, last = name.removesuffix(".py").rpartition("/")
+    return ".".join(part for part in (*folder.split("/"), last if last != "__init__" else "") if part)
 
 
 def _without_main(body: list[ast.stmt]) -> list[ast.stmt]:

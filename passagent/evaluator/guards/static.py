@@ -94,7 +94,7 @@ class _Inspection:
 
     def from_import(self, node: ast.ImportFrom, meanings: dict[str, str]) -> None:
         module = node.module or ""
-        own = self.world.canonical(module, node.level).split(".")[0] == OWN
+        own = self.world.canonical(module, self.file, node.level).split(".")[0] == OWN
         if not own:
             self.module(module, node)
         for alias in node.names:
@@ -125,7 +125,7 @@ class _Inspection:
             self.report("rebound_import", node, f"`{name}` is imported from two places; use two names")
 
     def module(self, name: str, node: ast.AST) -> None:
-        full = self.world.canonical(name)
+        full = self.world.canonical(name, self.file)
         if full.split(".")[0] == OWN or name in rules.IMPORTS:
             return
         if rules.is_extension(name):

@@ -1,0 +1,1 @@
+"""Innocent, and of the same name as far as inspection can tell."""

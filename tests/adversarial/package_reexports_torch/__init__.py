@@ -1,0 +1,3 @@
+"""Imports torch."""
+
+import torch as t  # noqa: F401
