@@ -151,6 +151,8 @@ def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report
     """The body of a Triton kernel or device function: triton.language and other kernels."""
     local = frozenset(bound_names(node))
     parameters = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+    for name in sorted(parameters & (rules.KERNEL_HIDDEN - rules.BUILTINS)):
+        report("kernel_name", node, f"`{name}` is Python's own; use another name in the kernel")
     for name in sorted(local - parameters):
         if name in file.imports or name in rules.KERNEL_HIDDEN or name.startswith("__"):
             report(

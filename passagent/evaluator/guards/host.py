@@ -89,6 +89,13 @@ class Host(ast.NodeVisitor):
         definition = own[0].functions.get(own[1]) if own is not None else None
         return own is not None and definition is not None and self.world.is_kernel(own[0], definition)
 
+    def is_asked(self, node: ast.Call, attribute: ast.Attribute) -> bool:
+        """`hasattr(tl, "gather")`: whether a version has it."""
+        asked = isinstance(node.func, ast.Name) and node.func.id == "hasattr"
+        return (
+            asked and not attribute.attr.startswith("__") and self.dotted(attribute.value) in rules.ASKED_OF
+        )
+
     def binding(self, name: str, node: ast.AST) -> None:
         """A name that is given a meaning."""
         if name.startswith("__") and name not in ("__all__", "__author__", "__version__"):
@@ -151,7 +158,7 @@ class Host(ast.NodeVisitor):
 
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
-        if name in records.METHODS:
+        if name in records.METHODS or name == "_init_handles":  # of a compiled kernel: loads it
             return
         if name.startswith("_"):
             self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
@@ -189,6 +196,8 @@ class Host(ast.NodeVisitor):
         function = node.func
         if isinstance(function, ast.Name) and function.id not in self.local:
             attribute = literal_getattr(node)
+            if attribute is not None and self.is_asked(node, attribute):
+                return
             if attribute is not None:
                 for part in [attribute, *node.args[2:]]:
                     self.visit(part)
@@ -288,8 +297,10 @@ class Host(ast.NodeVisitor):
 
     def signature(self, node: ast.FunctionDef) -> None:
         """Decorators, defaults and annotations: evaluated where the function is defined."""
-        for name in [node.name, *(part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg))]:
-            self.binding(name, node)
+        self.binding(node.name, node)
+        for part in ast.walk(node.args):
+            if isinstance(part, ast.arg):  # a local name, which may be a built-in's: `input`
+                self.within(set(), inside=True).binding(part.arg, node)
         if getattr(node, "type_params", None):  # Python 3.12
             self.report("statement", node, f"{node.name} takes type parameters; write plain annotations")
         for decorator in node.decorator_list:
@@ -339,7 +350,7 @@ class Host(ast.NodeVisitor):
 
     def assigned(self, targets: list[ast.expr], value: ast.expr) -> None:
         """The value of an assignment; what is of kernels (a constant, `tl.exp`) may have a module's name."""
-        known = [t for t in targets if isinstance(t, ast.Name) and self.file.values.get(t.id) is value]
+        known = [t for t in targets if isinstance(t, ast.Name) and self.world.stands_for(self.file, t, value)]
         if known == targets and rules.is_of_kernels(self.dotted(value) or ""):
             return
         if known == targets and isinstance(value, ast.Call) and self.world.is_constexpr(self.file, value):

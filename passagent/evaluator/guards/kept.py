@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import operator
 import sys
 import types
@@ -21,7 +22,7 @@ import torch
 
 from passagent.evaluator.result import Violation
 
-_OPAQUE = (types.ModuleType, types.CodeType)
+_OPAQUE = (types.ModuleType, types.CodeType, logging.Logger)
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, *_OPAQUE)
 _MOST = 200_000
 """Objects that are looked at, at most: far more than a pass and its compiled kernels hold."""

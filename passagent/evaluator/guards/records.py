@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Callable
 
-BASES = {"enum.Enum", "enum.IntEnum", "typing.NamedTuple"}
+BASES = {"enum.Enum", "enum.IntEnum", "typing.NamedTuple", "typing.TypedDict"}
 METHODS = {"_asdict", "_fields", "_replace"}
 """Of a NamedTuple; no tensor and no kernel has one of that name."""
 DECORATOR = "dataclasses.dataclass"
@@ -40,7 +40,10 @@ Dotted = Callable[[ast.expr], str | None]
 def is_record(node: ast.ClassDef, dotted: Dotted) -> bool:
     """Whether bases and decorators of a class make it a record, or leave it a namespace of constants."""
     bases = [dotted(base) for base in node.bases]
-    plain = len(bases) <= 1 and BASES.issuperset(bases) and not node.keywords
+    total = bases == ["typing.TypedDict"] and all(
+        k.arg == "total" and isinstance(k.value, ast.Constant) for k in node.keywords
+    )
+    plain = len(bases) <= 1 and BASES.issuperset(bases) and (total or not node.keywords)
     return plain and all(_is_dataclass(decorator, dotted) for decorator in node.decorator_list)
 
 

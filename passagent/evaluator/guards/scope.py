@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from passagent.evaluator.guards import records
+from passagent.evaluator.guards import records, rules
 
 OWN = "pass_dir"
 
@@ -23,6 +23,8 @@ class File:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     values: dict[str, ast.expr] = field(default_factory=dict)
     """Module-level assignments: name to the assigned expression (the last one)."""
+    choices: dict[str, list[ast.expr]] = field(default_factory=dict)
+    """Module-level names for functions of kernels that depend on a version: all that they may stand for."""
     namespaces: dict[str, set[str]] = field(default_factory=dict)
     """Module-level classes: name to the names that their bodies assign."""
 
@@ -130,6 +132,30 @@ class World:
         own = self.own(self.dotted(node.value, file, local) or "")
         return own is not None and node.attr in own[0].namespaces.get(own[1], ())
 
+    def stands_for(self, file: File, target: ast.Name, value: ast.expr) -> bool:
+        """The module-level assignment of `value` is what `target` is known to stand for."""
+        known = [file.values.get(target.id), *file.choices.get(target.id, ())]
+        return any(value is one for one in known if one is not None)
+
+    def _choose(self, file: File) -> None:
+        """Names that `if` or `try` at module level gives one or another function of kernels."""
+        found: dict[str, list[ast.expr]] = {}
+        for statement in file.tree.body:
+            for node in ast.walk(statement) if isinstance(statement, (ast.If, ast.Try)) else ():
+                if isinstance(node, ast.Assign):
+                    for target in node.targets:
+                        if isinstance(target, ast.Name):
+                            found.setdefault(target.id, []).append(node.value)
+        for name, values in found.items():
+            imported = file.imports.get(name)
+            other = name in file.functions or name in file.namespaces or name in file.values
+            if other or (imported is not None and not rules.is_of_kernels(imported)):
+                continue
+            if all(rules.is_of_kernels(self.dotted(value, file) or "") for value in values):
+                file.choices[name] = values
+                if imported is None:
+                    file.values[name] = values[-1]
+
     def _fill(self, file: File) -> None:
         for node in ast.walk(file.tree):
             if isinstance(node, ast.Import):
@@ -156,6 +182,8 @@ class World:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         file.values[target.id] = node.value
+                    elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        file.values |= _paired(target, node.value)
                 self.fields.update(records.named_fields(node.value, lambda name: self.dotted(name, file)))
             elif (
                 isinstance(node, ast.AnnAssign)
@@ -163,6 +191,16 @@ class World:
                 and node.value is not None
             ):
                 file.values[node.target.id] = node.value
+        self._choose(file)
+
+
+def _paired(target: ast.Tuple, value: ast.Tuple) -> dict[str, ast.expr]:
+    """`ROWS, COLS = 4, (8, 2)` by name."""
+    if len(target.elts) != len(value.elts) or any(
+        isinstance(e, ast.Starred) for e in [*target.elts, *value.elts]
+    ):
+        return {}
+    return {t.id: v for t, v in zip(target.elts, value.elts, strict=True) if isinstance(t, ast.Name)}
 
 
 def _without_main(body: list[ast.stmt]) -> list[ast.stmt]:

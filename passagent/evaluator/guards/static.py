@@ -16,6 +16,7 @@ from passagent.evaluator.guards.scope import OWN, File, World
 from passagent.evaluator.result import Candidate, Violation
 
 _KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
+_FILLING = {"add", "append", "extend", "insert", "setdefault", "sort", "update"}
 _RESERVED = {"torch", "triton", "numpy", "passagent", OWN} | set(sys.stdlib_module_names)
 _ROLES = {
     "pattern": bodies.check_pattern,
@@ -51,6 +52,7 @@ class _Inspection:
     def __init__(self, world: World, file: File, text: str) -> None:
         self.world, self.file, self.text = world, file, text
         self.found: list[Violation] = []
+        self.named = {"*"} | {node.id for node in ast.walk(file.tree) if isinstance(node, ast.Name)}
 
     def run(self) -> list[Violation]:
         top = self.file.module.split(".")[0]
@@ -80,8 +82,8 @@ class _Inspection:
         for node in ast.walk(self.file.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self.module(alias.name, node)
                     bound = alias.asname or alias.name.split(".")[0]
+                    self.module(alias.name, node, [bound])
                     self.meaning(meanings, bound, alias.name if alias.asname else bound, node)
             elif isinstance(node, ast.ImportFrom):
                 self.from_import(node, meanings)
@@ -96,7 +98,7 @@ class _Inspection:
         module = node.module or ""
         own = self.world.canonical(module, node.level).split(".")[0] == OWN
         if not own:
-            self.module(module, node)
+            self.module(module, node, [alias.asname or alias.name for alias in node.names])
         for alias in node.names:
             self.meaning(meanings, alias.asname or alias.name, f"{node.level}:{module}.{alias.name}", node)
             if alias.name == "*":
@@ -124,9 +126,11 @@ class _Inspection:
         if meanings.setdefault(name, full) != full and not same:
             self.report("rebound_import", node, f"`{name}` is imported from two places; use two names")
 
-    def module(self, name: str, node: ast.AST) -> None:
+    def module(self, name: str, node: ast.AST, bound: list[str]) -> None:
         full = self.world.canonical(name)
         if full.split(".")[0] == OWN or name in rules.IMPORTS:
+            return
+        if name in rules.UNUSED_IMPORTS and not self.named.intersection(bound):
             return
         if rules.is_extension(name):
             if self.world.host_extensions:
@@ -138,7 +142,9 @@ class _Inspection:
                 "torch, triton, triton.language, math, functools, itertools, operator, typing, collections, "
                 "dataclasses, enum, passagent.kernels and its own files"
             )
-            self.report("import", node, f"`{name}` may not be imported; a pass may import {known}")
+            instead = rules.IMPORT_INSTEAD.get(name) or rules.IMPORT_INSTEAD.get(name.partition(".")[0])
+            instead = instead or f"a pass may import {known}"
+            self.report("import", node, f"`{name}` may not be imported; {instead}")
 
     def function(self, node: ast.FunctionDef, host: Host) -> None:
         if node.name in _ROLES:
@@ -157,16 +163,16 @@ class _Inspection:
     def statement(self, node: ast.stmt, host: Host) -> None:
         """A module-level statement: constants, kernels and tables, no calls for their effect."""
         called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-        if called is not None and host.dotted(called) != "torch.fx.wrap":
+        if called is not None and host.dotted(called) != "torch.fx.wrap" and not self.fills(called):
             message = "a call for its effect when the file is imported; do it in the replacement function"
             self.report("module_call", node, message)
         nothing = {
             target
             for part in ast.walk(node)
             if isinstance(part, ast.Assign)
-            and isinstance(part.value, ast.Constant)
-            and part.value.value is None
             for target in part.targets
+            if (isinstance(part.value, ast.Constant) and part.value.value is None)
+            or any(part.value is one for one in self.file.choices.get(getattr(target, "id", ""), ()))
         }
         for part in ast.walk(node):
             if isinstance(part, ast.FunctionDef):
@@ -176,6 +182,12 @@ class _Inspection:
                 self.stored(part, optional=part in nothing)
         state.check_module(self.world, self.file, node, self.report)
         host.visit(node)
+
+    def fills(self, called: ast.expr) -> bool:
+        """`CONFIGS.append(...)`: more for a container of the module's own."""
+        if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
+            return False
+        return called.attr in _FILLING and called.value.id in self.file.values
 
     def stored(self, name: ast.Name, optional: bool) -> None:
         if name.id in self.file.imports and not optional:
