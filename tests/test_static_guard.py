@@ -139,6 +139,7 @@ def test_a_function_of_one_library_may_be_imported_from_where_it_is(first, secon
     assert ("rebound_import" in rules(source("    return torch.empty_like(a)", text))) != is_fine
 
 
+FALLBACK = "try:\n    from triton.language.extra.libdevice import tanh\nexcept ImportError:\n"
 NEIGHBOURS = {
     "a logger's manager": ("import logging\n", "logging.getLogger('a').manager"),
     "a module behind logging": ("import logging\n", "logging.os.getenv('A')"),
@@ -168,14 +169,8 @@ NEIGHBOURS = {
     "by version, one of them torch's": ("if LIMITS:\n    f = tl.exp\nelse:\n    f = torch.exp\n", "x"),
     "by version, called on the host": ("if LIMITS:\n    f = tl.exp\nelse:\n    f = tl.exp2\n", "f(x)"),
     "by version, and elsewhere": ("if LIMITS:\n    f = tl.exp\nf = torch.exp\n", "x"),
-    "a fallback that is torch's": (
-        "try:\n    from triton.language.extra.libdevice import tanh\nexcept ImportError:\n    tanh = torch.tanh\n",
-        "x",
-    ),
-    "a fallback that is the host's": (
-        "try:\n    from triton.language.extra.libdevice import tanh\nexcept ImportError:\n    tanh = math.tanh\n",
-        "x",
-    ),
+    "a fallback that is torch's": (f"{FALLBACK}    tanh = torch.tanh\n", "x"),
+    "a fallback that is the host's": (f"{FALLBACK}    tanh = math.tanh\n", "x"),
     "a call for its effect": ("LIMITS.update({})\nprint(LIMITS)\n", "x"),
     "a pair of names for torch": ("f, g = torch.add, 1\n", "f(x, y)"),
     "a tensor in a list": ("TABLE = []\nTABLE.append(torch.empty(1))\n", "x"),
