@@ -191,6 +191,43 @@ def test_what_lies_beside_a_convenience_is_refused(name):
     assert found(source(f"return {used}", module=module), helper="import os\n")
 
 
+@pytest.mark.parametrize(
+    "helper",
+    ["from gc import get_objects as view\n", "from sys import modules as rows\n", "import os as values\n"],
+)
+def test_a_habitual_import_has_no_name_that_is_written_anywhere(helper):
+    name = helper.split()[-1]
+    assert found(source("return x", module="import helper\n"), helper=helper) == []
+    for module in (f"from helper import {name}\n", f"def f(h):\n    return h.{name}\n"):
+        violations = found(source("return x", module=module), helper=helper)
+        assert [v.rule for v in violations if v.file == "helper.py"] == ["import"]
+
+
+def test_an_import_in_a_function_is_no_parameter_of_it():
+    module = "def f(helper):\n    import helper\n    return helper.view\n"
+    assert "rebound_import" in rules(source("return f(x)", module=module), helper="view = 1\n")
+
+
+OWN_DECORATORS = {
+    "around a kernel": "def d(f):\n    return f\n\n\n@d\n@triton.jit\ndef k(x):\n    tl.store(x, 1)\n",
+    "inside of a kernel's": "def d(f):\n    return f\n\n\n@triton.jit\n@d\ndef k(x):\n    tl.store(x, 1)\n",
+    "beside a cache": "def d(f):\n    return f\n\n\n@functools.cache\n@d\ndef g(n):\n    return n\n",
+    "that caches": "def d(f):\n    return functools.cache(f)\n\n\n@d\ndef g(n):\n    return n\n",
+    "that is a kernel": "@triton.jit\ndef d(f):\n    tl.store(f, 1)\n\n\n@d\ndef g(n):\n    return n\n",
+    "that is pattern": "@pattern\ndef g(n):\n    return n\n",
+    "that is a value": "d = {}.get\n\n\n@d\ndef g(n):\n    return n\n",
+    "around a role": "def d(f):\n    return f\n\n\n@d\ndef replacement_args(x):\n    return (x,)\n",
+    "wraps of torch's": "@functools.wraps(torch.add)\ndef g(n):\n    return n\n",
+    "wraps around a kernel": "@functools.wraps(print)\n@triton.jit\ndef k(x):\n    tl.store(x, 1)\n",
+    "wraps as a value": "w = functools.wraps\n",
+}
+
+
+@pytest.mark.parametrize("name", OWN_DECORATORS)
+def test_a_decorator_of_its_own_is_for_host_functions_only(name):
+    assert found(source("return x", module=f"\n\n{OWN_DECORATORS[name]}"))
+
+
 @pytest.mark.parametrize("instead", ["torch.empty_like(x)", "input", "[bytes for bytes in (1, 2)]"])
 def test_a_parameter_may_have_the_name_of_a_built_in(instead):
     module = (

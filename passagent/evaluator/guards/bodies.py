@@ -107,6 +107,12 @@ def _argument(world: World, file: File, node: ast.expr, local: set[str], report:
         return
     if isinstance(node, ast.Name) and node.id in file.values and is_literal(file.values[node.id]):
         return
+    own = world.own(full) if full is not None else None
+    if own is not None and own[1] in own[0].values and is_literal(own[0].values[own[1]]):
+        return  # a route's name, from a helper
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        _argument(world, file, node.operand, local, report)
+        return
     if isinstance(node, (ast.Tuple, ast.List)):
         for item in node.elts:
             _argument(world, file, item, local, report)

@@ -27,6 +27,8 @@ _TELLING = {
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 _CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
 HIDDEN = {"pattern", "replacement_args"}
+_ROLES = HIDDEN | {"replacement_func"}
+_CACHES = {"functools.cache", "functools.lru_cache"}
 
 
 class Host(ast.NodeVisitor):
@@ -306,7 +308,9 @@ class Host(ast.NodeVisitor):
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             full = self.dotted(called)
-            if full not in rules.DECORATORS:
+            if full != "functools.wraps" and self.is_own_decorator(node, full):
+                self.visit(decorator)
+            elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
                 known = ", ".join(sorted(rules.DECORATORS))
                 message = f"`@{ast.unparse(called)}` is no decorator of a pass; known: {known}"
                 self.report("decorator", decorator, message)
@@ -318,6 +322,22 @@ class Host(ast.NodeVisitor):
         for annotation in [*(argument.annotation for argument in arguments), node.returns]:
             if annotation is not None:
                 self.annotation(annotation)
+
+    def is_own_decorator(self, node: ast.FunctionDef, full: str | None) -> bool:
+        """A function of the candidate's, inspected like any other, or functools.wraps: around host code only.
+
+        What is a kernel, cached or has a role is told by its decorators: nothing may come between.
+        """
+        if node.name in _ROLES or self.world.is_kernel(self.file, node):
+            return False
+        called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+        if any(self.dotted(one) in _CACHES for one in called):
+            return False
+        own = self.world.own(full or "")
+        definition = own[0].functions.get(own[1]) if own is not None else None
+        if full == "functools.wraps":
+            return any(isinstance(d, ast.Call) and self.dotted(d.func) == full for d in node.decorator_list)
+        return own is not None and definition is not None and not self.world.is_kernel(own[0], definition)
 
     def defaults(self, arguments: ast.arguments, of_kernel: bool = False) -> None:
         for default in [*arguments.defaults, *arguments.kw_defaults]:
@@ -384,7 +404,8 @@ class Host(ast.NodeVisitor):
             named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
             if not (text or named or isinstance(part, ast.Pass)):
                 other = True
-            self.visit(part)
+            if not isinstance(part, ast.FunctionDef):  # a method: the class is refused
+                self.visit(part)
         if other:
             self.report("statement", node, records.MESSAGE)
 
@@ -425,7 +446,10 @@ class Host(ast.NodeVisitor):
 
     def refuse_statement(self, node: ast.AST) -> None:
         kind = type(node).__name__
-        message = f"`{kind}` has no place in a pass; use plain functions, constants and kernels"
+        instead = "use plain functions, constants and kernels"
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            instead = "what is found out once belongs in a constant, or a function under functools.lru_cache"
+        message = f"`{kind}` has no place in a pass; {instead}"
         self.report("statement", node, message)
 
     visit_Global = visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
@@ -449,8 +473,11 @@ class Host(ast.NodeVisitor):
 
     visit_MatchAs = visit_MatchStar = visit_MatchMapping = captured
 
-    def visit_Import(self, node: ast.Import) -> None:
-        """Checked for the file as a whole."""
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Checked for the file as a whole; in a function the name may be nothing else."""
+        for alias in node.names:
+            name = alias.asname or alias.name.split(".")[0]
+            if name in self.local:
+                self.report("rebound_import", node, f"`{name}` is imported and assigned; use another name")
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Checked for the file as a whole."""
+    visit_ImportFrom = visit_Import

@@ -155,7 +155,8 @@ HOST_ATTRIBUTES = {
     # facts about a tensor
     "data_ptr", "device", "dim", "dtype", "element_size", "get_device", "is_complex", "is_contiguous",
     "is_cpu", "is_cuda", "is_floating_point", "layout", "nbytes", "ndim", "ndimension", "nelement", "numel",
-    "requires_grad", "is_sparse", "is_quantized", "shape", "size", "storage_offset", "stride",
+    "requires_grad", "is_sparse", "is_quantized", "is_meta", "is_mps",
+    "is_nested", "is_xpu", "shape", "size", "storage_offset", "stride",
     # allocation and views of a tensor, copies for contiguity, fills
     "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "copy_", "detach", "diagonal", "expand",
     "expand_as", "fill_", "flatten", "mT", "movedim", "moveaxis", "narrow", "new_empty", "new_empty_strided",

@@ -49,6 +49,7 @@ class World:
             tree.body = _without_main(tree.body)
             module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
             self.files[module] = File(name, module, tree)
+        self._mentioned: set[str] = set()
         self._known: dict[tuple[str, int], bool] = {}
         self.tops = {module.split(".")[0] for module in self.files}
         self.fields: set[str] = set()
@@ -56,6 +57,21 @@ class World:
         for file in self.files.values():
             self._fill(file)
             self.fields.update(*file.namespaces.values())
+
+    def mentioned(self) -> set[str]:
+        """Every word that could name something that a file imports: in whatever file, and for whatever."""
+        if not self._mentioned:
+            for file in self.files.values():
+                for node in ast.walk(file.tree):
+                    if isinstance(node, ast.Name):
+                        self._mentioned.add(node.id)
+                    elif isinstance(node, ast.Attribute):
+                        self._mentioned.add(node.attr)
+                    elif isinstance(node, ast.ImportFrom) and (
+                        node.level or (node.module or "").split(".")[0] in self.tops
+                    ):
+                        self._mentioned.update(alias.name for alias in node.names)
+        return self._mentioned
 
     def once(self, question: str, node: ast.AST, answer: Callable[[], bool]) -> bool:
         """The answer to a question about a node, asked once; False while it is being found."""
@@ -166,7 +182,7 @@ class World:
                     else:
                         file.imports[alias.name.split(".")[0]] = self.canonical(alias.name.split(".")[0])
             elif isinstance(node, ast.ImportFrom):
-                module = self.canonical(node.module or "", node.level)
+                module = self.canonical(_absolute(file, node), node.level)
                 for alias in node.names:
                     if module == OWN:
                         file.imports[alias.asname or alias.name] = f"{OWN}.{alias.name}"
@@ -192,6 +208,17 @@ class World:
             ):
                 file.values[node.target.id] = node.value
         self._choose(file)
+
+
+def _absolute(file: File, node: ast.ImportFrom) -> str:
+    """The module of an import, from the candidate's top: a relative one begins at its file's package."""
+    if not node.level:
+        return node.module or ""
+    package = file.module.split(".")
+    if not file.name.endswith("__init__.py"):
+        package = package[:-1]
+    package = package[: max(len(package) - node.level + 1, 0)]
+    return ".".join(part for part in [*package, node.module] if part and part != "__init__")
 
 
 def _paired(target: ast.Tuple, value: ast.Tuple) -> dict[str, ast.expr]:

@@ -52,7 +52,7 @@ class _Inspection:
     def __init__(self, world: World, file: File, text: str) -> None:
         self.world, self.file, self.text = world, file, text
         self.found: list[Violation] = []
-        self.named = {"*"} | {node.id for node in ast.walk(file.tree) if isinstance(node, ast.Name)}
+        self.named = world.mentioned()
 
     def run(self) -> list[Violation]:
         top = self.file.module.split(".")[0]
@@ -175,7 +175,7 @@ class _Inspection:
             or any(part.value is one for one in self.file.choices.get(getattr(target, "id", ""), ()))
         }
         for part in ast.walk(node):
-            if isinstance(part, ast.FunctionDef):
+            if isinstance(part, ast.FunctionDef) and not isinstance(node, ast.ClassDef):
                 message = "a function defined in a block; define functions at the top of the file"
                 self.report("statement", part, message)
             elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
