@@ -338,6 +338,10 @@ def unknown_name(full: str) -> str:
     root = full.split(".", maxsplit=1)[0]
     if root == "torch":
         return f"`{full}` is not among torch's names for host code; {COMPUTE}"
+    if root in ("logging", "warnings"):
+        return (
+            f"`{full}` changes what the process logs; use logging.getLogger(__name__).info and warnings.warn"
+        )
     if full in DECORATORS:
         return f"`{full}` is called; write it as a decorator, above the function that it is for"
     if full == CONSTANT:
