@@ -140,8 +140,9 @@ def test_a_function_of_one_library_may_be_imported_from_where_it_is(first, secon
 
 
 def test_violation_names_file_line_and_what_to_do():
-    files = {"P.py": "import torch\n\n\ndef helper(x):\n    y = x.view(-1)\n    return torch.softmax(y, 0)\n"}
-    (violation,) = inspect(Candidate(files))
+    text = "import torch\n\n\ndef helper(x):\n    y = x.view(-1)\n    return torch.softmax(y, 0)\n"
+    text += "\n\ndef replacement_func():\n    return helper\n"
+    (violation,) = inspect(Candidate({"P.py": text}))
     assert (violation.file, violation.line, violation.rule) == ("P.py", 6, "host_name")
     assert "torch.softmax" in violation.message
     assert "kernel" in violation.message
@@ -224,13 +225,13 @@ def test_encodings_that_change_nothing(encoding):
     ],
 )
 def test_triton_reads_the_kernel_that_was_inspected(decorators):
-    text = source("return x").replace("@triton.jit\n", decorators + "@triton.jit\n")
+    text = source("return kernel").replace("@triton.jit\n", decorators + "@triton.jit\n")
     ast.parse(text)
     assert "kernel_text" in rules(text)
 
 
 def test_a_kernel_with_comments_strings_and_long_decorators_reads_as_it_stands():
-    text = source("return x").replace(
+    text = source("return kernel").replace(
         "@triton.jit\ndef kernel(x_ptr,",
         '@triton.autotune(\n    configs=[\n        triton.Config({"BLOCK": 64}),  # def x(\n    ],\n'
         '    key=["n"],\n)\n'
@@ -259,7 +260,7 @@ RECORDS = {
     "fields that are computed": "Plan = namedtuple('Plan', LIMITS)",
     "another's module": "Plan = namedtuple('Plan', 'rows', module='torch')",
     "bases by another name": "Base = NamedTuple\nclass Plan(Base('Other', [])):\n    rows: int",
-    "in a function": "def make():\n    class Plan(NamedTuple):\n        rows: int\n    return Plan",
+    "in a function": "def make():\n    class Plan(NamedTuple):\n        rows: int\n    return Plan\nM = make",
 }
 IMPORTS = (
     "from collections import namedtuple\nfrom dataclasses import dataclass\nfrom enum import Enum\n"
@@ -420,7 +421,9 @@ def test_a_forbidden_capability_is_found_wherever_it_stands(expression, statemen
     if at_module_level and not text.startswith("return"):
         whole = source(
             "return x",
-            module=text if text.startswith(("def", "@")) else f"if 1:\n{textwrap.indent(text, '    ')}",
+            module=f"{text}\n\nHELD = (inner,)"
+            if text.startswith(("def", "@"))
+            else f"if 1:\n{textwrap.indent(text, '    ')}",
         )
     else:
         whole = source(text)

@@ -89,11 +89,12 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 
 IMPORTS = {
     "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "itertools", "math",
-    "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn", "torch.nn.functional", "triton",
+    "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn", "torch.nn.functional",
+    "torch.testing", "triton",
     "triton.language", "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
     "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.runtime.errors",
-    "triton.tools", "triton.tools.tensor_descriptor", "typing",
+    "triton.testing", "triton.tools", "triton.tools.tensor_descriptor", "typing",
 }  # fmt: skip
 EXTENSIONS = (
     "ctypes", "cffi", "torch.utils.cpp_extension", "cupy", "numba", "pycuda", "cuda", "subprocess", "Cython",

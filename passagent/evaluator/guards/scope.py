@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from passagent.evaluator.guards import records
+from passagent.evaluator.guards import records, unused
 
 OWN = "pass_dir"
 
@@ -33,18 +33,8 @@ class World:
     def __init__(self, sources: dict[str, str], host_extensions: bool = False) -> None:
         self.host_extensions = host_extensions
         self.files: dict[str, File] = {}
-        self.too_deep: list[str] = []
-        for name, text in sources.items():
-            if not name.endswith(".py"):
-                continue
-            try:
-                tree = ast.parse(text)
-            except (RecursionError, MemoryError):
-                self.too_deep.append(name)
-                continue
-            except (SyntaxError, ValueError):
-                continue  # not loadable: load_passes says why
-            tree.body = _without_main(tree.body)
+        trees, self.too_deep = unused.parsed(sources)
+        for name, tree in trees.items():
             module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
             self.files[module] = File(name, module, tree)
         self._known: dict[tuple[str, int], bool] = {}
@@ -163,23 +153,6 @@ class World:
                 and node.value is not None
             ):
                 file.values[node.target.id] = node.value
-
-
-def _without_main(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Without `if __name__ == "__main__":`, which never runs: a candidate's modules are imported."""
-    kept: list[ast.stmt] = []
-    for node in body:
-        test = node.test if isinstance(node, ast.If) else None
-        main = (
-            isinstance(test, ast.Compare)
-            and isinstance(test.left, ast.Name)
-            and test.left.id == "__name__"
-            and [type(op) for op in test.ops] == [ast.Eq]
-            and isinstance(test.comparators[0], ast.Constant)
-            and test.comparators[0].value == "__main__"
-        )
-        kept += node.orelse if main and isinstance(node, ast.If) else [node]
-    return kept
 
 
 def targets(comprehension: ast.comprehension) -> set[str]:
