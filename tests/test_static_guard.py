@@ -260,10 +260,18 @@ RECORDS = {
     "fields that are computed": "Plan = namedtuple('Plan', LIMITS)",
     "another's module": "Plan = namedtuple('Plan', 'rows', module='torch')",
     "bases by another name": "Base = NamedTuple\nclass Plan(Base('Other', [])):\n    rows: int",
+    "string with methods of its own": "class Mode(str):\n    ROWS = 1",
+    "enumeration of tensors": "class Mode(torch.Tensor, Enum):\n    ROWS = 1",
+    "enumeration of lists": "class Mode(list, Enum):\n    ROWS = 1",
+    "string by another meaning": "for str in [torch.Tensor]:\n    pass\nclass Mode(str, Enum):\n    A = 1",
+    "metadata of a field": "@dataclass\nclass Plan:\n    ROWS: list = field(metadata={0: []})",
+    "field outside of a class": "ROWS = field(default=1)",
+    "field of no dataclass": "class Plan:\n    ROWS: int = field(default=1)",
+    "factory that computes": "@dataclass\nclass Plan:\n    ROWS: list = field(default_factory=torch.rand)",
     "in a function": "def make():\n    class Plan(NamedTuple):\n        rows: int\n    return Plan\nM = make",
 }
 IMPORTS = (
-    "from collections import namedtuple\nfrom dataclasses import dataclass\nfrom enum import Enum\n"
+    "from collections import namedtuple\nfrom dataclasses import dataclass, field\nfrom enum import Enum\n"
     "from typing import NamedTuple\n"
 )
 
@@ -307,6 +315,94 @@ def test_no_value_has_an_attribute_with_the_name_of_a_field():
     harmless = {"step"}  # a slice's
     known = HOST_ATTRIBUTES | harmless
     assert [name for name in sorted(names) if FIELD.fullmatch(name) and name not in known] == []
+
+
+LIMITED = {
+    "a local name": ("info = torch.finfo(x.dtype)\nreturn info.max", ""),
+    "one of two": (
+        "i = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)\nreturn i.min",
+        "",
+    ),
+    "in a function within": (
+        "info = torch.iinfo(x.dtype)\n\ndef low():\n    return info.min\n\nreturn low()",
+        "",
+    ),
+    "a name of the module": ("return INFO.max", "INFO = torch.finfo(torch.float32)"),
+    "a name of the module, made twice": (
+        "return INFO.max",
+        "INFO = torch.finfo(torch.float32)\nINFO = torch.iinfo(torch.int8)",
+    ),
+}
+NOT_LIMITED = {
+    "a parameter": ("return x.max", ""),
+    "another value": ("info = x\nreturn info.max()", ""),
+    "given twice": ("info = torch.finfo(x.dtype)\ninfo = x\nreturn info.max()", ""),
+    "given on one path": (
+        "if n:\n    info = torch.finfo(x.dtype)\nelse:\n    info = x\nreturn info.max()",
+        "",
+    ),
+    "in a loop": ("info = torch.finfo(x.dtype)\nfor info in (x, y):\n    pass\nreturn info.max()", ""),
+    "unpacked": ("info = torch.finfo(x.dtype)\ninfo, other = x, y\nreturn info.max()", ""),
+    "by a walrus": ("info = torch.finfo(x.dtype)\nprint(info := x)\nreturn info.max()", ""),
+    "by a default's walrus": (
+        "f = lambda a=-(INFO := x): a\nreturn INFO.max()",
+        "INFO = torch.finfo(torch.float32)",
+    ),
+    "added to": ("info = torch.finfo(x.dtype)\ninfo += x\nreturn info.max()", ""),
+    "matched": ("info = torch.finfo(x.dtype)\nmatch x:\n    case info:\n        return info.max()", ""),
+    "a lambda's parameter": ("info = torch.finfo(x.dtype)\nreturn (lambda info: info.max())(x)", ""),
+    "a comprehension's": ("info = torch.finfo(x.dtype)\nreturn [info.max() for info in (x, y)]", ""),
+    "an inner function's": (
+        "info = torch.finfo(x.dtype)\n\ndef low(info):\n    return info.max()\n\nreturn low(x)",
+        "",
+    ),
+    "a parameter like a name of the module": (
+        "return low(x)",
+        "INFO = torch.finfo(torch.int8)\n\ndef low(INFO):\n    return INFO.max()",
+    ),
+    "one of two is none": ("info = torch.finfo(x.dtype) if n else x\nreturn info.max()", ""),
+    "of another torch": ("info = torch.finfo(x.dtype)\nreturn [info.max for torch in (x,)]", ""),
+    "called": ("info = torch.finfo\nreturn info(x.dtype).max", ""),
+    "in a block of the module": (
+        "return INFO.max()",
+        "INFO = torch.finfo(torch.int8)\nif LIMITS:\n    INFO = LIMITS",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_limits_of_a_dtype_may_have_a_name(name):
+    assert found(source(*LIMITED[name])) == []
+
+
+@pytest.mark.parametrize("name", NOT_LIMITED)
+def test_a_maximum_of_anything_else_is_refused(name):
+    assert "host_method" in rules(source(*NOT_LIMITED[name]))
+
+
+ENTERED = {
+    "where there is a GPU": (
+        "with torch.cuda.device(x.device) if x.is_cuda else nullcontext():\n    return x",
+        True,
+    ),
+    "by a name": (
+        "guard = nullcontext()\nif x.is_cuda:\n    guard = torch.cuda.device(0)\nwith guard:\n    return x",
+        True,
+    ),
+    "another value": (
+        "guard = nullcontext()\nif x.is_cuda:\n    guard = x\nwith guard:\n    return x",
+        False,
+    ),
+    "one for all calls": ("with HELD:\n    return x", False),
+    "one of two": ("with nullcontext() if n else x:\n    return x", False),
+}
+
+
+@pytest.mark.parametrize("name", ENTERED)
+def test_a_context_is_one_that_does_nothing_or_names_a_device(name):
+    statement, fine = ENTERED[name]
+    module = "from contextlib import nullcontext\nHELD = nullcontext([])"
+    assert ("context" not in rules(source(statement, module))) == fine
 
 
 # Whatever is wrapped around it, a forbidden capability is found.

@@ -10,6 +10,8 @@ from passagent.evaluator.guards.scope import (
     OWN,
     File,
     World,
+    assigned_values,
+    binds,
     bound_names,
     is_plain_format,
     literal_getattr,
@@ -40,13 +42,17 @@ class Host(ast.NodeVisitor):
         local: frozenset[str] = frozenset(),
         inside: bool = False,
         constant: bool = False,
+        scope: ast.AST | None = None,
     ) -> None:
         self.world, self.file, self.report = world, file, report
         self.local, self.inside, self.constant = local, inside, constant
+        self.scope = scope or file.tree
+        """The outermost function around, or the module."""
 
     def within(self, names: set[str], inside: bool = False) -> Host:
         """The same rules with more local names; `inside` a function, where there are inputs."""
-        return Host(self.world, self.file, self.report, self.local | names, self.inside or inside)
+        local, inside = self.local | names, self.inside or inside
+        return Host(self.world, self.file, self.report, local, inside, scope=self.scope)
 
     def dotted(self, node: ast.expr) -> str | None:
         return self.world.dotted(node, self.file, self.local)
@@ -149,6 +155,22 @@ class Host(ast.NodeVisitor):
                 f"`{parts[-1]}` is private; define a function or constant of its own",
             )
 
+    def is_made(self, node: ast.expr, makers: set[str], by_name: bool = True) -> bool:
+        """A call of one of `makers`, one of two such calls, or a name that was given nothing else."""
+        if isinstance(node, ast.IfExp):
+            return all(self.is_made(part, makers, by_name) for part in (node.body, node.orelse))
+        if isinstance(node, ast.Call):
+            return self.dotted(node.func) in makers
+        if not by_name:
+            return False
+        if isinstance(node, ast.Name) and node.id in self.local:
+            values, host = assigned_values(self.scope, node.id), self
+        elif (own := self.world.own(self.dotted(node) or "")) is not None:
+            values, host = assigned_values(own[0].tree, own[1]), Host(self.world, own[0], self.report)
+        else:
+            return False
+        return bool(values) and all(host.is_made(value, makers, by_name=False) for value in values)
+
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
         if name in records.METHODS:
@@ -157,9 +179,10 @@ class Host(ast.NodeVisitor):
             self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
         elif self.world.host_extensions and self.dotted(node.value) is not None:
             return  # what a module-level name stands for may come from an extension
+        elif name in ("max", "min") and self.is_made(node.value, rules.LIMITS):
+            return
         elif name in ("max", "min") and isinstance(node.value, ast.Call):
-            if self.dotted(node.value.func) not in rules.LIMITS:
-                self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
+            self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
         elif name in _CASTS and name != "type":
             self.report("host_cast", node, f"`.{name}()` {_CAST}")
         elif name in self.world.fields and records.FIELD.fullmatch(name):
@@ -283,6 +306,7 @@ class Host(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self.signature(node)
         inner = self.within(bound_names(node), inside=True)
+        inner.scope = self.scope if self.inside else node
         for statement in node.body:
             inner.visit(statement)
 
@@ -366,16 +390,30 @@ class Host(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may only be a namespace of constants, or a record."""
         self.binding(node.name, node)
-        other = self.inside or not records.is_record(node, self.dotted)
+        other = self.inside or not records.is_record(node, self.base)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
             named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
             if not (text or named or isinstance(part, ast.Pass)):
                 other = True
-            self.visit(part)
+            given = records.field_values(part, self.dotted) if node.decorator_list else []
+            if given and isinstance(part, ast.AnnAssign):
+                self.visit(part.target)
+                self.annotation(part.annotation)
+                for one in given:
+                    self.visit(one)
+            else:
+                self.visit(part)
         if other:
             self.report("statement", node, records.MESSAGE)
+
+    def base(self, node: ast.expr) -> str | None:
+        """The full name that a class is derived from; `int` and `str` are Python's where nothing else is."""
+        full = self.dotted(node)
+        if full is not None or not isinstance(node, ast.Name) or binds(self.file.tree, node.id):
+            return full
+        return f"builtins.{node.id}"
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.defaults(node.args)
@@ -402,8 +440,9 @@ class Host(ast.NodeVisitor):
 
     def visit_With(self, node: ast.With) -> None:
         for item in node.items:
-            call = item.context_expr
-            if not isinstance(call, ast.Call) or self.dotted(call.func) not in rules.CONTEXTS:
+            entered = item.context_expr
+            own = not isinstance(entered, (ast.Name, ast.Attribute)) or self.dotted(entered) is None
+            if not (own and self.is_made(entered, rules.CONTEXTS)):
                 known = ", ".join(sorted(rules.CONTEXTS))
                 self.report(
                     "context",

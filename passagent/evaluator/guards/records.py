@@ -10,10 +10,17 @@ import ast
 import re
 from collections.abc import Callable
 
-BASES = {"enum.Enum", "enum.IntEnum", "typing.NamedTuple"}
+BASES = [
+    [], ["enum.Enum"], ["enum.IntEnum"], ["enum.StrEnum"], ["builtins.int", "enum.Enum"],
+    ["builtins.str", "enum.Enum"], ["typing.NamedTuple"],
+]  # fmt: skip
+"""What a record may be derived from."""
 METHODS = {"_asdict", "_fields", "_replace"}
 """Of a NamedTuple; no tensor and no kernel has one of that name."""
 DECORATOR = "dataclasses.dataclass"
+FIELD_OF_ONE = "dataclasses.field"
+_FIELD_OPTIONS = {"compare", "default", "default_factory", "init", "kw_only", "repr"}
+"""Not metadata, which is a dict that outlives every call."""
 OPTIONS = {"eq", "frozen", "kw_only", "order", "repr", "slots"}
 NAMED_TUPLE = "collections.namedtuple"
 MESSAGE = (
@@ -40,7 +47,7 @@ Dotted = Callable[[ast.expr], str | None]
 def is_record(node: ast.ClassDef, dotted: Dotted) -> bool:
     """Whether bases and decorators of a class make it a record, or leave it a namespace of constants."""
     bases = [dotted(base) for base in node.bases]
-    plain = len(bases) <= 1 and BASES.issuperset(bases) and not node.keywords
+    plain = bases in BASES and not node.keywords
     return plain and all(_is_dataclass(decorator, dotted) for decorator in node.decorator_list)
 
 
@@ -50,6 +57,15 @@ def _is_dataclass(decorator: ast.expr, dotted: Dotted) -> bool:
         return dotted(decorator) == DECORATOR
     options = all(k.arg in OPTIONS and isinstance(k.value, ast.Constant) for k in decorator.keywords)
     return dotted(decorator.func) == DECORATOR and options and not decorator.args
+
+
+def field_values(part: ast.stmt, dotted: Dotted) -> list[ast.expr]:
+    """What a `rows: int = field(default=1)` is given, such as its default; empty for another statement."""
+    value = part.value if isinstance(part, ast.AnnAssign) else None
+    if not isinstance(value, ast.Call) or dotted(value.func) != FIELD_OF_ONE or value.args:
+        return []
+    known = all(keyword.arg in _FIELD_OPTIONS for keyword in value.keywords)
+    return [keyword.value for keyword in value.keywords] if known else []
 
 
 def named_fields(value: ast.expr, dotted: Dotted) -> list[str]:

@@ -77,6 +77,8 @@ HOST_NAMES = (
     | {f"collections.abc.{name}" for name in _ABSTRACT}
     | VERSIONS
     | {"enum.auto", "dataclasses.asdict", "dataclasses.astuple", "dataclasses.replace"}
+    | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
+    | {"contextlib.nullcontext", "textwrap.dedent"}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
@@ -88,14 +90,24 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 """Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "itertools", "math",
-    "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn", "torch.nn.functional",
-    "torch.testing", "triton",
-    "triton.language", "triton.language.extra", "triton.language.extra.cuda",
-    "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
-    "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.runtime.errors",
-    "triton.testing", "triton.tools", "triton.tools.tensor_descriptor", "typing",
+    "__future__", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
+    "itertools", "math", "operator", "passagent.kernels", "textwrap", "torch", "torch.fx", "torch.nn",
+    "torch.nn.functional", "torch.testing", "triton", "triton.language", "triton.language.extra",
+    "triton.language.extra.cuda", "triton.language.extra.hip", "triton.language.extra.libdevice",
+    "triton.language.extra.cuda.libdevice", "triton.language.math", "triton.runtime",
+    "triton.runtime.driver", "triton.runtime.errors", "triton.testing", "triton.tools",
+    "triton.tools.tensor_descriptor",
+    "typing",
 }  # fmt: skip
+OF_PYTHON = {
+    "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "operator", "textwrap",
+    "typing",
+}  # fmt: skip
+IN_CLASSES = {
+    "collections.namedtuple", "dataclasses.dataclass", "dataclasses.field", "enum.Enum", "enum.IntEnum",
+    "enum.StrEnum",
+}  # fmt: skip
+"""Names that make a class of constants or fields, and mean nothing else (records.py)."""
 EXTENSIONS = (
     "ctypes", "cffi", "torch.utils.cpp_extension", "cupy", "numba", "pycuda", "cuda", "subprocess", "Cython",
     "distutils",
@@ -135,7 +147,8 @@ HOST_ATTRIBUTES = {
     "L2_cache_size", "bits", "eps", "gcnArchName", "index", "is_signed", "itemsize", "major",
     "max_threads_per_block", "max_threads_per_multi_processor", "minor", "multi_processor_count", "name",
     "regs_per_multiprocessor", "shared_memory_per_block", "shared_memory_per_block_optin",
-    "shared_memory_per_multiprocessor", "smallest_normal", "tiny", "total_memory", "type", "warp_size",
+    "shared_memory_per_multiprocessor", "smallest_normal", "resolution", "tiny", "total_memory", "type",
+    "warp_size",
     "arch", "backend",
     # of an enumeration's member
     "value",
@@ -144,7 +157,8 @@ HOST_ATTRIBUTES = {
     "num_stages", "num_warps", "packed_metadata", "run", "warmup",
     # Python's containers and strings
     "add", "append", "as_integer_ratio", "bit_count", "bit_length", "clear", "copy", "count", "difference",
-    "discard", "endswith", "extend", "format", "get", "insert", "intersection", "is_integer", "issubset",
+    "discard", "endswith", "extend", "format", "fromkeys", "get", "insert", "intersection", "is_integer",
+    "issubset",
     "items", "join", "keys", "ljust", "lower", "lstrip", "pop", "popitem", "remove", "removeprefix",
     "removesuffix", "replace", "reverse", "rjust", "rstrip", "setdefault", "sort", "startswith", "strip",
     "union", "update", "upper", "values", "zfill",
@@ -177,7 +191,10 @@ DECORATORS = {
     "torch.inference_mode", "torch.no_grad",
     "triton.autotune", "triton.heuristics", "triton.jit",
 }  # fmt: skip
-CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode", "torch.no_grad"}
+CONTEXTS = {
+    "contextlib.nullcontext", "torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode",
+    "torch.no_grad",
+}  # fmt: skip
 LIMITS = {"torch.finfo", "torch.iinfo"}
 """Their `max` and `min` are numbers."""
 
@@ -284,6 +301,13 @@ def unknown_name(full: str) -> str:
         return f"`{full}` is called; write it as a decorator, above the function that it is for"
     if full == CONSTANT:
         return f"`{full}` belongs to constants at module level and to a kernel's parameters; {COMPUTE}"
+    if full in IN_CLASSES:
+        return f"`{full}` has its place where a class of constants or fields is defined; use it there only"
+    module = full.rpartition(".")[0]
+    known = sorted(name for name in HOST_NAMES | DECORATORS | IN_CLASSES if name.rpartition(".")[0] == module)
+    if known and root in OF_PYTHON:
+        known = [name.rpartition(".")[2] for name in known]
+        return f"`{full}` is not among the names of host code; of {module} a pass may use {', '.join(known)}"
     return (
         f"`{full}` is not among the names of host code; use Python's numbers and containers, math, torch's "
         "allocations and views, triton, and functions of its own"

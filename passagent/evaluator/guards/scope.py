@@ -187,6 +187,54 @@ def bound_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
     return names
 
 
+def assigned_values(scope: ast.AST, name: str) -> list[ast.expr]:
+    """What `name = ...` gives to a name in a function or module; empty if it gets a meaning in any other way.
+
+    Functions within are looked through too, as if they shared the name.
+    """
+    values: list[ast.expr] = []
+    stores = 0
+    for part in ast.walk(scope):
+        if isinstance(part, ast.Name) and part.id == name:
+            stores += not isinstance(part.ctx, ast.Load)
+        elif isinstance(part, ast.Assign):
+            values += [part.value for target in part.targets if _is_name(target, name)]
+        elif isinstance(part, (ast.AnnAssign, ast.NamedExpr)):
+            values += [part.value] if part.value is not None and _is_name(part.target, name) else []
+        elif part is not scope and name in _named(part):
+            return []
+    return values if len(values) == stores else []
+
+
+def binds(scope: ast.AST, name: str) -> bool:
+    """Whether a function or module, or anything in it, gives a meaning to a name."""
+    return any(
+        part.id == name and not isinstance(part.ctx, ast.Load)
+        if isinstance(part, ast.Name)
+        else name in _named(part)
+        for part in ast.walk(scope)
+    )
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _named(node: ast.AST) -> list[str | None]:
+    """The names that a node gives a meaning to without a node of their own."""
+    match node:
+        case ast.arg():
+            return [node.arg]
+        case ast.alias():
+            return [node.asname or node.name.split(".")[0]]
+        case ast.Global() | ast.Nonlocal():
+            return [*node.names]
+        case ast.MatchMapping():
+            return [node.rest]
+        case _:
+            return [getattr(node, "name", None)]
+
+
 def literal_getattr(node: ast.Call) -> ast.Attribute | None:
     """`getattr(x, "name")` and hasattr as the attribute that they are; None for any other call."""
     known = isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")

@@ -134,10 +134,8 @@ class _Inspection:
             message = f"{name} builds or calls native host code; use passagent.kernels or Triton"
             self.report("host_extension", node, message)
         else:
-            known = (
-                "torch, triton, triton.language, math, functools, itertools, operator, typing, collections, "
-                "dataclasses, enum, passagent.kernels and its own files"
-            )
+            python = ", ".join(sorted(rules.OF_PYTHON))
+            known = f"torch, triton, triton.language, math, {python}, passagent.kernels and its own files"
             self.report("import", node, f"`{name}` may not be imported; a pass may import {known}")
 
     def function(self, node: ast.FunctionDef, host: Host) -> None:
