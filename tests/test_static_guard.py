@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import collections
+import contextlib
 import functools
+import io
 import textwrap
 import types
 
@@ -276,13 +279,42 @@ IMPORTS = (
 )
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "block_size", "dim", "end", "is_causal", "is_even", "k_splits", "max_block", "min_rows", "options",
+        "out_stride", "split", "split_k", "start", "stride", "use_fast_path", "with_bias",
+    ],
+)  # fmt: skip
+def test_a_record_may_name_its_fields_by_ordinary_words(name):
+    module = f"{IMPORTS}@dataclass\nclass Plan:\n    {name}: int\n    rows: int\n"
+    assert found(source(f"plan = Plan(1, 2)\nreturn x.view(plan.{name}, plan.rows)", module=module)) == []
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_names_its_fields_and_no_more(name):
     assert found(source("return x", module=f"{IMPORTS}{RECORDS[name]}\n"))
 
 
 @pytest.mark.parametrize(
-    "name", ["relu", "add", "data", "grad", "mode", "fn", "cache", "func", "args", "params"]
+    "name",
+    [
+        "relu",
+        "add",
+        "data",
+        "grad",
+        "mode",
+        "fn",
+        "cache",
+        "func",
+        "args",
+        "params",
+        "dim_order",
+        "max",
+        "min",
+        "FP_TYPES",
+        "KIND",
+    ],
 )
 def test_a_field_lends_its_name_to_no_other_attribute(name):
     module = f"{IMPORTS}class Plan(NamedTuple):\n    {name}: int\n    rows: int\n"
@@ -308,11 +340,14 @@ def test_no_value_has_an_attribute_with_the_name_of_a_field():
         StopIteration(), UnicodeDecodeError("a", b"", 0, 1, ""), kernel.__code__, types.MethodType(len, ""),
         types.FrameType, types.TracebackType, types.CellType, object(), type, jitted, triton.Config({}),
         triton.autotune(configs=[triton.Config({"B": 1})], key=[])(jitted), triton.heuristics({})(jitted),
+        triton.constexpr_function(kernel), tl.tensor, tl.block_type, tl.pointer_type, tl.tuple, tl.range,
+        tl.tensor_descriptor, tl.float32, tl.slice, contextlib.nullcontext(), collections.OrderedDict(),
+        collections.defaultdict(int), torch.cuda.device, torch.UntypedStorage, torch.Size, io.StringIO(),
         tl.constexpr(1), triton.compiler.CompiledKernel, triton.runtime.driver,
         cpp_kernel("template <class T> void f(T* out) {}", "f"), cuda_kernel("__global__ void f() {}", "f"),
     ]  # fmt: skip
     names = {name for value in values for name in {*dir(value), *getattr(value, "__dict__", ())}}
-    harmless = {"step"}  # a slice's
+    harmless = {"kind", "block_shape", "start", "step", "stop", "end", "path"}  # facts, not functions
     known = HOST_ATTRIBUTES | harmless
     assert [name for name in sorted(names) if FIELD.fullmatch(name) and name not in known] == []
 

@@ -28,6 +28,7 @@ _TELLING = {
 """Calls that make text of their arguments."""
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 _CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
+_MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
 HIDDEN = {"pattern", "replacement_args"}
 
 
@@ -87,6 +88,15 @@ class Host(ast.NodeVisitor):
         value = own[0].values.get(own[1]) if own is not None else None
         return own is not None and value is not None and self.world.is_constexpr(own[0], value)
 
+    def is_plain_constant(self, node: ast.Attribute) -> bool:
+        """`BLOCK.value` of a `BLOCK = tl.constexpr(64)`: a number or string that nobody changes."""
+        if node.attr != "value" or not self.is_constant(node.value):
+            return False
+        own = self.world.own(self.dotted(node.value) or "")
+        value = own[0].values[own[1]] if own is not None else None
+        held = value.args if isinstance(value, ast.Call) else []
+        return len(held) == 1 and not any(isinstance(part, _MADE_LATER) for part in ast.walk(held[0]))
+
     def is_launch(self, function: ast.expr) -> bool:
         """`kernel[grid]` of one of the candidate's own kernels."""
         if not isinstance(function, ast.Subscript):
@@ -109,7 +119,7 @@ class Host(ast.NodeVisitor):
             )
             self.report("attribute_store", node, message)
             return
-        if self.world.is_named(node, self.file, self.local):
+        if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return
         if self.is_constant(node):
             self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
@@ -188,7 +198,9 @@ class Host(ast.NodeVisitor):
         elif name in self.world.fields and records.FIELD.fullmatch(name):
             return
         elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
-            instead = "name the field in capitals" if name in self.world.fields else rules.COMPUTE
+            instead = rules.COMPUTE
+            if name in self.world.fields:
+                instead = "give the field a name in capitals that nothing else has"
             message = f"`.{name}` is not among what host code may do with a value; {instead}"
             self.report("host_method", node, message)
 

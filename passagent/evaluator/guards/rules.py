@@ -189,7 +189,7 @@ DTYPE_FACTS = {"itemsize", "is_complex", "is_floating_point", "is_signed"}
 DECORATORS = {
     "functools.cache", "functools.lru_cache", "passagent.kernels.triton_kernel", "torch.fx.wrap",
     "torch.inference_mode", "torch.no_grad",
-    "triton.autotune", "triton.heuristics", "triton.jit",
+    "triton.autotune", "triton.constexpr_function", "triton.heuristics", "triton.jit",
 }  # fmt: skip
 CONTEXTS = {
     "contextlib.nullcontext", "torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode",
@@ -235,8 +235,8 @@ LIBDEVICE = {
     "triton.language.extra.hip.libdevice",
 }  # fmt: skip
 """One module under several names."""
-KERNEL_OPTIONS = {"extern_libs", "ir_override", "ptx_options"}
-"""Of a launch or Config: what would put other code in the kernel's place."""
+KERNEL_OPTIONS = {"_semantic", "extern_libs", "ir_override", "ptx_options"}
+"""Of a launch or Config: what would put other code in the kernel's place, or is Triton's own."""
 
 KERNEL_BUILTINS = {
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "tuple", "slice",

@@ -111,6 +111,12 @@ class World:
         called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
         return any(self.dotted(d, file) == "triton.jit" for d in called)
 
+    def is_for_kernels(self, file: File, node: ast.FunctionDef) -> bool:
+        """What a kernel may call: another one, or a constexpr_function, which runs while it is compiled."""
+        return self.is_kernel(file, node) or any(
+            self.dotted(d, file) == "triton.constexpr_function" for d in node.decorator_list
+        )
+
     def is_constexpr(self, file: File, value: ast.expr) -> bool:
         """`tl.constexpr(...)`."""
         return isinstance(value, ast.Call) and self.dotted(value.func, file) == "triton.language.constexpr"
