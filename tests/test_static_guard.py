@@ -440,6 +440,27 @@ def test_a_context_is_one_that_does_nothing_or_names_a_device(name):
     assert ("context" not in rules(source(statement, module))) == fine
 
 
+ALLOCATORS = {
+    "one": ("triton.set_allocator(allocate)\nreturn x", True),
+    "a partial function": ("triton.set_allocator(functools.partial(allocate, 1))\nreturn x", False),
+    "a lambda": ("triton.set_allocator(lambda *args: allocate(*args))\nreturn x", False),
+    "a function within": ("def inner(*args):\n    return n\n\ntriton.set_allocator(inner)\nreturn x", False),
+    "one after the other": ("triton.set_allocator(allocate)\ntriton.set_allocator(other)\nreturn x", False),
+    "another name for it": ("tell = triton.set_allocator\ntell(allocate)\nreturn x", False),
+    "as a value": ("z = triton.set_allocator(allocate)\nreturn x", False),
+    "by a keyword": ("triton.set_allocator(allocator=allocate)\nreturn x", False),
+    "a local of that name": ("allocate = x\ntriton.set_allocator(allocate)\nreturn x", False),
+    "a list's method": ("triton.set_allocator(LIMITS.pop)\nreturn x", False),
+}
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_triton_asks_one_function_for_memory(name):
+    body, fine = ALLOCATORS[name]
+    module = "\n\n".join(f"def {each}(size, *_):\n    return size" for each in ("allocate", "other"))
+    assert (found(source(body, module)) == []) == fine
+
+
 # Whatever is wrapped around it, a forbidden capability is found.
 
 FORBIDDEN = [

@@ -208,6 +208,9 @@ class Host(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         call = node.value
+        if isinstance(call, ast.Call) and self.dotted(call.func) == rules.SET_ALLOCATOR:
+            self.allocator(call)
+            return
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
@@ -219,6 +222,17 @@ class Host(ast.NodeVisitor):
                 self.visit(part)
             return
         self.visit(call)
+
+    def allocator(self, call: ast.Call) -> None:
+        """Which function Triton asks for memory outlives a call: it may only be one, and no closure."""
+        given = self.dotted(call.args[0]) if len(call.args) == 1 and not call.keywords else None
+        own = self.world.own(given or "")
+        function = own[0].functions.get(own[1]) if own is not None else None
+        plain = function is not None and not function.decorator_list
+        self.world.allocators |= {given} if plain and given is not None else set()
+        if not plain or len(self.world.allocators) > 1 or HIDDEN & {(given or "").rpartition(".")[2]}:
+            message = "set_allocator takes one and the same function, defined at the top of a file"
+            self.report("host_name", call, f"{message}; write `def allocate(size, alignment, stream)` there")
 
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func

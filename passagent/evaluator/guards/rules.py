@@ -83,6 +83,9 @@ HOST_NAMES = (
 )
 """Full names that host code may use; `math.` names are allowed whole."""
 
+SET_ALLOCATOR = "triton.set_allocator"
+DECLARING = {SET_ALLOCATOR, "torch.fx.wrap"}
+"""What a file may call for its effect when it is imported."""
 HOST_PREFIXES = ("math.",)
 CONSTANT = "triton.language.constexpr"
 """Computes on whatever meets it: only as `NAME = tl.constexpr(...)` at module level, and in annotations."""

@@ -37,6 +37,8 @@ class World:
         for name, tree in trees.items():
             module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
             self.files[module] = File(name, module, tree)
+        self.allocators: set[str] = set()
+        """Functions of the candidate's that Triton is told to ask for memory."""
         self._known: dict[tuple[str, int], bool] = {}
         self.tops = {module.split(".")[0] for module in self.files}
         self.fields: set[str] = set()

@@ -155,7 +155,7 @@ class _Inspection:
     def statement(self, node: ast.stmt, host: Host) -> None:
         """A module-level statement: constants, kernels and tables, no calls for their effect."""
         called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-        if called is not None and host.dotted(called) != "torch.fx.wrap":
+        if called is not None and host.dotted(called) not in rules.DECLARING:
             message = "a call for its effect when the file is imported; do it in the replacement function"
             self.report("module_call", node, message)
         nothing = {
