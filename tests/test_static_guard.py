@@ -158,6 +158,34 @@ def test_kernel_source_is_checked_at_its_own_line():
     assert (violation.rule, violation.line) == ("cpp_include", 6)
 
 
+KERNEL_SOURCES = {
+    "plain": '"""\n#include <cmath>\n#include <fstream>  // here\n"""',
+    "raw": 'r"""\n#define TWO 1 + \\\n  1\n#include <fstream>  // here\n"""',
+    "begins after a splice": '"""\\\n#include <cmath>\n#include <fstream>  // here\n"""',
+    "spliced by Python": '"""\n#define TWO 1 + \\\n  1\n#include <fstream>  // here\n"""',
+    "in pieces": '("#include <cmath>\\n"\n "int f();\\n"  # a comment\n "#include <fstream>  // here\\n")',
+    "on one line": '"\\n\\n\\x41;\\n#include <fstream>  // here\\n"',
+    "joined": '"""\n#include <cmath>\n""" + HEAD + """\nint f();\n#include <fstream>  // here\n"""',
+    "in the joined part": '"""\n#include <cmath>\n""" + BAD + """\nint f();\n"""',
+    "dedented": 'textwrap.dedent("""\\\n    #include <cmath>\n\n    #include <fstream>  // here\n    """)',
+}
+
+
+@pytest.mark.parametrize("name", KERNEL_SOURCES)
+def test_a_refusal_points_at_the_line_of_the_source_in_the_file(name):
+    bad = '"\\n#include <fstream>  // here\\n"' if name == "in the joined part" else '""'
+    text = f'import textwrap\nfrom passagent.kernels import cpp_kernel\n\nHEAD = "int g();\\n"\nBAD = {bad}\n'
+    text += f'SOURCE = {KERNEL_SOURCES[name]}\nKERNEL = cpp_kernel(SOURCE, "f")\n'
+    (violation,) = inspect(Candidate({"helper.py": text}))
+    [expected] = [number for number, line in enumerate(text.split("\n"), 1) if "// here" in line]
+    assert (violation.rule, violation.line) == ("cpp_include", expected)
+
+
+def test_a_source_that_is_put_together_step_by_step_is_left_to_the_compiler():
+    text = 'from passagent.kernels import cpp_kernel\n\nSOURCE = "int f();"\nSOURCE = SOURCE + "\\n"\n'
+    assert inspect(Candidate({"helper.py": f'{text}KERNEL = cpp_kernel(SOURCE, "f")\n'})) == []
+
+
 def test_host_extensions_only_where_they_are_allowed():
     text = "import ctypes\nfrom torch.utils.cpp_extension import load_inline\n"
     assert {violation.rule for violation in inspect(Candidate({"P.py": text}))} == {"host_extension"}

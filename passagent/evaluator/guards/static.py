@@ -13,6 +13,7 @@ import sys
 from passagent.evaluator.guards import bodies, intake, rules, state
 from passagent.evaluator.guards.host import HIDDEN, Host
 from passagent.evaluator.guards.scope import OWN, File, World
+from passagent.evaluator.guards.sources import Source, written_out
 from passagent.evaluator.result import Candidate, Violation
 
 _KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
@@ -189,28 +190,15 @@ class _Inspection:
             called = self.world.dotted(node.func, self.file) if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Call) and called in _KERNELS:
                 given = node.args[:1] + [k.value for k in node.keywords if k.arg == "source"]
-                literal = _literal(given[0], self.file) if given else None
-                if literal is not None:
-                    self.kernel_source(*literal, cuda=called == "passagent.kernels.cuda_kernel")
+                source = written_out(given[0], self.world, self.file, self.text) if given else None
+                if source is not None:
+                    self.kernel_source(source, cuda=called == "passagent.kernels.cuda_kernel")
 
-    def kernel_source(self, text: str, first_line: int, cuda: bool) -> None:
+    def kernel_source(self, source: Source, cuda: bool) -> None:
         from passagent.kernels import build, build_cuda  # imports torch
 
         try:
-            (build_cuda if cuda else build).check_source(text)
+            (build_cuda if cuda else build).check_source(source.text)
         except build.KernelRefused as error:
-            line = first_line + error.line - 1
+            line = source.line(error.line)
             self.found.append(Violation(rule=error.rule, file=self.file.name, line=line, message=str(error)))
-
-
-def _literal(node: ast.expr, file: File) -> tuple[str, int] | None:
-    """The text of a string constant, or of a module-level name for one, and the line where it starts."""
-    if isinstance(node, ast.Name):
-        node = file.values.get(node.id, node)
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value, node.lineno
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _literal(node.left, file), _literal(node.right, file)
-        if left is not None and right is not None:
-            return left[0] + right[0], left[1]
-    return None
