@@ -489,6 +489,50 @@ def test_triton_asks_one_function_for_memory(name):
     assert (found(source(body, module)) == []) == fine
 
 
+JIT = "@triton.jit\ndef helper(x):\n    return {}\n"
+IN_BLOCKS = {
+    "where an import fails": ("try:\n    from triton.language.math import sin as helper\n", "x", None),
+    "imports another thing": ("try:\n    from torch import sin as helper\n", "x", "rebound_import"),
+    "computes with torch": ("try:\n    import triton.language.math\n", "torch.sin(x)", "kernel_name"),
+    "calls host code": ("try:\n    import triton.language.math\n", "fused(x, x)", "kernel_name"),
+    "reads like another": ("try:\n    pass\n", '"""\n@triton.jit\ndef helper(x):\n    0"""', "kernel_text"),
+    "at the top too": (f"{JIT.format('x')}\ntry:\n    pass\n", "x", "defined_twice"),
+    "assigned too": ("try:\n    helper = tl.sin\n", "x", "defined_twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_a_kernel_in_a_block_is_inspected_as_a_kernel(name):
+    before, returned, rule = IN_BLOCKS[name]
+    block = textwrap.indent(JIT.format(returned), "    ")
+    text = source("return kernel", f"{before}except ImportError:\n{block}")
+    text = text.replace("tl.load(x_ptr + offsets,", "helper(0) + tl.load(x_ptr + offsets,")
+    assert (rule in rules(text)) if rule else (found(text) == [])
+
+
+def test_host_code_in_a_block_and_a_kernel_in_a_function_are_told_so():
+    block = "if LIMITS:\n    def helper(x):\n        return x\n"
+    assert {v.message.partition(";")[0] for v in found(source("return helper", block))} == {
+        "a function defined in a block"
+    }
+    body = textwrap.dedent(JIT.format("tl.sin(x)")) + "\nreturn helper"
+    assert [v.message.partition(";")[0] for v in found(source(body))] == ["a kernel defined in a function"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "fine"),
+    [
+        ('hasattr(tl, "sigmoid")', True),
+        ('hasattr(torch, "float8_e8m0fnu")', True),
+        ('hasattr(torch, "_C")', False),
+        ('hasattr(x, "relu")', False),
+        ('getattr(tl, "sigmoid")', False),
+    ],
+)
+def test_what_a_version_of_a_library_has_may_be_asked(asked, fine):
+    assert (found(source(f"return {asked}")) == []) == fine
+
+
 # Whatever is wrapped around it, a forbidden capability is found.
 
 FORBIDDEN = [

@@ -223,6 +223,11 @@ class Host(ast.NodeVisitor):
             return
         self.visit(call)
 
+    def is_of_library(self, node: ast.Attribute) -> bool:
+        """A public name in torch or triton: whether a version has it may be asked."""
+        root = (self.dotted(node) or "").split(".")[0]
+        return root in ("torch", "triton") and not node.attr.startswith("_")
+
     def allocator(self, call: ast.Call) -> None:
         """Which function Triton asks for memory outlives a call: it may only be one, and no closure."""
         given = self.dotted(call.args[0]) if len(call.args) == 1 and not call.keywords else None
@@ -238,6 +243,8 @@ class Host(ast.NodeVisitor):
         function = node.func
         if isinstance(function, ast.Name) and function.id not in self.local:
             attribute = literal_getattr(node)
+            if attribute is not None and function.id == "hasattr" and self.is_of_library(attribute):
+                return
             if attribute is not None:
                 for part in [attribute, *node.args[2:]]:
                     self.visit(part)
@@ -330,6 +337,11 @@ class Host(ast.NodeVisitor):
     # functions
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if self.world.is_kernel(self.file, node):  # in a block of the module it is inspected as a kernel
+            if self.inside:
+                message = "a kernel defined in a function; define kernels at the top of the file"
+                self.report("statement", node, message)
+            return
         self.signature(node)
         inner = self.within(bound_names(node), inside=True)
         inner.scope = self.scope if self.inside else node

@@ -113,6 +113,18 @@ class World:
         called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
         return any(self.dotted(d, file) == "triton.jit" for d in called)
 
+    def kernels_in_blocks(self, file: File) -> list[ast.FunctionDef]:
+        """Kernels in an `if` or `try` of the module, where one name may stand for one or another of them."""
+        found: list[ast.FunctionDef] = []
+        pending: list[ast.AST] = [node for node in file.tree.body if isinstance(node, (ast.If, ast.Try))]
+        while pending:
+            for part in ast.iter_child_nodes(pending.pop()):
+                if isinstance(part, (ast.If, ast.Try, ast.ExceptHandler)):
+                    pending.append(part)
+                elif isinstance(part, ast.FunctionDef) and self.is_kernel(file, part):
+                    found.append(part)
+        return found
+
     def is_for_kernels(self, file: File, node: ast.FunctionDef) -> bool:
         """What a kernel may call: another one, or a constexpr_function, which runs while it is compiled."""
         return self.is_kernel(file, node) or any(
@@ -144,6 +156,8 @@ class World:
                         file.imports[alias.asname or alias.name] = f"{OWN}.{alias.name}"
                     else:
                         file.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+        for kernel in self.kernels_in_blocks(file):
+            file.functions[kernel.name] = kernel
         for node in file.tree.body:
             if isinstance(node, ast.FunctionDef):
                 file.functions[node.name] = node

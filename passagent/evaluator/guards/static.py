@@ -52,6 +52,7 @@ class _Inspection:
     def __init__(self, world: World, file: File, text: str) -> None:
         self.world, self.file, self.text = world, file, text
         self.found: list[Violation] = []
+        self.blocks = world.kernels_in_blocks(file)
 
     def run(self) -> list[Violation]:
         top = self.file.module.split(".")[0]
@@ -92,6 +93,11 @@ class _Inspection:
                 self.report("rebound_import", node, f"`{node.name}` is imported too; use another name")
             elif sum(other.name == node.name for other in definitions) > 1:
                 self.report("defined_twice", node, f"`{node.name}` is defined twice; use another name")
+        for kernel in self.blocks:
+            if kernel.name in meanings and not rules.is_of_kernels(self.file.imports.get(kernel.name, "")):
+                self.report("rebound_import", kernel, f"`{kernel.name}` is imported too; use another name")
+            elif any(other.name == kernel.name for other in definitions):
+                self.report("defined_twice", kernel, f"`{kernel.name}` is defined twice; use another name")
 
     def from_import(self, node: ast.ImportFrom, meanings: dict[str, str]) -> None:
         module = node.module or ""
@@ -167,7 +173,13 @@ class _Inspection:
             and part.value.value is None
             for target in part.targets
         }
-        for part in ast.walk(node):
+        pending: list[ast.AST] = [node]
+        while pending:
+            part = pending.pop()
+            if part in self.blocks and isinstance(part, ast.FunctionDef) and part.name not in _ROLES:
+                self.function(part, host)
+                continue
+            pending += ast.iter_child_nodes(part)
             if isinstance(part, ast.FunctionDef):
                 message = "a function defined in a block; define functions at the top of the file"
                 self.report("statement", part, message)
