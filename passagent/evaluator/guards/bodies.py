@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from passagent.evaluator.guards import rules
+from passagent.evaluator.guards import records, rules
 from passagent.evaluator.guards.host import HIDDEN, Report
 from passagent.evaluator.guards.scope import OWN, File, World, bound_names
 from passagent.evaluator.guards.state import is_cached
@@ -181,7 +181,9 @@ def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report
             if full is not None:
                 _kernel_full(world, full, part, report)
                 continue
-            if not isinstance(part.ctx, ast.Load) or part.attr not in rules.KERNEL_ATTRIBUTES:
+            field = part.attr in world.fields and records.FIELD.fullmatch(part.attr)
+            known = field or part.attr in rules.KERNEL_ATTRIBUTES
+            if not isinstance(part.ctx, ast.Load) or not known:
                 report(
                     "kernel_attribute",
                     part,
@@ -232,7 +234,7 @@ def _kernel_own(world: World, full: str, node: ast.AST, report: Report) -> None:
     own = world.own(full)
     if own is not None and (own[1] in own[0].functions or own[1] in own[0].values):
         definition = own[0].functions.get(own[1])
-        if definition is not None and not world.is_kernel(own[0], definition):
+        if definition is not None and not world.is_for_kernels(own[0], definition):
             report(
                 "kernel_name",
                 node,

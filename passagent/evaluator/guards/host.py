@@ -10,6 +10,8 @@ from passagent.evaluator.guards.scope import (
     OWN,
     File,
     World,
+    assigned_values,
+    binds,
     bound_names,
     is_plain_format,
     literal_getattr,
@@ -26,6 +28,7 @@ _TELLING = {
 """Calls that make text of their arguments."""
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 _CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
+_MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
 HIDDEN = {"pattern", "replacement_args"}
 _ROLES = HIDDEN | {"replacement_func"}
 _CACHES = {"functools.cache", "functools.lru_cache"}
@@ -42,13 +45,17 @@ class Host(ast.NodeVisitor):
         local: frozenset[str] = frozenset(),
         inside: bool = False,
         constant: bool = False,
+        scope: ast.AST | None = None,
     ) -> None:
         self.world, self.file, self.report = world, file, report
         self.local, self.inside, self.constant = local, inside, constant
+        self.scope = scope or file.tree
+        """The outermost function around, or the module."""
 
     def within(self, names: set[str], inside: bool = False) -> Host:
         """The same rules with more local names; `inside` a function, where there are inputs."""
-        return Host(self.world, self.file, self.report, self.local | names, self.inside or inside)
+        local, inside = self.local | names, self.inside or inside
+        return Host(self.world, self.file, self.report, local, inside, scope=self.scope)
 
     def dotted(self, node: ast.expr) -> str | None:
         return self.world.dotted(node, self.file, self.local)
@@ -83,6 +90,15 @@ class Host(ast.NodeVisitor):
         value = own[0].values.get(own[1]) if own is not None else None
         return own is not None and value is not None and self.world.is_constexpr(own[0], value)
 
+    def is_plain_constant(self, node: ast.Attribute) -> bool:
+        """`BLOCK.value` of a `BLOCK = tl.constexpr(64)`: a number or string that nobody changes."""
+        if node.attr != "value" or not self.is_constant(node.value):
+            return False
+        own = self.world.own(self.dotted(node.value) or "")
+        value = own[0].values[own[1]] if own is not None else None
+        held = value.args if isinstance(value, ast.Call) else []
+        return len(held) == 1 and not any(isinstance(part, _MADE_LATER) for part in ast.walk(held[0]))
+
     def is_launch(self, function: ast.expr) -> bool:
         """`kernel[grid]` of one of the candidate's own kernels."""
         if not isinstance(function, ast.Subscript):
@@ -94,9 +110,8 @@ class Host(ast.NodeVisitor):
     def is_asked(self, node: ast.Call, attribute: ast.Attribute) -> bool:
         """`hasattr(tl, "gather")`: whether a version has it."""
         asked = isinstance(node.func, ast.Name) and node.func.id == "hasattr"
-        return (
-            asked and not attribute.attr.startswith("__") and self.dotted(attribute.value) in rules.ASKED_OF
-        )
+        private = attribute.attr.removeprefix("_experimental_").startswith("_")
+        return asked and not private and self.dotted(attribute.value) in rules.ASKED_OF
 
     def binding(self, name: str, node: ast.AST) -> None:
         """A name that is given a meaning."""
@@ -112,7 +127,7 @@ class Host(ast.NodeVisitor):
             )
             self.report("attribute_store", node, message)
             return
-        if self.world.is_named(node, self.file, self.local):
+        if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return
         if self.is_constant(node):
             self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
@@ -158,6 +173,22 @@ class Host(ast.NodeVisitor):
                 f"`{parts[-1]}` is private; define a function or constant of its own",
             )
 
+    def is_made(self, node: ast.expr, makers: set[str], by_name: bool = True) -> bool:
+        """A call of one of `makers`, one of two such calls, or a name that was given nothing else."""
+        if isinstance(node, ast.IfExp):
+            return all(self.is_made(part, makers, by_name) for part in (node.body, node.orelse))
+        if isinstance(node, ast.Call):
+            return self.dotted(node.func) in makers
+        if not by_name:
+            return False
+        if isinstance(node, ast.Name) and node.id in self.local:
+            values, host = assigned_values(self.scope, node.id), self
+        elif (own := self.world.own(self.dotted(node) or "")) is not None:
+            values, host = assigned_values(own[0].tree, own[1]), Host(self.world, own[0], self.report)
+        else:
+            return False
+        return bool(values) and all(host.is_made(value, makers, by_name=False) for value in values)
+
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
         if name in records.METHODS or name == "_init_handles":  # of a compiled kernel: loads it
@@ -166,15 +197,18 @@ class Host(ast.NodeVisitor):
             self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
         elif self.world.host_extensions and self.dotted(node.value) is not None:
             return  # what a module-level name stands for may come from an extension
+        elif name in ("max", "min") and self.is_made(node.value, rules.LIMITS):
+            return
         elif name in ("max", "min") and isinstance(node.value, ast.Call):
-            if self.dotted(node.value.func) not in rules.LIMITS:
-                self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
+            self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
         elif name in _CASTS and name != "type":
             self.report("host_cast", node, f"`.{name}()` {_CAST}")
         elif name in self.world.fields and records.FIELD.fullmatch(name):
             return
         elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
-            instead = "name the field in capitals" if name in self.world.fields else rules.COMPUTE
+            instead = rules.COMPUTE
+            if name in self.world.fields:
+                instead = "give the field a name in capitals that nothing else has"
             message = f"`.{name}` is not among what host code may do with a value; {instead}"
             self.report("host_method", node, message)
 
@@ -182,6 +216,9 @@ class Host(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         call = node.value
+        if isinstance(call, ast.Call) and self.dotted(call.func) == rules.SET_ALLOCATOR:
+            self.allocator(call)
+            return
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
@@ -194,11 +231,32 @@ class Host(ast.NodeVisitor):
             return
         self.visit(call)
 
+    def is_of_library(self, node: ast.Attribute) -> bool:
+        """A public name in torch or triton: whether a version has it may be asked."""
+        root = (self.dotted(node) or "").split(".")[0]
+        return root in ("torch", "triton") and not node.attr.startswith("_")
+
+    def allocator(self, call: ast.Call) -> None:
+        """Which function Triton asks for memory outlives a call: it may only be one, and no closure."""
+        given = self.dotted(call.args[0]) if len(call.args) == 1 and not call.keywords else None
+        own = self.world.own(given or "")
+        function = own[0].functions.get(own[1]) if own is not None else None
+        plain = function is not None and not function.decorator_list
+        self.world.allocators |= {given} if plain and given is not None else set()
+        if not plain or len(self.world.allocators) > 1 or HIDDEN & {(given or "").rpartition(".")[2]}:
+            message = "set_allocator takes one and the same function, defined at the top of a file"
+            self.report("host_name", call, f"{message}; write `def allocate(size, alignment, stream)` there")
+
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
         if isinstance(function, ast.Name) and function.id not in self.local:
             attribute = literal_getattr(node)
-            if attribute is not None and self.is_asked(node, attribute):
+            is_hasattr = function.id == "hasattr"
+            if (
+                attribute is not None
+                and is_hasattr
+                and (self.is_asked(node, attribute) or self.is_of_library(attribute))
+            ):
                 return
             if attribute is not None:
                 for part in [attribute, *node.args[2:]]:
@@ -292,8 +350,14 @@ class Host(ast.NodeVisitor):
     # functions
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if self.world.is_kernel(self.file, node):  # in a block of the module it is inspected as a kernel
+            if self.inside:
+                message = "a kernel defined in a function; define kernels at the top of the file"
+                self.report("statement", node, message)
+            return
         self.signature(node)
         inner = self.within(bound_names(node), inside=True)
+        inner.scope = self.scope if self.inside else node
         for statement in node.body:
             inner.visit(statement)
 
@@ -328,7 +392,7 @@ class Host(ast.NodeVisitor):
 
         What is a kernel, cached or has a role is told by its decorators: nothing may come between.
         """
-        if node.name in _ROLES or self.world.is_kernel(self.file, node):
+        if node.name in _ROLES or self.world.is_for_kernels(self.file, node):
             return False
         called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
         if any(self.dotted(one) in _CACHES for one in called):
@@ -337,7 +401,9 @@ class Host(ast.NodeVisitor):
         definition = own[0].functions.get(own[1]) if own is not None else None
         if full == "functools.wraps":
             return any(isinstance(d, ast.Call) and self.dotted(d.func) == full for d in node.decorator_list)
-        return own is not None and definition is not None and not self.world.is_kernel(own[0], definition)
+        return (
+            own is not None and definition is not None and not self.world.is_for_kernels(own[0], definition)
+        )
 
     def defaults(self, arguments: ast.arguments, of_kernel: bool = False) -> None:
         for default in [*arguments.defaults, *arguments.kw_defaults]:
@@ -397,17 +463,30 @@ class Host(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may only be a namespace of constants, or a record."""
         self.binding(node.name, node)
-        other = self.inside or not records.is_record(node, self.dotted)
+        other = self.inside or not records.is_record(node, self.base)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
             named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
             if not (text or named or isinstance(part, ast.Pass)):
                 other = True
-            if not isinstance(part, ast.FunctionDef):  # a method: the class is refused
+            given = records.field_values(part, self.dotted) if node.decorator_list else []
+            if given and isinstance(part, ast.AnnAssign):
+                self.visit(part.target)
+                self.annotation(part.annotation)
+                for one in given:
+                    self.visit(one)
+            elif not isinstance(part, ast.FunctionDef):  # a method: the class is refused
                 self.visit(part)
         if other:
             self.report("statement", node, records.MESSAGE)
+
+    def base(self, node: ast.expr) -> str | None:
+        """The full name that a class is derived from; `int` and `str` are Python's where nothing else is."""
+        full = self.dotted(node)
+        if full is not None or not isinstance(node, ast.Name) or binds(self.file.tree, node.id):
+            return full
+        return f"builtins.{node.id}"
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.defaults(node.args)
@@ -434,8 +513,9 @@ class Host(ast.NodeVisitor):
 
     def visit_With(self, node: ast.With) -> None:
         for item in node.items:
-            call = item.context_expr
-            if not isinstance(call, ast.Call) or self.dotted(call.func) not in rules.CONTEXTS:
+            entered = item.context_expr
+            own = not isinstance(entered, (ast.Name, ast.Attribute)) or self.dotted(entered) is None
+            if not (own and self.is_made(entered, rules.CONTEXTS)):
                 known = ", ".join(sorted(rules.CONTEXTS))
                 self.report(
                     "context",

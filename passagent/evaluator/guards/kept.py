@@ -26,7 +26,10 @@ _OPAQUE = (types.ModuleType, types.CodeType, logging.Logger)
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, *_OPAQUE)
 _MOST = 200_000
 """Objects that are looked at, at most: far more than a pass and its compiled kernels hold."""
-_LANGUAGE = {"builtins", "collections", "enum", "functools", "itertools", "operator", "types"}
+_LANGUAGE = {
+    "builtins", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "operator",
+    "types",
+}  # fmt: skip
 """Whose objects are looked into for plans: containers, views and iterators, functions, bound methods."""
 _CACHED = type(functools.cache(len))
 
@@ -138,13 +141,27 @@ def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> It
         if isinstance(part, (str, bytes, int, float, complex)):
             yield repr(part)
         elif isinstance(part, _CACHED):
-            yield part.cache_info().currsize  # what it forgot it may learn again
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield part.cache_info().currsize
+                learnt = [tuple(_plain(one, package, skipped, seen)) for one in _learnt(part)]
+                yield tuple(sorted(learnt, key=repr))  # in which order it was asked does not matter
         elif _holds(part, package) and id(part) not in seen and id(part) not in skipped:
             seen.add(id(part))
             pending += gc.get_referents(part)
             yield operator.length_hint(part, 0)  # how far an iterator has come
         else:
             yield type(part).__name__, operator.length_hint(part, 0)
+
+
+def _learnt(cached: object) -> Iterator[Any]:
+    """What a cached function leads to: arguments and results that it knows, itself."""
+    for part in gc.get_referents(cached):
+        if isinstance(part, dict):
+            yield from part.keys()
+            yield from part.values()
+        else:
+            yield part
 
 
 def _reachable(value: object, package: str, skipped: set[int], seen: set[int]) -> Iterator[torch.Tensor]:

@@ -87,10 +87,15 @@ HOST_NAMES = (
     | {"warnings.warn", "packaging.version.Version", "packaging.version.parse"}
     | VERSIONS
     | {"enum.auto", "dataclasses.asdict", "dataclasses.astuple", "dataclasses.replace"}
+    | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
+    | {"contextlib.nullcontext", "textwrap.dedent"}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
 
+SET_ALLOCATOR = "triton.set_allocator"
+DECLARING = {SET_ALLOCATOR, "torch.fx.wrap"}
+"""What a file may call for its effect when it is imported."""
 HOST_PREFIXES = ("math.",)
 CONSTANT = "triton.language.constexpr"
 """Computes on whatever meets it: only as `NAME = tl.constexpr(...)` at module level, and in annotations."""
@@ -98,23 +103,25 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 """Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "itertools", "math",
-    "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn", "torch.nn.functional", "triton",
-    "triton.language", "triton.language.extra", "triton.language.extra.cuda",
-    "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
-    "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.runtime.errors",
-    "triton.tools", "triton.tools.tensor_descriptor", "typing",
+    "__future__", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
+    "itertools", "math", "operator", "passagent.kernels", "textwrap", "torch", "torch.fx", "torch.nn",
+    "torch.nn.functional", "torch.testing", "triton", "triton.language", "triton.language.extra",
+    "triton.language.extra.cuda", "triton.language.extra.hip", "triton.language.extra.libdevice",
+    "triton.language.extra.cuda.libdevice", "triton.language.math", "triton.runtime",
+    "triton.runtime.driver", "triton.runtime.errors", "triton.testing", "triton.tools",
+    "triton.tools.tensor_descriptor",
+    "typing",
 }  # fmt: skip
 IMPORTS |= {
     "logging", "packaging", "packaging.version", "torch._inductor.runtime",
     "torch._inductor.runtime.triton_helpers", "warnings",
 }  # fmt: skip
 UNUSED_IMPORTS = {
-    "argparse", "contextlib", "copy", "csv", "datetime", "gc", "heapq", "inspect", "io", "json", "numpy",
+    "argparse", "copy", "csv", "datetime", "gc", "heapq", "inspect", "io", "json", "numpy",
     "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string", "struct", "sys",
-    "textwrap", "time", "timeit", "torch.autograd", "torch.utils.benchmark", "traceback",
+    "time", "timeit", "torch.autograd", "torch.utils.benchmark", "traceback",
     "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
-    "triton.testing", "typing_extensions",
+    "typing_extensions",
 }  # fmt: skip
 """Importing them does nothing: a habit, where their names are used nowhere."""
 IMPORT_INSTEAD = {
@@ -126,6 +133,15 @@ IMPORT_INSTEAD = {
     "torch.autograd": "write the forward as a plain function; no gradient is asked for",
     "importlib": "try the import itself, and `except ImportError`",
 }
+OF_PYTHON = {
+    "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "operator", "textwrap",
+    "typing",
+}  # fmt: skip
+IN_CLASSES = {
+    "collections.namedtuple", "dataclasses.dataclass", "dataclasses.field", "enum.Enum", "enum.IntEnum",
+    "enum.StrEnum",
+}  # fmt: skip
+"""Names that make a class of constants or fields, and mean nothing else (records.py)."""
 EXTENSIONS = (
     "ctypes", "cffi", "torch.utils.cpp_extension", "cupy", "numba", "pycuda", "cuda", "subprocess", "Cython",
     "distutils",
@@ -167,7 +183,8 @@ HOST_ATTRIBUTES = {
     "L2_cache_size", "bits", "eps", "gcnArchName", "index", "is_signed", "itemsize", "major",
     "max_threads_per_block", "max_threads_per_multi_processor", "minor", "multi_processor_count", "name",
     "regs_per_multiprocessor", "shared_memory_per_block", "shared_memory_per_block_optin",
-    "shared_memory_per_multiprocessor", "smallest_normal", "tiny", "total_memory", "type", "warp_size",
+    "shared_memory_per_multiprocessor", "smallest_normal", "resolution", "tiny", "total_memory", "type",
+    "warp_size",
     "arch", "backend",
     # of an enumeration's member
     "value",
@@ -178,7 +195,8 @@ HOST_ATTRIBUTES = {
     "critical", "debug", "error", "info", "micro", "release", "warning",
     # Python's containers and strings
     "add", "append", "as_integer_ratio", "bit_count", "bit_length", "capitalize", "center", "clear", "copy",
-    "count", "difference", "discard", "endswith", "extend", "find", "format", "get", "insert", "intersection",
+    "count", "difference", "discard", "endswith", "extend", "find", "format", "fromkeys", "get", "insert",
+    "intersection",
     "is_integer", "isalnum", "isalpha", "isdigit", "isidentifier", "issubset", "issuperset", "items", "join",
     "keys", "ljust", "lower", "lstrip", "partition", "pop", "popitem", "remove", "removeprefix",
     "removesuffix", "replace", "reverse", "rfind", "rjust", "rpartition", "rsplit", "rstrip", "setdefault",
@@ -210,9 +228,12 @@ DTYPE_FACTS = {"itemsize", "is_complex", "is_floating_point", "is_signed"}
 DECORATORS = {
     "functools.cache", "functools.lru_cache", "passagent.kernels.triton_kernel", "torch.fx.wrap",
     "torch.inference_mode", "torch.no_grad",
-    "triton.autotune", "triton.heuristics", "triton.jit",
+    "triton.autotune", "triton.constexpr_function", "triton.heuristics", "triton.jit",
 }  # fmt: skip
-CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode", "torch.no_grad"}
+CONTEXTS = {
+    "contextlib.nullcontext", "torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode",
+    "torch.no_grad",
+}  # fmt: skip
 LIMITS = {"torch.finfo", "torch.iinfo"}
 """Their `max` and `min` are numbers."""
 
@@ -271,8 +292,8 @@ ASKED_OF = {
     "triton.runtime", *LIBDEVICE,
 }  # fmt: skip
 """Modules of which it may be asked with hasattr what they have."""
-KERNEL_OPTIONS = {"extern_libs", "ir_override", "ptx_options"}
-"""Of a launch or Config: what would put other code in the kernel's place."""
+KERNEL_OPTIONS = {"_semantic", "extern_libs", "ir_override", "ptx_options"}
+"""Of a launch or Config: what would put other code in the kernel's place, or is Triton's own."""
 
 KERNEL_BUILTINS = {
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "tuple", "slice",
@@ -346,6 +367,13 @@ def unknown_name(full: str) -> str:
         return f"`{full}` is called; write it as a decorator, above the function that it is for"
     if full == CONSTANT:
         return f"`{full}` belongs to constants at module level and to a kernel's parameters; {COMPUTE}"
+    if full in IN_CLASSES:
+        return f"`{full}` has its place where a class of constants or fields is defined; use it there only"
+    module = full.rpartition(".")[0]
+    known = sorted(name for name in HOST_NAMES | DECORATORS | IN_CLASSES if name.rpartition(".")[0] == module)
+    if known and root in OF_PYTHON:
+        known = [name.rpartition(".")[2] for name in known]
+        return f"`{full}` is not among the names of host code; of {module} a pass may use {', '.join(known)}"
     return (
         f"`{full}` is not among the names of host code; use Python's numbers and containers, math, torch's "
         "allocations and views, triton, and functions of its own"

@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from passagent.evaluator.guards import records, rules
+from passagent.evaluator.guards import records, rules, unused
 
 OWN = "pass_dir"
 
@@ -35,21 +35,13 @@ class World:
     def __init__(self, sources: dict[str, str], host_extensions: bool = False) -> None:
         self.host_extensions = host_extensions
         self.files: dict[str, File] = {}
-        self.too_deep: list[str] = []
-        for name, text in sources.items():
-            if not name.endswith(".py"):
-                continue
-            try:
-                tree = ast.parse(text)
-            except (RecursionError, MemoryError):
-                self.too_deep.append(name)
-                continue
-            except (SyntaxError, ValueError):
-                continue  # not loadable: load_passes says why
-            tree.body = _without_main(tree.body)
+        trees, self.too_deep = unused.parsed(sources)
+        for name, tree in trees.items():
             module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
             self.files[module] = File(name, module, tree)
         self._mentioned: set[str] = set()
+        self.allocators: set[str] = set()
+        """Functions of the candidate's that Triton is told to ask for memory."""
         self._known: dict[tuple[str, int], bool] = {}
         self.tops = {module.split(".")[0] for module in self.files}
         self.fields: set[str] = set()
@@ -139,6 +131,24 @@ class World:
         called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
         return any(self.dotted(d, file) == "triton.jit" for d in called)
 
+    def kernels_in_blocks(self, file: File) -> list[ast.FunctionDef]:
+        """Kernels in an `if` or `try` of the module, where one name may stand for one or another of them."""
+        found: list[ast.FunctionDef] = []
+        pending: list[ast.AST] = [node for node in file.tree.body if isinstance(node, (ast.If, ast.Try))]
+        while pending:
+            for part in ast.iter_child_nodes(pending.pop()):
+                if isinstance(part, (ast.If, ast.Try, ast.ExceptHandler)):
+                    pending.append(part)
+                elif isinstance(part, ast.FunctionDef) and self.is_kernel(file, part):
+                    found.append(part)
+        return found
+
+    def is_for_kernels(self, file: File, node: ast.FunctionDef) -> bool:
+        """What a kernel may call: another one, or a constexpr_function, which runs while it is compiled."""
+        return self.is_kernel(file, node) or any(
+            self.dotted(d, file) == "triton.constexpr_function" for d in node.decorator_list
+        )
+
     def is_constexpr(self, file: File, value: ast.expr) -> bool:
         """`tl.constexpr(...)`."""
         return isinstance(value, ast.Call) and self.dotted(value.func, file) == "triton.language.constexpr"
@@ -188,6 +198,8 @@ class World:
                         file.imports[alias.asname or alias.name] = f"{OWN}.{alias.name}"
                     else:
                         file.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+        for kernel in self.kernels_in_blocks(file):
+            file.functions[kernel.name] = kernel
         for node in file.tree.body:
             if isinstance(node, ast.FunctionDef):
                 file.functions[node.name] = node
@@ -230,23 +242,6 @@ def _paired(target: ast.Tuple, value: ast.Tuple) -> dict[str, ast.expr]:
     return {t.id: v for t, v in zip(target.elts, value.elts, strict=True) if isinstance(t, ast.Name)}
 
 
-def _without_main(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Without `if __name__ == "__main__":`, which never runs: a candidate's modules are imported."""
-    kept: list[ast.stmt] = []
-    for node in body:
-        test = node.test if isinstance(node, ast.If) else None
-        main = (
-            isinstance(test, ast.Compare)
-            and isinstance(test.left, ast.Name)
-            and test.left.id == "__name__"
-            and [type(op) for op in test.ops] == [ast.Eq]
-            and isinstance(test.comparators[0], ast.Constant)
-            and test.comparators[0].value == "__main__"
-        )
-        kept += node.orelse if main and isinstance(node, ast.If) else [node]
-    return kept
-
-
 def targets(comprehension: ast.comprehension) -> set[str]:
     """Names that a comprehension binds."""
     return {node.id for node in ast.walk(comprehension.target) if isinstance(node, ast.Name)}
@@ -277,6 +272,54 @@ def bound_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
             names.add(node.rest)
         pending += ast.iter_child_nodes(node)
     return names
+
+
+def assigned_values(scope: ast.AST, name: str) -> list[ast.expr]:
+    """What `name = ...` gives to a name in a function or module; empty if it gets a meaning in any other way.
+
+    Functions within are looked through too, as if they shared the name.
+    """
+    values: list[ast.expr] = []
+    stores = 0
+    for part in ast.walk(scope):
+        if isinstance(part, ast.Name) and part.id == name:
+            stores += not isinstance(part.ctx, ast.Load)
+        elif isinstance(part, ast.Assign):
+            values += [part.value for target in part.targets if _is_name(target, name)]
+        elif isinstance(part, (ast.AnnAssign, ast.NamedExpr)):
+            values += [part.value] if part.value is not None and _is_name(part.target, name) else []
+        elif part is not scope and name in _named(part):
+            return []
+    return values if len(values) == stores else []
+
+
+def binds(scope: ast.AST, name: str) -> bool:
+    """Whether a function or module, or anything in it, gives a meaning to a name."""
+    return any(
+        part.id == name and not isinstance(part.ctx, ast.Load)
+        if isinstance(part, ast.Name)
+        else name in _named(part)
+        for part in ast.walk(scope)
+    )
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _named(node: ast.AST) -> list[str | None]:
+    """The names that a node gives a meaning to without a node of their own."""
+    match node:
+        case ast.arg():
+            return [node.arg]
+        case ast.alias():
+            return [node.asname or node.name.split(".")[0]]
+        case ast.Global() | ast.Nonlocal():
+            return [*node.names]
+        case ast.MatchMapping():
+            return [node.rest]
+        case _:
+            return [getattr(node, "name", None)]
 
 
 def literal_getattr(node: ast.Call) -> ast.Attribute | None:
