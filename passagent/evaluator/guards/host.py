@@ -94,9 +94,8 @@ class Host(ast.NodeVisitor):
     def is_asked(self, node: ast.Call, attribute: ast.Attribute) -> bool:
         """`hasattr(tl, "gather")`: whether a version has it."""
         asked = isinstance(node.func, ast.Name) and node.func.id == "hasattr"
-        return (
-            asked and not attribute.attr.startswith("__") and self.dotted(attribute.value) in rules.ASKED_OF
-        )
+        private = attribute.attr.removeprefix("_experimental_").startswith("_")
+        return asked and not private and self.dotted(attribute.value) in rules.ASKED_OF
 
     def binding(self, name: str, node: ast.AST) -> None:
         """A name that is given a meaning."""
