@@ -180,7 +180,7 @@ NEIGHBOURS = {
     "a function with a built-in's name": ("def eval(x):\n    return x\n", "eval(x)"),
     "a kernel's parameter": (
         "@triton.jit\ndef f(getattr):\n    tl.store(getattr, 1)\n",
-        "x",
+        "f[(1,)](x)",
     ),
 }
 
@@ -199,7 +199,7 @@ def test_a_habitual_import_has_no_name_that_is_written_anywhere(helper):
     name = helper.split()[-1]
     assert found(source("return x", module="import helper\n"), helper=helper) == []
     for module in (f"from helper import {name}\n", f"def f(h):\n    return h.{name}\n"):
-        violations = found(source("return x", module=module), helper=helper)
+        violations = found(source("return f(x)", module=module), helper=helper)
         assert [v.rule for v in violations if v.file == "helper.py"] == ["import"]
 
 
