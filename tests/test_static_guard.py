@@ -201,7 +201,8 @@ def test_what_lies_beside_a_convenience_is_refused(name):
 def test_a_habitual_import_has_no_name_that_is_written_anywhere(helper):
     name = helper.split()[-1]
     assert found(source("return x", module="import helper\n"), helper=helper) == []
-    for module in (f"from helper import {name}\n", f"def f(h):\n    return h.{name}\n"):
+    ways = (f"from helper import {name}\n", f"def f(h):\n    return h.{name}\n")
+    for module in (*ways, f"def f(h):\n    return getattr(h, '{name}')\n"):
         violations = found(source("return f(x)", module=module), helper=helper)
         assert [v.rule for v in violations if v.file == "helper.py"] == ["import"]
 

@@ -59,6 +59,8 @@ class World:
                         self._mentioned.add(node.id)
                     elif isinstance(node, ast.Attribute):
                         self._mentioned.add(node.attr)
+                    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        self._mentioned.add(node.value)  # getattr(helper, "os")
                     elif isinstance(node, ast.ImportFrom) and (
                         node.level or (node.module or "").split(".")[0] in self.tops
                     ):
