@@ -145,6 +145,11 @@ TASKS = {
         "tmp_0 = torch.view_as_complex(in_0)\ntmp_1 = tmp_0 * 0.5\ntmp_2 = tmp_1 * tmp_0\nreturn (tmp_2,)",
         [[([64, 32, 2], F32)]],
     ),
+    "rotary": TaskText(
+        "tmp_0 = torch.view_as_complex(in_0)\ntmp_1 = tmp_0 * in_1\ntmp_2 = torch.view_as_real(tmp_1)\n"
+        "return (tmp_2,)",
+        [[([3, 8, 2], F32), ([3, 8], "complex64")]],
+    ),
     "tiny_values": TaskText(
         "tmp_0 = in_0 * 1e-07\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)", [[([4, 32], F32)]]
     ),

@@ -50,6 +50,10 @@ HARMLESS = {
     "plans that a small cache forgets": "@functools.lru_cache(maxsize=1)\ndef plan(n):\n    return [n]\n"
     "def call(x):\n    plan(1)\n    plan(x.numel())",
     "cached plan": "@functools.cache\ndef plan(n):\n    return n + 1\ndef call(x):\n    plan(x.numel())",
+    "cached plans that are forgotten": "@functools.lru_cache(maxsize=2)\ndef plan(n):\n    return [n]\n"
+    "def call(x):\n    for n in (3, 1, 2, 1):\n        plan(n)",
+    "cached plan in a table": "@functools.lru_cache\ndef plan(n):\n    return {n: [n]}\nPLANS = {}\n"
+    "def call(x):\n    for n in (1, 2, 1):\n        PLANS[n] = plan(n)",
 }
 
 
@@ -108,6 +112,18 @@ COUNTING = {
     "addresses": "SEEN = {}\ndef call(x):\n    SEEN[x.data_ptr()] = True",
     "cache of addresses": "@functools.cache\ndef plan(n):\n    return n\n"
     "def call(x):\n    plan(x.data_ptr())",
+    "list of a cached function": "@functools.cache\ndef box():\n    return []\n"
+    "def call(x):\n    box().append(0)",
+    "last address of a cache": "@functools.lru_cache(maxsize=1)\ndef plan(n):\n    return n\n"
+    "def call(x):\n    plan(x.data_ptr())",
+    "missing keys": "import collections\nSEEN = collections.defaultdict(int)\n"
+    "def call(x):\n    SEEN[len(SEEN)]",
+    "order of a dict": "import collections\nORDER = collections.OrderedDict.fromkeys(range(9))\n"
+    "def call(x):\n    first = next(iter(ORDER))\n    ORDER.pop(first)\n    ORDER[first] = None",
+    "context": "import contextlib\nBOX = contextlib.nullcontext([])\n"
+    "def call(x):\n    with BOX as box:\n        box.append(0)",
+    "metadata of a field": "import dataclasses\nFIELD = dataclasses.field(metadata={0: []})\n"
+    "def call(x):\n    FIELD.metadata[0].append(0)",
     "closure": "def make():\n    n = [0]\n    def inner(x):\n        n[0] += 1\n    return inner\n"
     "call = make()",
     "helper module": "def call(x):\n    FAR.append(1)",

@@ -5,6 +5,7 @@ go through the evaluator; here are the borders of the rules, and the lines that 
 """
 
 import os
+import re
 import subprocess
 import time
 
@@ -133,6 +134,18 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
     with pytest.raises(KernelRefused) as caught:
         cpp_kernel(source, "f")(torch.zeros(1))
     assert (caught.value.rule, caught.value.line) == (rule, line)
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ('x[0] = __builtin_cpu_supports("avx2");', "#if defined"),
+        ("omp_set_num_threads(2); x[0] = 1;", "num_threads(...)"),
+    ],
+)
+def test_a_refused_call_says_what_to_write_instead(text, instead):
+    with pytest.raises(KernelRefused, match=re.escape(instead)):
+        cpp_kernel(f"void f(float* x) {{ {text} }}", "f")(torch.zeros(1))
 
 
 @pytest.mark.parametrize(

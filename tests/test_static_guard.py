@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import collections
+import contextlib
 import functools
 import io
 import textwrap
@@ -141,9 +143,109 @@ def test_a_function_of_one_library_may_be_imported_from_where_it_is(first, secon
     assert ("rebound_import" in rules(source("    return torch.empty_like(a)", text))) != is_fine
 
 
+FALLBACK = "try:\n    from triton.language.extra.libdevice import tanh\nexcept ImportError:\n"
+NEIGHBOURS = {
+    "a logger's manager": ("import logging\n", "logging.getLogger('a').manager"),
+    "a module behind logging": ("import logging\n", "logging.os.getenv('A')"),
+    "a module of logging's": ("from logging import sys\n", "sys.modules"),
+    "logging's classes": ("import logging\n", "logging.setLoggerClass(x)"),
+    "a module behind warnings": ("import warnings\n", "warnings.sys.modules"),
+    "filters": ("import warnings\n", "warnings.simplefilter('error')"),
+    "a module behind packaging": ("import packaging.version\n", "packaging.version.re"),
+    "a habitual import that is used": ("import os\n", "os.getenv('A')"),
+    "used as a value": ("import sys\n", "[sys]"),
+    "used by another name": ("import numpy as np\n", "np.add(1, 2)"),
+    "a name of it that is used": ("from time import time\n", "time()"),
+    "in a helper": ("import helper\n", "helper.os.getenv('A')"),
+    "from a helper": ("from helper import os\n", "os.getenv('A')"),
+    "helpers of kernels in host code": (
+        "from torch._inductor.runtime import triton_helpers\n",
+        "triton_helpers.maximum(x, y)",
+    ),
+    "what else they hold": (
+        "from torch._inductor.runtime import triton_helpers\n",
+        "triton_helpers.set_driver_to_gpu()",
+    ),
+    "hasattr of a tensor": ("", "hasattr(x, 'relu')"),
+    "hasattr with an assembled name": ("", "hasattr(tl, str(x))"),
+    "hasattr of what is private": ("", "hasattr(torch, '__dict__')"),
+    "getattr of a module": ("", "getattr(tl, 'exp')(x)"),
+    "by version, one of them torch's": ("if LIMITS:\n    f = tl.exp\nelse:\n    f = torch.exp\n", "x"),
+    "by version, called on the host": ("if LIMITS:\n    f = tl.exp\nelse:\n    f = tl.exp2\n", "f(x)"),
+    "by version, and elsewhere": ("if LIMITS:\n    f = tl.exp\nf = torch.exp\n", "x"),
+    "a fallback that is torch's": (f"{FALLBACK}    tanh = torch.tanh\n", "x"),
+    "a fallback that is the host's": (f"{FALLBACK}    tanh = math.tanh\n", "x"),
+    "a call for its effect": ("LIMITS.update({})\nprint(LIMITS)\n", "x"),
+    "a pair of names for torch": ("f, g = torch.add, 1\n", "f(x, y)"),
+    "a tensor in a list": ("TABLE = []\nTABLE.append(torch.empty(1))\n", "x"),
+    "a total that is computed": ("class A(typing.TypedDict, total=open(0)):\n    rows: int\n", "x"),
+    "a default that is a built-in": ("def f(x, eval=eval):\n    return eval('x')\n", "f(x)"),
+    "an annotation that is a built-in": ("def f(open: open(0)):\n    return open\n", "f(x)"),
+    "a function with a built-in's name": ("def eval(x):\n    return x\n", "eval(x)"),
+    "a kernel's parameter": (
+        "@triton.jit\ndef f(getattr):\n    tl.store(getattr, 1)\n",
+        "f[(1,)](x)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_what_lies_beside_a_convenience_is_refused(name):
+    module, used = NEIGHBOURS[name]
+    assert found(source(f"return {used}", module=module), helper="import os\n")
+
+
+@pytest.mark.parametrize(
+    "helper",
+    ["from gc import get_objects as view\n", "from sys import modules as rows\n", "import os as values\n"],
+)
+def test_a_habitual_import_has_no_name_that_is_written_anywhere(helper):
+    name = helper.split()[-1]
+    assert found(source("return x", module="import helper\n"), helper=helper) == []
+    ways = (f"from helper import {name}\n", f"def f(h):\n    return h.{name}\n")
+    for module in (*ways, f"def f(h):\n    return getattr(h, '{name}')\n"):
+        violations = found(source("return f(x)", module=module), helper=helper)
+        assert [v.rule for v in violations if v.file == "helper.py"] == ["import"]
+
+
+def test_an_import_in_a_function_is_no_parameter_of_it():
+    module = "def f(helper):\n    import helper\n    return helper.view\n"
+    assert "rebound_import" in rules(source("return f(x)", module=module), helper="view = 1\n")
+
+
+OWN_DECORATORS = {
+    "around a kernel": "def d(f):\n    return f\n\n\n@d\n@triton.jit\ndef k(x):\n    tl.store(x, 1)\n",
+    "inside of a kernel's": "def d(f):\n    return f\n\n\n@triton.jit\n@d\ndef k(x):\n    tl.store(x, 1)\n",
+    "beside a cache": "def d(f):\n    return f\n\n\n@functools.cache\n@d\ndef g(n):\n    return n\n",
+    "that caches": "def d(f):\n    return functools.cache(f)\n\n\n@d\ndef g(n):\n    return n\n",
+    "that is a kernel": "@triton.jit\ndef d(f):\n    tl.store(f, 1)\n\n\n@d\ndef g(n):\n    return n\n",
+    "that is pattern": "@pattern\ndef g(n):\n    return n\n",
+    "that is a value": "d = {}.get\n\n\n@d\ndef g(n):\n    return n\n",
+    "around a role": "def d(f):\n    return f\n\n\n@d\ndef replacement_args(x):\n    return (x,)\n",
+    "wraps of torch's": "@functools.wraps(torch.add)\ndef g(n):\n    return n\n",
+    "wraps around a kernel": "@functools.wraps(print)\n@triton.jit\ndef k(x):\n    tl.store(x, 1)\n",
+    "wraps as a value": "w = functools.wraps\n",
+}
+
+
+@pytest.mark.parametrize("name", OWN_DECORATORS)
+def test_a_decorator_of_its_own_is_for_host_functions_only(name):
+    named = '__all__ = ["d", "g", "k", "w"]\n'
+    assert found(source("return x", module=f"{named}\n\n{OWN_DECORATORS[name]}"))
+
+
+@pytest.mark.parametrize("instead", ["torch.empty_like(x)", "input", "[bytes for bytes in (1, 2)]"])
+def test_a_parameter_may_have_the_name_of_a_built_in(instead):
+    module = (
+        f"def f(input, vars, *, type=None, bytes=16, **dir):\n    return {instead.replace('x', 'input')}\n"
+    )
+    assert found(source("return f(x, 1)", module=module)) == []
+
+
 def test_violation_names_file_line_and_what_to_do():
-    files = {"P.py": "import torch\n\n\ndef helper(x):\n    y = x.view(-1)\n    return torch.softmax(y, 0)\n"}
-    (violation,) = inspect(Candidate(files))
+    text = "import torch\n\n\ndef helper(x):\n    y = x.view(-1)\n    return torch.softmax(y, 0)\n"
+    text += "\n\ndef replacement_func():\n    return helper\n"
+    (violation,) = inspect(Candidate({"P.py": text}))
     assert (violation.file, violation.line, violation.rule) == ("P.py", 6, "host_name")
     assert "torch.softmax" in violation.message
     assert "kernel" in violation.message
@@ -156,11 +258,39 @@ def test_kernel_source_is_checked_at_its_own_line():
     assert (violation.rule, violation.line) == ("cpp_include", 6)
 
 
+KERNEL_SOURCES = {
+    "plain": '"""\n#include <cmath>\n#include <fstream>  // here\n"""',
+    "raw": 'r"""\n#define TWO 1 + \\\n  1\n#include <fstream>  // here\n"""',
+    "begins after a splice": '"""\\\n#include <cmath>\n#include <fstream>  // here\n"""',
+    "spliced by Python": '"""\n#define TWO 1 + \\\n  1\n#include <fstream>  // here\n"""',
+    "in pieces": '("#include <cmath>\\n"\n "int f();\\n"  # a comment\n "#include <fstream>  // here\\n")',
+    "on one line": '"\\n\\n\\x41;\\n#include <fstream>  // here\\n"',
+    "joined": '"""\n#include <cmath>\n""" + HEAD + """\nint f();\n#include <fstream>  // here\n"""',
+    "in the joined part": '"""\n#include <cmath>\n""" + BAD + """\nint f();\n"""',
+    "dedented": 'textwrap.dedent("""\\\n    #include <cmath>\n\n    #include <fstream>  // here\n    """)',
+}
+
+
+@pytest.mark.parametrize("name", KERNEL_SOURCES)
+def test_a_refusal_points_at_the_line_of_the_source_in_the_file(name):
+    bad = '"\\n#include <fstream>  // here\\n"' if name == "in the joined part" else '""'
+    text = f'import textwrap\nfrom passagent.kernels import cpp_kernel\n\nHEAD = "int g();\\n"\nBAD = {bad}\n'
+    text += f'SOURCE = {KERNEL_SOURCES[name]}\nKERNEL = cpp_kernel(SOURCE, "f")\n'
+    (violation,) = inspect(Candidate({"helper.py": text}))
+    [expected] = [number for number, line in enumerate(text.split("\n"), 1) if "// here" in line]
+    assert (violation.rule, violation.line) == ("cpp_include", expected)
+
+
+def test_a_source_that_is_put_together_step_by_step_is_left_to_the_compiler():
+    text = 'from passagent.kernels import cpp_kernel\n\nSOURCE = "int f();"\nSOURCE = SOURCE + "\\n"\n'
+    assert inspect(Candidate({"helper.py": f'{text}KERNEL = cpp_kernel(SOURCE, "f")\n'})) == []
+
+
 def test_host_extensions_only_where_they_are_allowed():
     text = "import ctypes\nfrom torch.utils.cpp_extension import load_inline\n"
     assert {violation.rule for violation in inspect(Candidate({"P.py": text}))} == {"host_extension"}
     assert inspect(Candidate({"P.py": text}), host_extensions=True) == []
-    assert inspect(Candidate({"P.py": text + "import os\n"}), host_extensions=True) != []
+    assert inspect(Candidate({"P.py": text + "import socket\n"}), host_extensions=True) != []
 
 
 def test_host_extensions_may_be_used_where_they_are_allowed():
@@ -235,13 +365,13 @@ def test_an_encoding_is_seen_where_python_sees_it(head):
     ],
 )
 def test_triton_reads_the_kernel_that_was_inspected(decorators):
-    text = source("return x").replace("@triton.jit\n", decorators + "@triton.jit\n")
+    text = source("return kernel").replace("@triton.jit\n", decorators + "@triton.jit\n")
     ast.parse(text)
     assert "kernel_text" in rules(text)
 
 
 def test_a_kernel_with_comments_strings_and_long_decorators_reads_as_it_stands():
-    text = source("return x").replace(
+    text = source("return kernel").replace(
         "@triton.jit\ndef kernel(x_ptr,",
         '@triton.autotune(\n    configs=[\n        triton.Config({"BLOCK": 64}),  # def x(\n    ],\n'
         '    key=["n"],\n)\n'
@@ -270,12 +400,32 @@ RECORDS = {
     "fields that are computed": "Plan = namedtuple('Plan', LIMITS)",
     "another's module": "Plan = namedtuple('Plan', 'rows', module='torch')",
     "bases by another name": "Base = NamedTuple\nclass Plan(Base('Other', [])):\n    rows: int",
-    "in a function": "def make():\n    class Plan(NamedTuple):\n        rows: int\n    return Plan",
+    "string with methods of its own": "class Mode(str):\n    ROWS = 1",
+    "enumeration of tensors": "class Mode(torch.Tensor, Enum):\n    ROWS = 1",
+    "enumeration of lists": "class Mode(list, Enum):\n    ROWS = 1",
+    "string by another meaning": "for str in [torch.Tensor]:\n    pass\nclass Mode(str, Enum):\n    A = 1",
+    "metadata of a field": "@dataclass\nclass Plan:\n    ROWS: list = field(metadata={0: []})",
+    "field outside of a class": "ROWS = field(default=1)",
+    "field of no dataclass": "class Plan:\n    ROWS: int = field(default=1)",
+    "factory that computes": "@dataclass\nclass Plan:\n    ROWS: list = field(default_factory=torch.rand)",
+    "in a function": "def make():\n    class Plan(NamedTuple):\n        rows: int\n    return Plan\nM = make",
 }
 IMPORTS = (
-    "from collections import namedtuple\nfrom dataclasses import dataclass\nfrom enum import Enum\n"
+    "from collections import namedtuple\nfrom dataclasses import dataclass, field\nfrom enum import Enum\n"
     "from typing import NamedTuple\n"
 )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "block_size", "dim", "end", "is_causal", "is_even", "k_splits", "max_block", "min_rows", "options",
+        "out_stride", "split", "split_k", "start", "stride", "use_fast_path", "with_bias",
+    ],
+)  # fmt: skip
+def test_a_record_may_name_its_fields_by_ordinary_words(name):
+    module = f"{IMPORTS}@dataclass\nclass Plan:\n    {name}: int\n    rows: int\n"
+    assert found(source(f"plan = Plan(1, 2)\nreturn x.view(plan.{name}, plan.rows)", module=module)) == []
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -284,7 +434,24 @@ def test_a_record_names_its_fields_and_no_more(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["relu", "add", "data", "grad", "mode", "fn", "cache", "func", "args", "params"]
+    "name",
+    [
+        "relu",
+        "add",
+        "data",
+        "grad",
+        "mode",
+        "fn",
+        "cache",
+        "func",
+        "args",
+        "params",
+        "dim_order",
+        "max",
+        "min",
+        "FP_TYPES",
+        "KIND",
+    ],
 )
 def test_a_field_lends_its_name_to_no_other_attribute(name):
     module = f"{IMPORTS}class Plan(NamedTuple):\n    {name}: int\n    rows: int\n"
@@ -310,13 +477,169 @@ def test_no_value_has_an_attribute_with_the_name_of_a_field():
         StopIteration(), UnicodeDecodeError("a", b"", 0, 1, ""), kernel.__code__, types.MethodType(len, ""),
         types.FrameType, types.TracebackType, types.CellType, object(), type, jitted, triton.Config({}),
         triton.autotune(configs=[triton.Config({"B": 1})], key=[])(jitted), triton.heuristics({})(jitted),
+        triton.constexpr_function(kernel), tl.tensor, tl.block_type, tl.pointer_type, tl.tuple, tl.range,
+        tl.tensor_descriptor, tl.float32, tl.slice, contextlib.nullcontext(), collections.OrderedDict(),
+        collections.defaultdict(int), torch.cuda.device, torch.UntypedStorage, torch.Size, io.StringIO(),
         tl.constexpr(1), triton.compiler.CompiledKernel, triton.runtime.driver,
         cpp_kernel("template <class T> void f(T* out) {}", "f"), cuda_kernel("__global__ void f() {}", "f"),
     ]  # fmt: skip
     names = {name for value in values for name in {*dir(value), *getattr(value, "__dict__", ())}}
-    harmless = {"step"}  # a slice's
+    harmless = {"kind", "block_shape", "start", "step", "stop", "end", "path"}  # facts, not functions
     known = HOST_ATTRIBUTES | harmless
     assert [name for name in sorted(names) if FIELD.fullmatch(name) and name not in known] == []
+
+
+LIMITED = {
+    "a local name": ("info = torch.finfo(x.dtype)\nreturn info.max", ""),
+    "one of two": (
+        "i = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)\nreturn i.min",
+        "",
+    ),
+    "in a function within": (
+        "info = torch.iinfo(x.dtype)\n\ndef low():\n    return info.min\n\nreturn low()",
+        "",
+    ),
+    "a name of the module": ("return INFO.max", "INFO = torch.finfo(torch.float32)"),
+    "a name of the module, made twice": (
+        "return INFO.max",
+        "INFO = torch.finfo(torch.float32)\nINFO = torch.iinfo(torch.int8)",
+    ),
+}
+NOT_LIMITED = {
+    "a parameter": ("return x.max", ""),
+    "another value": ("info = x\nreturn info.max()", ""),
+    "given twice": ("info = torch.finfo(x.dtype)\ninfo = x\nreturn info.max()", ""),
+    "given on one path": (
+        "if n:\n    info = torch.finfo(x.dtype)\nelse:\n    info = x\nreturn info.max()",
+        "",
+    ),
+    "in a loop": ("info = torch.finfo(x.dtype)\nfor info in (x, y):\n    pass\nreturn info.max()", ""),
+    "unpacked": ("info = torch.finfo(x.dtype)\ninfo, other = x, y\nreturn info.max()", ""),
+    "by a walrus": ("info = torch.finfo(x.dtype)\nprint(info := x)\nreturn info.max()", ""),
+    "by a default's walrus": (
+        "f = lambda a=-(INFO := x): a\nreturn INFO.max()",
+        "INFO = torch.finfo(torch.float32)",
+    ),
+    "added to": ("info = torch.finfo(x.dtype)\ninfo += x\nreturn info.max()", ""),
+    "matched": ("info = torch.finfo(x.dtype)\nmatch x:\n    case info:\n        return info.max()", ""),
+    "a lambda's parameter": ("info = torch.finfo(x.dtype)\nreturn (lambda info: info.max())(x)", ""),
+    "a comprehension's": ("info = torch.finfo(x.dtype)\nreturn [info.max() for info in (x, y)]", ""),
+    "an inner function's": (
+        "info = torch.finfo(x.dtype)\n\ndef low(info):\n    return info.max()\n\nreturn low(x)",
+        "",
+    ),
+    "a parameter like a name of the module": (
+        "return low(x)",
+        "INFO = torch.finfo(torch.int8)\n\ndef low(INFO):\n    return INFO.max()",
+    ),
+    "one of two is none": ("info = torch.finfo(x.dtype) if n else x\nreturn info.max()", ""),
+    "of another torch": ("info = torch.finfo(x.dtype)\nreturn [info.max for torch in (x,)]", ""),
+    "called": ("info = torch.finfo\nreturn info(x.dtype).max", ""),
+    "in a block of the module": (
+        "return INFO.max()",
+        "INFO = torch.finfo(torch.int8)\nif LIMITS:\n    INFO = LIMITS",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_limits_of_a_dtype_may_have_a_name(name):
+    assert found(source(*LIMITED[name])) == []
+
+
+@pytest.mark.parametrize("name", NOT_LIMITED)
+def test_a_maximum_of_anything_else_is_refused(name):
+    assert "host_method" in rules(source(*NOT_LIMITED[name]))
+
+
+ENTERED = {
+    "where there is a GPU": (
+        "with torch.cuda.device(x.device) if x.is_cuda else nullcontext():\n    return x",
+        True,
+    ),
+    "by a name": (
+        "guard = nullcontext()\nif x.is_cuda:\n    guard = torch.cuda.device(0)\nwith guard:\n    return x",
+        True,
+    ),
+    "another value": (
+        "guard = nullcontext()\nif x.is_cuda:\n    guard = x\nwith guard:\n    return x",
+        False,
+    ),
+    "one for all calls": ("with HELD:\n    return x", False),
+    "one of two": ("with nullcontext() if n else x:\n    return x", False),
+}
+
+
+@pytest.mark.parametrize("name", ENTERED)
+def test_a_context_is_one_that_does_nothing_or_names_a_device(name):
+    statement, fine = ENTERED[name]
+    module = "from contextlib import nullcontext\nHELD = nullcontext([])"
+    assert ("context" not in rules(source(statement, module))) == fine
+
+
+ALLOCATORS = {
+    "one": ("triton.set_allocator(allocate)\nreturn x", True),
+    "a partial function": ("triton.set_allocator(functools.partial(allocate, 1))\nreturn x", False),
+    "a lambda": ("triton.set_allocator(lambda *args: allocate(*args))\nreturn x", False),
+    "a function within": ("def inner(*args):\n    return n\n\ntriton.set_allocator(inner)\nreturn x", False),
+    "one after the other": ("triton.set_allocator(allocate)\ntriton.set_allocator(other)\nreturn x", False),
+    "another name for it": ("tell = triton.set_allocator\ntell(allocate)\nreturn x", False),
+    "as a value": ("z = triton.set_allocator(allocate)\nreturn x", False),
+    "by a keyword": ("triton.set_allocator(allocator=allocate)\nreturn x", False),
+    "a local of that name": ("allocate = x\ntriton.set_allocator(allocate)\nreturn x", False),
+    "a list's method": ("triton.set_allocator(LIMITS.pop)\nreturn x", False),
+}
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_triton_asks_one_function_for_memory(name):
+    body, fine = ALLOCATORS[name]
+    module = "\n\n".join(f"def {each}(size, *_):\n    return size" for each in ("allocate", "other"))
+    assert (found(source(body, module)) == []) == fine
+
+
+JIT = "@triton.jit\ndef helper(x):\n    return {}\n"
+IN_BLOCKS = {
+    "where an import fails": ("try:\n    from triton.language.math import sin as helper\n", "x", None),
+    "imports another thing": ("try:\n    from torch import sin as helper\n", "x", "rebound_import"),
+    "computes with torch": ("try:\n    import triton.language.math\n", "torch.sin(x)", "kernel_name"),
+    "calls host code": ("try:\n    import triton.language.math\n", "fused(x, x)", "kernel_name"),
+    "reads like another": ("try:\n    pass\n", '"""\n@triton.jit\ndef helper(x):\n    0"""', "kernel_text"),
+    "at the top too": (f"{JIT.format('x')}\ntry:\n    pass\n", "x", "defined_twice"),
+    "assigned too": ("try:\n    helper = tl.sin\n", "x", "defined_twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_a_kernel_in_a_block_is_inspected_as_a_kernel(name):
+    before, returned, rule = IN_BLOCKS[name]
+    block = textwrap.indent(JIT.format(returned), "    ")
+    text = source("return kernel", f"{before}except ImportError:\n{block}")
+    text = text.replace("tl.load(x_ptr + offsets,", "helper(0) + tl.load(x_ptr + offsets,")
+    assert (rule in rules(text)) if rule else (found(text) == [])
+
+
+def test_host_code_in_a_block_and_a_kernel_in_a_function_are_told_so():
+    block = "if LIMITS:\n    def helper(x):\n        return x\n"
+    assert {v.message.partition(";")[0] for v in found(source("return helper", block))} == {
+        "a function defined in a block"
+    }
+    body = textwrap.dedent(JIT.format("tl.sin(x)")) + "\nreturn helper"
+    assert [v.message.partition(";")[0] for v in found(source(body))] == ["a kernel defined in a function"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "fine"),
+    [
+        ('hasattr(tl, "sigmoid")', True),
+        ('hasattr(torch, "float8_e8m0fnu")', True),
+        ('hasattr(torch, "_C")', False),
+        ('hasattr(x, "relu")', False),
+        ('getattr(tl, "sigmoid")', False),
+    ],
+)
+def test_what_a_version_of_a_library_has_may_be_asked(asked, fine):
+    assert (found(source(f"return {asked}")) == []) == fine
 
 
 # Whatever is wrapped around it, a forbidden capability is found.
@@ -431,7 +754,9 @@ def test_a_forbidden_capability_is_found_wherever_it_stands(expression, statemen
     if at_module_level and not text.startswith("return"):
         whole = source(
             "return x",
-            module=text if text.startswith(("def", "@")) else f"if 1:\n{textwrap.indent(text, '    ')}",
+            module=f"{text}\n\nHELD = (inner,)"
+            if text.startswith(("def", "@"))
+            else f"if 1:\n{textwrap.indent(text, '    ')}",
         )
     else:
         whole = source(text)

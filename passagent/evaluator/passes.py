@@ -24,6 +24,7 @@ from torch import fx
 
 from passagent.errors import nearest
 from passagent.evaluator.autotune import is_interpreting, settle_autotuners
+from passagent.evaluator.guards import unused
 from passagent.evaluator.pattern import PassLoadError, trace_pattern
 from passagent.evaluator.result import MANIFEST, Candidate
 
@@ -116,6 +117,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, candidate: Candidate, root: Path) -> None:
         self.root = root
+        self.trees, _ = unused.parsed(candidate.files)
         self.sources = {PACKAGE: (PACKAGE, "", True)}
         for file, text in candidate.files.items():
             if file.endswith(".py"):
@@ -147,7 +149,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         file, text, _ = self.sources[module.__name__]
         vars(module)["__builtins__"] = self.builtins
-        exec(compile(text, str(self.root / file), "exec"), vars(module))
+        code = self.trees.get(
+            file.removeprefix(f"{PACKAGE}/"), text
+        )  # as inspected; a text that does not parse
+        exec(compile(code, str(self.root / file), "exec"), vars(module))
 
     def imported(
         self,

@@ -64,7 +64,7 @@ class Candidate:
         for file in sorted(root.rglob("*")):
             if file.is_file() and file.suffix in {".py", ".json"} and "__pycache__" not in file.parts:
                 try:
-                    files[file.relative_to(root).as_posix()] = file.read_text(encoding="utf-8")
+                    files[file.relative_to(root).as_posix()] = file.read_text(encoding="utf-8-sig")
                 except (UnicodeDecodeError, OSError) as error:
                     raise UsageError(f"{file}: cannot be read as text ({error})") from error
         if not files:

@@ -90,32 +90,74 @@ def _cast(value: Any, dtype: Any, by: Callable[..., Any]) -> Any:
     return tl.tensor(TensorHandle(by(value.handle.data), dtype), kind)
 
 
-_LIBDEVICE = [
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh", "erf",
-    "erfc", "exp", "exp2", "expm1", "floor", "fmod", "log", "log10", "log1p", "log2", "pow", "rsqrt", "sin",
-    "sinh", "sqrt", "tan", "tanh", "trunc",
+_SAME = [
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh",
+    "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "fmod", "hypot", "isinf", "isnan", "lgamma",
+    "log", "log10", "log1p", "log2", "nextafter", "pow", "remainder", "rsqrt", "sin", "signbit", "sinh",
+    "sqrt", "tan", "tanh", "trunc",
 ]  # fmt: skip
+"""Functions of libdevice that torch has under the same name."""
+_OTHER: dict[str, Callable[..., torch.Tensor]] = {
+    "add_rn": torch.add,
+    "cbrt": lambda x: x.sign() * x.abs().pow(1 / 3),
+    "div_rn": torch.div,
+    "exp10": lambda x: torch.pow(10.0, x),
+    "fast_cosf": torch.cos,
+    "fast_dividef": torch.div,
+    "fast_exp10f": lambda x: torch.pow(10.0, x),
+    "fast_expf": torch.exp,
+    "fast_log10f": torch.log10,
+    "fast_log2f": torch.log2,
+    "fast_logf": torch.log,
+    "fast_powf": torch.pow,
+    "fast_sinf": torch.sin,
+    "fast_tanf": torch.tan,
+    "fdim": lambda x, y: (x - y).clamp(min=0.0),
+    "finitef": torch.isfinite,
+    "fma": lambda x, y, z: (x.double() * y.double() + z.double()).to(x.dtype),
+    "isfinited": torch.isfinite,
+    "llrint": lambda x: torch.round(x).long(),
+    "llround": lambda x: (x.sign() * (x.abs() + 0.5).floor()).long(),
+    "mul_rn": torch.mul,
+    "nearbyint": torch.round,
+    "normcdf": torch.special.ndtr,
+    "rcp_rn": torch.reciprocal,
+    "rint": torch.round,
+    "round": lambda x: x.sign() * (x.abs() + 0.5).floor(),
+    "saturatef": lambda x: x.clamp(0.0, 1.0),
+    "sqrt_rn": torch.sqrt,
+    "sub_rn": torch.sub,
+    "tgamma": lambda x: torch.lgamma(x).exp(),
+}
 
 
 def _give_libdevice() -> None:
-    """Functions of libdevice of one or two float32 or float64 blocks, by torch's of that name."""
+    """Functions of libdevice on float32 or float64 blocks and numbers, by torch's."""
+    known = {name: getattr(torch, name) for name in _SAME} | _OTHER
+    known["fma_rn"] = known["fma"]
     for path in ("libdevice", "cuda.libdevice", "hip.libdevice"):
         with suppress(ImportError):  # which of them there are differs between Triton's packages
             libdevice = importlib.import_module(f"triton.language.extra.{path}")
-            for name in _LIBDEVICE:
-                setattr(libdevice, name, _by_torch(name))
+            for name, function in known.items():
+                setattr(libdevice, name, _by_torch(function))
 
 
-def _by_torch(name: str) -> Any:
-    def function(*args: Any) -> Any:
+def _by_torch(function: Callable[..., torch.Tensor]) -> Any:
+    def computed(*args: Any) -> Any:
         import triton.language as tl
         from triton.runtime.interpreter import TensorHandle
 
-        given = [torch.from_numpy(np.array(a.handle.data)) for a in args]
-        data = getattr(torch, name)(*given).numpy()
-        return tl.tensor(TensorHandle(data, args[0].handle.dtype), args[0].type)
+        args = tuple(a.value if isinstance(a, tl.constexpr) else a for a in args)
+        like = next(a for a in args if isinstance(a, tl.tensor))
+        data = [a.handle.data if isinstance(a, tl.tensor) else a for a in args]
+        values = [np.array(one, like.handle.data.dtype) for one in data]
+        made = function(*(torch.from_numpy(np.array(v)) for v in np.broadcast_arrays(*values))).numpy()
+        dtype = {np.dtype(bool): tl.int1, np.dtype(np.int64): tl.int64}.get(made.dtype, like.dtype)
+        is_block = any(isinstance(a, tl.tensor) and a.type.is_block() for a in args)
+        kind = tl.block_type(dtype, list(made.shape)) if is_block else dtype
+        return tl.tensor(TensorHandle(made, dtype), kind)
 
-    return function
+    return computed
 
 
 def to_bfloat16_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -31,6 +31,7 @@ from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
 from passagent.evaluator.rounding import round_as_hardware_does
+from passagent.evaluator.without_gpu import stand_in
 from passagent.tasks.capture import capture
 from passagent.tasks.graphio import dump_graph, load_graph
 from passagent.tasks.module import full_device, load_module
@@ -124,6 +125,7 @@ def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
         state.root.mkdir()
         if os.environ.get("TRITON_INTERPRET"):
             round_as_hardware_does()
+            stand_in()
         state.gate = gate.Gate(state.root)
         state.audit = Audit(state.gate, state.root)
         single = message["single_replacement_func"]

@@ -39,6 +39,13 @@ _IMPORTS = re.compile(
     r"|__(mul|div)[sd]c3|__u?(div|mod)ti3|__popcount[sd]i2|__(extend|trunc)[hsdb]f[hsdb]f2"
     r"|__float(un)?[dt]i[hsd]f|__fix(uns)?[hsd]f[dt]i"
 )
+_BUILT_FOR = "a kernel is compiled for this very processor: ask with #if defined(__AVX2__)"
+_INSTEAD = {
+    "__cpu_indicator_init": _BUILT_FOR,
+    "__cpu_model": _BUILT_FOR,
+    "omp_set_num_threads": "write `num_threads(...)` after `#pragma omp parallel`",
+}
+"""What to write in place of a function, where that is something else than usual."""
 _SECTIONS = re.compile(r"\.(text|rodata|data|bss|tdata|tbss|note)(\..*)?")
 _RELOCATED = re.compile(r"\.data\.rel\.ro(\..*)?")  # what the linker makes read-only, and no name beside it
 _INSTRUCTIONS = {
@@ -125,7 +132,8 @@ def _check_calls(parsed: elf.Elf) -> None:
             continue
         if not _IMPORTS.fullmatch(symbol.name) or symbol.binding == elf.WEAK:
             shown = demangled([symbol.name])[0]
-            message = f"calls {shown}; a kernel may call math, memory and OpenMP functions only"
+            instead = _INSTEAD.get(symbol.name, "a kernel may call math, memory and OpenMP functions only")
+            message = f"calls {shown}; {instead}"
             raise KernelRefused("cpp_import", 1, message)
 
 

@@ -18,12 +18,17 @@ from passagent.kernels.errors import KernelBuildError
 
 TIMEOUT_S = 60.0
 HEADERS = frozenset({
-    "algorithm", "array", "assert.h", "atomic", "bitset", "cassert", "cfloat", "climits", "cmath", "complex",
-    "cstddef",
-    "cstdint", "cstdlib", "cstring", "functional", "initializer_list", "iterator", "limits", "memory",
-    "new", "numeric", "optional", "tuple", "type_traits", "utility", "vector", "omp.h", "float.h",
-    "limits.h", "math.h", "stddef.h", "stdint.h", "stdlib.h", "string.h",
-} | ({"immintrin.h"} if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
+    "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cfloat", "cinttypes", "climits",
+    "cmath", "complex", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "deque", "float.h",
+    "functional", "initializer_list", "inttypes.h", "iterator", "limits", "limits.h", "list", "math.h",
+    "memory", "new", "numeric", "omp.h", "optional", "queue", "ratio", "span", "stack", "stddef.h",
+    "stdint.h", "stdio.h", "stdlib.h", "string.h", "string_view", "tuple",
+    "type_traits", "utility", "variant", "vector",
+} | ({
+    "emmintrin.h", "immintrin.h", "nmmintrin.h", "pmmintrin.h", "smmintrin.h", "tmmintrin.h", "x86intrin.h",
+    "xmmintrin.h",
+} if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
+"""Headers that a kernel may include. What they offer is judged where it is used, by the object."""
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 FLAGS += ["-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-jump-tables"]
 FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-DNDEBUG"]

@@ -1,9 +1,11 @@
 # expect: refused (import)
-"""Imports the clock to patch it."""
+"""Patches the clock."""
 
 import time  # <- here
 
 import torch
+
+time.perf_counter = lambda: 0.0
 
 
 def pattern(x, y):

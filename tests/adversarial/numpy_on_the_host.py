@@ -15,7 +15,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return x
+    return torch.from_numpy(np.maximum(x.numpy() + y.numpy(), 0.0))
 
 
 def replacement_func():

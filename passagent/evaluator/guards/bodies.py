@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from passagent.evaluator.guards import rules
+from passagent.evaluator.guards import records, rules
 from passagent.evaluator.guards.host import HIDDEN, Report
 from passagent.evaluator.guards.scope import File, World, bound_names
 from passagent.evaluator.guards.state import is_cached
@@ -107,6 +107,12 @@ def _argument(world: World, file: File, node: ast.expr, local: set[str], report:
         return
     if isinstance(node, ast.Name) and node.id in file.values and is_literal(file.values[node.id]):
         return
+    own = world.own(full) if full is not None else None
+    if own is not None and own[1] in own[0].values and is_literal(own[0].values[own[1]]):
+        return  # a route's name, from a helper
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        _argument(world, file, node.operand, local, report)
+        return
     if isinstance(node, (ast.Tuple, ast.List)):
         for item in node.elts:
             _argument(world, file, item, local, report)
@@ -151,6 +157,8 @@ def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report
     """The body of a Triton kernel or device function: triton.language and other kernels."""
     local = frozenset(bound_names(node))
     parameters = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+    for name in sorted(parameters & (rules.KERNEL_HIDDEN - rules.BUILTINS)):
+        report("kernel_name", node, f"`{name}` is Python's own; use another name in the kernel")
     for name in sorted(local - parameters):
         if name in file.imports or name in rules.KERNEL_HIDDEN or name.startswith("__"):
             report(
@@ -173,7 +181,9 @@ def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report
             if full is not None:
                 _kernel_full(world, full, part, report)
                 continue
-            if not isinstance(part.ctx, ast.Load) or part.attr not in rules.KERNEL_ATTRIBUTES:
+            field = part.attr in world.fields and records.FIELD.fullmatch(part.attr)
+            known = field or part.attr in rules.KERNEL_ATTRIBUTES
+            if not isinstance(part.ctx, ast.Load) or not known:
                 report(
                     "kernel_attribute",
                     part,
@@ -224,7 +234,7 @@ def _kernel_own(world: World, full: str, node: ast.AST, report: Report) -> None:
     own = world.own(full)
     if own is not None and (own[1] in own[0].functions or own[1] in own[0].values):
         definition = own[0].functions.get(own[1])
-        if definition is not None and not world.is_kernel(own[0], definition):
+        if definition is not None and not world.is_for_kernels(own[0], definition):
             report(
                 "kernel_name",
                 node,

@@ -10,6 +10,8 @@ from passagent.evaluator.guards.scope import (
     OWN,
     File,
     World,
+    assigned_values,
+    binds,
     bound_names,
     is_plain_format,
     literal_getattr,
@@ -26,7 +28,10 @@ _TELLING = {
 """Calls that make text of their arguments."""
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 _CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
+_MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
 HIDDEN = {"pattern", "replacement_args"}
+_ROLES = HIDDEN | {"replacement_func"}
+_CACHES = {"functools.cache", "functools.lru_cache"}
 
 
 class Host(ast.NodeVisitor):
@@ -40,13 +45,17 @@ class Host(ast.NodeVisitor):
         local: frozenset[str] = frozenset(),
         inside: bool = False,
         constant: bool = False,
+        scope: ast.AST | None = None,
     ) -> None:
         self.world, self.file, self.report = world, file, report
         self.local, self.inside, self.constant = local, inside, constant
+        self.scope = scope or file.tree
+        """The outermost function around, or the module."""
 
     def within(self, names: set[str], inside: bool = False) -> Host:
         """The same rules with more local names; `inside` a function, where there are inputs."""
-        return Host(self.world, self.file, self.report, self.local | names, self.inside or inside)
+        local, inside = self.local | names, self.inside or inside
+        return Host(self.world, self.file, self.report, local, inside, scope=self.scope)
 
     def dotted(self, node: ast.expr) -> str | None:
         return self.world.dotted(node, self.file, self.local)
@@ -81,6 +90,15 @@ class Host(ast.NodeVisitor):
         value = own[0].values.get(own[1]) if own is not None else None
         return own is not None and value is not None and self.world.is_constexpr(own[0], value)
 
+    def is_plain_constant(self, node: ast.Attribute) -> bool:
+        """`BLOCK.value` of a `BLOCK = tl.constexpr(64)`: a number or string that nobody changes."""
+        if node.attr != "value" or not self.is_constant(node.value):
+            return False
+        own = self.world.own(self.dotted(node.value) or "")
+        value = own[0].values[own[1]] if own is not None else None
+        held = value.args if isinstance(value, ast.Call) else []
+        return len(held) == 1 and not any(isinstance(part, _MADE_LATER) for part in ast.walk(held[0]))
+
     def is_launch(self, function: ast.expr) -> bool:
         """`kernel[grid]` of one of the candidate's own kernels."""
         if not isinstance(function, ast.Subscript):
@@ -88,6 +106,12 @@ class Host(ast.NodeVisitor):
         own = self.world.own(self.dotted(function.value) or "")
         definition = own[0].functions.get(own[1]) if own is not None else None
         return own is not None and definition is not None and self.world.is_kernel(own[0], definition)
+
+    def is_asked(self, node: ast.Call, attribute: ast.Attribute) -> bool:
+        """`hasattr(tl, "gather")`: whether a version has it."""
+        asked = isinstance(node.func, ast.Name) and node.func.id == "hasattr"
+        private = attribute.attr.removeprefix("_experimental_").startswith("_")
+        return asked and not private and self.dotted(attribute.value) in rules.ASKED_OF
 
     def binding(self, name: str, node: ast.AST) -> None:
         """A name that is given a meaning."""
@@ -103,7 +127,7 @@ class Host(ast.NodeVisitor):
             )
             self.report("attribute_store", node, message)
             return
-        if self.world.is_named(node, self.file, self.local):
+        if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return
         if self.is_constant(node):
             self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
@@ -154,23 +178,42 @@ class Host(ast.NodeVisitor):
             message = f"`{full}` is defined in none of its files; define it, or name the module where it is"
             self.report("host_name", node, message)
 
+    def is_made(self, node: ast.expr, makers: set[str], by_name: bool = True) -> bool:
+        """A call of one of `makers`, one of two such calls, or a name that was given nothing else."""
+        if isinstance(node, ast.IfExp):
+            return all(self.is_made(part, makers, by_name) for part in (node.body, node.orelse))
+        if isinstance(node, ast.Call):
+            return self.dotted(node.func) in makers
+        if not by_name:
+            return False
+        if isinstance(node, ast.Name) and node.id in self.local:
+            values, host = assigned_values(self.scope, node.id), self
+        elif (own := self.world.own(self.dotted(node) or "")) is not None:
+            values, host = assigned_values(own[0].tree, own[1]), Host(self.world, own[0], self.report)
+        else:
+            return False
+        return bool(values) and all(host.is_made(value, makers, by_name=False) for value in values)
+
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
-        if name in records.METHODS:
+        if name in records.METHODS or name == "_init_handles":  # of a compiled kernel: loads it
             return
         if name.startswith("_"):
             self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
         elif self.world.host_extensions and self.dotted(node.value) is not None:
             return  # what a module-level name stands for may come from an extension
+        elif name in ("max", "min") and self.is_made(node.value, rules.LIMITS):
+            return
         elif name in ("max", "min") and isinstance(node.value, ast.Call):
-            if self.dotted(node.value.func) not in rules.LIMITS:
-                self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
+            self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
         elif name in _CASTS and name != "type":
             self.report("host_cast", node, f"`.{name}()` {_CAST}")
         elif name in self.world.fields and records.FIELD.fullmatch(name):
             return
         elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
-            instead = "name the field in capitals" if name in self.world.fields else rules.COMPUTE
+            instead = rules.COMPUTE
+            if name in self.world.fields:
+                instead = "give the field a name in capitals that nothing else has"
             message = f"`.{name}` is not among what host code may do with a value; {instead}"
             self.report("host_method", node, message)
 
@@ -178,6 +221,9 @@ class Host(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         call = node.value
+        if isinstance(call, ast.Call) and self.dotted(call.func) == rules.SET_ALLOCATOR:
+            self.allocator(call)
+            return
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
@@ -190,10 +236,33 @@ class Host(ast.NodeVisitor):
             return
         self.visit(call)
 
+    def is_of_library(self, node: ast.Attribute) -> bool:
+        """A public name in torch or triton: whether a version has it may be asked."""
+        root = (self.dotted(node) or "").split(".")[0]
+        return root in ("torch", "triton") and not node.attr.startswith("_")
+
+    def allocator(self, call: ast.Call) -> None:
+        """Which function Triton asks for memory outlives a call: it may only be one, and no closure."""
+        given = self.dotted(call.args[0]) if len(call.args) == 1 and not call.keywords else None
+        own = self.world.own(given or "")
+        function = own[0].functions.get(own[1]) if own is not None else None
+        plain = function is not None and not function.decorator_list
+        self.world.allocators |= {given} if plain and given is not None else set()
+        if not plain or len(self.world.allocators) > 1 or HIDDEN & {(given or "").rpartition(".")[2]}:
+            message = "set_allocator takes one and the same function, defined at the top of a file"
+            self.report("host_name", call, f"{message}; write `def allocate(size, alignment, stream)` there")
+
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
         if isinstance(function, ast.Name) and function.id not in self.local:
             attribute = literal_getattr(node)
+            is_hasattr = function.id == "hasattr"
+            if (
+                attribute is not None
+                and is_hasattr
+                and (self.is_asked(node, attribute) or self.is_of_library(attribute))
+            ):
+                return
             if attribute is not None:
                 for part in [attribute, *node.args[2:]]:
                     self.visit(part)
@@ -286,21 +355,31 @@ class Host(ast.NodeVisitor):
     # functions
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if self.world.is_kernel(self.file, node):  # in a block of the module it is inspected as a kernel
+            if self.inside:
+                message = "a kernel defined in a function; define kernels at the top of the file"
+                self.report("statement", node, message)
+            return
         self.signature(node)
         inner = self.within(bound_names(node), inside=True)
+        inner.scope = self.scope if self.inside else node
         for statement in node.body:
             inner.visit(statement)
 
     def signature(self, node: ast.FunctionDef) -> None:
         """Decorators, defaults and annotations: evaluated where the function is defined."""
-        for name in [node.name, *(part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg))]:
-            self.binding(name, node)
+        self.binding(node.name, node)
+        for part in ast.walk(node.args):
+            if isinstance(part, ast.arg):  # a local name, which may be a built-in's: `input`
+                self.within(set(), inside=True).binding(part.arg, node)
         if getattr(node, "type_params", None):  # Python 3.12
             self.report("statement", node, f"{node.name} takes type parameters; write plain annotations")
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             full = self.dotted(called)
-            if full not in rules.DECORATORS:
+            if full != "functools.wraps" and self.is_own_decorator(node, full):
+                self.visit(decorator)
+            elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
                 known = ", ".join(sorted(rules.DECORATORS))
                 message = f"`@{ast.unparse(called)}` is no decorator of a pass; known: {known}"
                 self.report("decorator", decorator, message)
@@ -312,6 +391,24 @@ class Host(ast.NodeVisitor):
         for annotation in [*(argument.annotation for argument in arguments), node.returns]:
             if annotation is not None:
                 self.annotation(annotation)
+
+    def is_own_decorator(self, node: ast.FunctionDef, full: str | None) -> bool:
+        """A function of the candidate's, inspected like any other, or functools.wraps: around host code only.
+
+        What is a kernel, cached or has a role is told by its decorators: nothing may come between.
+        """
+        if node.name in _ROLES or self.world.is_for_kernels(self.file, node):
+            return False
+        called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+        if any(self.dotted(one) in _CACHES for one in called):
+            return False
+        own = self.world.own(full or "")
+        definition = own[0].functions.get(own[1]) if own is not None else None
+        if full == "functools.wraps":
+            return any(isinstance(d, ast.Call) and self.dotted(d.func) == full for d in node.decorator_list)
+        return (
+            own is not None and definition is not None and not self.world.is_for_kernels(own[0], definition)
+        )
 
     def defaults(self, arguments: ast.arguments, of_kernel: bool = False) -> None:
         for default in [*arguments.defaults, *arguments.kw_defaults]:
@@ -344,7 +441,7 @@ class Host(ast.NodeVisitor):
 
     def assigned(self, targets: list[ast.expr], value: ast.expr) -> None:
         """The value of an assignment; what is of kernels (a constant, `tl.exp`) may have a module's name."""
-        known = [t for t in targets if isinstance(t, ast.Name) and self.file.values.get(t.id) is value]
+        known = [t for t in targets if isinstance(t, ast.Name) and self.world.stands_for(self.file, t, value)]
         if known == targets and rules.is_of_kernels(self.dotted(value) or ""):
             return
         if known == targets and isinstance(value, ast.Call) and self.world.is_constexpr(self.file, value):
@@ -371,16 +468,30 @@ class Host(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may only be a namespace of constants, or a record."""
         self.binding(node.name, node)
-        other = self.inside or not records.is_record(node, self.dotted)
+        other = self.inside or not records.is_record(node, self.base)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
             named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
             if not (text or named or isinstance(part, ast.Pass)):
                 other = True
-            self.visit(part)
+            given = records.field_values(part, self.dotted) if node.decorator_list else []
+            if given and isinstance(part, ast.AnnAssign):
+                self.visit(part.target)
+                self.annotation(part.annotation)
+                for one in given:
+                    self.visit(one)
+            elif not isinstance(part, ast.FunctionDef):  # a method: the class is refused
+                self.visit(part)
         if other:
             self.report("statement", node, records.MESSAGE)
+
+    def base(self, node: ast.expr) -> str | None:
+        """The full name that a class is derived from; `int` and `str` are Python's where nothing else is."""
+        full = self.dotted(node)
+        if full is not None or not isinstance(node, ast.Name) or binds(self.file.tree, node.id):
+            return full
+        return f"builtins.{node.id}"
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.defaults(node.args)
@@ -407,8 +518,9 @@ class Host(ast.NodeVisitor):
 
     def visit_With(self, node: ast.With) -> None:
         for item in node.items:
-            call = item.context_expr
-            if not isinstance(call, ast.Call) or self.dotted(call.func) not in rules.CONTEXTS:
+            entered = item.context_expr
+            own = not isinstance(entered, (ast.Name, ast.Attribute)) or self.dotted(entered) is None
+            if not (own and self.is_made(entered, rules.CONTEXTS)):
                 known = ", ".join(sorted(rules.CONTEXTS))
                 self.report(
                     "context",
@@ -419,7 +531,10 @@ class Host(ast.NodeVisitor):
 
     def refuse_statement(self, node: ast.AST) -> None:
         kind = type(node).__name__
-        message = f"`{kind}` has no place in a pass; use plain functions, constants and kernels"
+        instead = "use plain functions, constants and kernels"
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            instead = "what is found out once belongs in a constant, or a function under functools.lru_cache"
+        message = f"`{kind}` has no place in a pass; {instead}"
         self.report("statement", node, message)
 
     visit_Global = visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
@@ -443,8 +558,11 @@ class Host(ast.NodeVisitor):
 
     visit_MatchAs = visit_MatchStar = visit_MatchMapping = captured
 
-    def visit_Import(self, node: ast.Import) -> None:
-        """Checked for the file as a whole."""
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Checked for the file as a whole; in a function the name may be nothing else."""
+        for alias in node.names:
+            name = alias.asname or alias.name.split(".")[0]
+            if name in self.local:
+                self.report("rebound_import", node, f"`{name}` is imported and assigned; use another name")
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Checked for the file as a whole."""
+    visit_ImportFrom = visit_Import

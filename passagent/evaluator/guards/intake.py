@@ -70,8 +70,11 @@ def check_kernel_text(text: str, node: ast.FunctionDef, report: Report) -> None:
 def _as_triton_reads(text: str, node: ast.FunctionDef) -> ast.FunctionDef | None:
     lines = io.StringIO(text, newline=None).readlines()
     start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
-    while start > 0 and not lines[start].startswith(("@", "def ")):
+    indented = node.col_offset > 0
+    while not indented and start > 0 and not lines[start].startswith(("@", "def ")):
         start -= 1
+    if indented and not lines[start].lstrip(" ").startswith(("@", "def ")):
+        return None
     try:
         source = textwrap.dedent("".join(inspect.getblock(lines[start:])))
         found = _TRITONS.search(source)

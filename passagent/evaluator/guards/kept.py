@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import operator
 import sys
 import types
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -22,11 +22,14 @@ import torch
 
 from passagent.evaluator.result import Violation
 
-_OPAQUE = (types.ModuleType, types.CodeType)
+_OPAQUE = (types.ModuleType, types.CodeType, logging.Logger)
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, *_OPAQUE)
 _MOST = 200_000
 """Objects that are looked at, at most: far more than a pass and its compiled kernels hold."""
-_LANGUAGE = {"builtins", "collections", "enum", "functools", "itertools", "operator", "types"}
+_LANGUAGE = {
+    "builtins", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "operator",
+    "types",
+}  # fmt: skip
 """Whose objects are looked into for plans: containers, views and iterators, functions, bound methods."""
 _CACHED = type(functools.cache(len))
 
@@ -42,7 +45,6 @@ class Kept:
         self.package = package
         self._known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
         self._plans: dict[tuple[str, str], Any] = {}
-        self._answers: list[tuple[str, str, Any, Any]] = []
         self._called: str | None = None
 
     def remember(self) -> None:
@@ -56,7 +58,6 @@ class Kept:
             self._called = graph
             with suppress(_TooMuch):
                 self._plans = held_plans(self.package)
-                self._answers = list(held_answers(self.package))
 
     def changed(self) -> list[Violation]:
         """A violation for each tensor that is new or holds other values, and each plan that is another."""
@@ -70,19 +71,13 @@ class Kept:
 
     def _changed(self) -> list[Violation]:
         found: list[Violation] = []
-        others: list[tuple[str, str]] = []
-        if self._called is not None:
-            others = [key for key, held in held_plans(self.package).items() if self._plans.get(key) != held]
-        skipped = _namespaces()
-        for file, name, answer, before in self._answers:
-            if tuple(_plain(answer, self.package, skipped, set())) != before:
-                others.append((file, name))
-        for file, name in others:
-            message = (
-                f"`{name}` changes with every call; what a call does may depend on its arguments only, "
-                "and not on their addresses"
-            )
-            found.append(Violation(rule="call_state", file=file, line=1, message=message))
+        for (file, name), held in held_plans(self.package).items():
+            if self._called is not None and self._plans.get((file, name)) != held:
+                message = (
+                    f"`{name}` changes with every call; what a call does may depend on its arguments only, "
+                    "and not on their addresses"
+                )
+                found.append(Violation(rule="call_state", file=file, line=1, message=message))
         for file, name, tensor in held_tensors(self.package):
             before = self._known.get(_key(tensor))
             if before is not None and _bytes(before).equal(_bytes(tensor)):
@@ -115,23 +110,6 @@ def held_plans(package: str) -> dict[tuple[str, str], Any]:
     }
 
 
-def held_answers(package: str) -> Iterator[tuple[str, str, Any, Any]]:
-    """Of each cached function the containers that it answers with: file, global, the container, its values.
-
-    A cache may forget and learn again; but what it answers with may not change meanwhile.
-    """
-    skipped = _namespaces()
-    for file, name, value in _globals(package):
-        caches: list[Any] = []
-        if _holds(value, package):
-            deque(_plain(value, package, skipped, set(), caches), maxlen=0)
-        for cache in caches:
-            for held in gc.get_referents(cache):
-                for answer in held.values() if type(held) is dict else [held]:
-                    if _holds(answer, package) and not isinstance(answer, (type, types.FunctionType)):
-                        yield file, name, answer, tuple(_plain(answer, package, skipped, set()))
-
-
 def _globals(package: str) -> Iterator[tuple[str, str, Any]]:
     for module_name, module in sorted(sys.modules.items()):
         if module_name.split(".")[0] != package or not isinstance(module, types.ModuleType):
@@ -154,10 +132,7 @@ def _holds(value: object, package: str) -> bool:
     return home == package or (home in _LANGUAGE and not isinstance(value, (type, *_OPAQUE)))
 
 
-def _plain(
-    value: object, package: str, skipped: set[int], seen: set[int], caches: list[Any] | None = None
-) -> Iterator[Any]:
-    """The plain values that `value` leads to; `caches` collects the cached functions among what it meets."""
+def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> Iterator[Any]:
     pending = [value]
     while pending:
         if len(seen) == _MOST:
@@ -166,15 +141,27 @@ def _plain(
         if isinstance(part, (str, bytes, int, float, complex)):
             yield repr(part)
         elif isinstance(part, _CACHED):
-            yield part.cache_info().currsize  # what it forgot it may learn again
-            if caches is not None:
-                caches.append(part)
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield part.cache_info().currsize
+                learnt = [tuple(_plain(one, package, skipped, seen)) for one in _learnt(part)]
+                yield tuple(sorted(learnt, key=repr))  # in which order it was asked does not matter
         elif _holds(part, package) and id(part) not in seen and id(part) not in skipped:
             seen.add(id(part))
             pending += gc.get_referents(part)
             yield operator.length_hint(part, 0)  # how far an iterator has come
         else:
             yield type(part).__name__, operator.length_hint(part, 0)
+
+
+def _learnt(cached: object) -> Iterator[Any]:
+    """What a cached function leads to: arguments and results that it knows, itself."""
+    for part in gc.get_referents(cached):
+        if isinstance(part, dict):
+            yield from part.keys()
+            yield from part.values()
+        else:
+            yield part
 
 
 def _reachable(value: object, package: str, skipped: set[int], seen: set[int]) -> Iterator[torch.Tensor]:

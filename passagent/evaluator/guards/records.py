@@ -10,10 +10,17 @@ import ast
 import re
 from collections.abc import Callable
 
-BASES = {"enum.Enum", "enum.IntEnum", "typing.NamedTuple"}
+BASES = [
+    [], ["enum.Enum"], ["enum.IntEnum"], ["enum.StrEnum"], ["builtins.int", "enum.Enum"],
+    ["builtins.str", "enum.Enum"], ["typing.NamedTuple"], ["typing.TypedDict"],
+]  # fmt: skip
+"""What a record may be derived from."""
 METHODS = {"_asdict", "_fields", "_replace"}
 """Of a NamedTuple; no tensor and no kernel has one of that name."""
 DECORATOR = "dataclasses.dataclass"
+FIELD_OF_ONE = "dataclasses.field"
+_FIELD_OPTIONS = {"compare", "default", "default_factory", "init", "kw_only", "repr"}
+"""Not metadata, which is a dict that outlives every call."""
 OPTIONS = {"eq", "frozen", "kw_only", "order", "repr", "slots"}
 NAMED_TUPLE = "collections.namedtuple"
 MESSAGE = (
@@ -21,17 +28,24 @@ MESSAGE = (
     "no methods; write functions at the top of the file"
 )
 _WORDS = (
-    "acc|align|aligned|axis|batch|batches|block|blocks|bytes|cap|causal|channels?|chunks?|cols?|columns?|"
-    "config|count|ctas|depth|dims|div|dtypes|elements|elems|even|exact|extra|factor|fast|features?|fused|"
-    "grid|groups?|heads?|height|hidden|inner|inputs|int32|items|iters|k|kernel|kind|label|lanes|last|layout|"
-    "length|limits?|loops?|m|masked|mask|modes?|n|num|odd|offsets?|ops?|order|outer|outputs|padded|pad|page|"
-    "parts|per|pipeline|plan|pointwise|programs?|reduction|rows?|scale|schedule|seq|shapes?|sizes?|smem|sms?|"
-    "stages?|steps?|streams|strided|strides|tail|tall|target|threads?|threshold|tiles?|tokens|total|tuned|"
-    "unrolled|unroll|use|vec|vectorized|vectors?|version|warps?|waves?|wide|width|words|[0-9]+|x|y|z"
+    "acc|align|aligned|alpha|axis|batch|batches|beta|bias|big|block|blocks|bytes|cap|causal|channels?|"
+    "choices?|chunks?|cols?|columns?|config|contiguous|count|ctas|depth|dim|dims|div|dtypes|elem|"
+    "elements|elems|end|eps|even|exact|extra|factor|fast|features?|flags?|flat|for|full|fused|grid|"
+    "groups?|has|heads?|height|hidden|high|hw|impl|in|index|inner|input|inputs|int32|is|items|iters|k|"
+    "kernel|kind|kv|label|lanes|large|last|layout|left|length|limits?|loops?|low|m|mask|masked|max|"
+    "method|min|modes?|multi|n|name|needs|num|odd|of|offsets?|on|ops?|options?|or|order|out|outer|"
+    "output|outputs|pad|padded|page|path|parts|per|persistent|pipeline|pixels?|plan|pointwise|precision|"
+    "programs?|range|reduction|right|route|rows?|scale|schedule|seq|shapes?|single|sizes?|small|smem|"
+    "sms?|space|span|splits?|stages?|start|steps?|stop|strategy|streams|stride|strided|strides|tail|"
+    "tall|target|threads?|threshold|tiles?|tokens|total|tuned|units?|unroll|unrolled|use|variant|vec|"
+    "vectorized|vectors?|version|warps?|waves?|weights?|wide|width|with|without|words|x|y|z|[0-9]+"
 )
-_TAKEN = "div|inner|kernel|mode|outer|tile|version"
-"""Words that are attributes of tensors or kernels where they stand alone."""
-FIELD = re.compile(f"[A-Z][A-Z0-9_]+|(?!({_TAKEN})$)({_WORDS})(_({_WORDS}))*")
+_TAKEN = (
+    "dim_order|div|inner|is_block|is_int32|kernel|max|min|mode|outer|tile|version"
+    "|KIND|SIGNEDNESS|[A-Z_]*_TYPES"
+)
+"""Attributes that tensors, kernels or dtypes have: those of Triton's dtypes are lists that outlive a call."""
+FIELD = re.compile(f"(?!({_TAKEN})$)([A-Z][A-Z0-9_]+|({_WORDS})(_({_WORDS}))*)")
 
 Dotted = Callable[[ast.expr], str | None]
 """The full name that an expression stands for."""
@@ -40,7 +54,10 @@ Dotted = Callable[[ast.expr], str | None]
 def is_record(node: ast.ClassDef, dotted: Dotted) -> bool:
     """Whether bases and decorators of a class make it a record, or leave it a namespace of constants."""
     bases = [dotted(base) for base in node.bases]
-    plain = len(bases) <= 1 and BASES.issuperset(bases) and not node.keywords
+    total = bases == ["typing.TypedDict"] and all(
+        k.arg == "total" and isinstance(k.value, ast.Constant) for k in node.keywords
+    )
+    plain = bases in BASES and (total or not node.keywords)
     return plain and all(_is_dataclass(decorator, dotted) for decorator in node.decorator_list)
 
 
@@ -50,6 +67,15 @@ def _is_dataclass(decorator: ast.expr, dotted: Dotted) -> bool:
         return dotted(decorator) == DECORATOR
     options = all(k.arg in OPTIONS and isinstance(k.value, ast.Constant) for k in decorator.keywords)
     return dotted(decorator.func) == DECORATOR and options and not decorator.args
+
+
+def field_values(part: ast.stmt, dotted: Dotted) -> list[ast.expr]:
+    """What a `rows: int = field(default=1)` is given, such as its default; empty for another statement."""
+    value = part.value if isinstance(part, ast.AnnAssign) else None
+    if not isinstance(value, ast.Call) or dotted(value.func) != FIELD_OF_ONE or value.args:
+        return []
+    known = all(keyword.arg in _FIELD_OPTIONS for keyword in value.keywords)
+    return [keyword.value for keyword in value.keywords] if known else []
 
 
 def named_fields(value: ast.expr, dotted: Dotted) -> list[str]:

@@ -22,7 +22,7 @@ FACTORIES = {
 TORCH_VIEWS = {
     "as_strided", "broadcast_tensors", "broadcast_to", "chunk", "clone", "diagonal", "flatten", "moveaxis",
     "movedim", "narrow", "permute", "ravel", "reshape", "select", "split", "squeeze", "swapaxes", "swapdims",
-    "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze",
+    "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze", "view_as_complex", "view_as_real",
 }  # fmt: skip
 _TORCH_FACTS = {
     "Size", "Tensor", "broadcast_shapes", "can_cast", "channels_last", "channels_last_3d",
@@ -33,6 +33,12 @@ _TORCH_FACTS = {
     "memory_format", "no_grad", "numel", "preserve_format", "promote_types", "result_type", "strided",
     "version.cuda", "version.hip",
 }  # fmt: skip
+_SETTINGS = {
+    "are_deterministic_algorithms_enabled", "backends.cpu.get_cpu_capability",
+    "backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32", "cuda.is_bf16_supported",
+    "get_float32_matmul_precision",
+}  # fmt: skip
+"""Of torch, the same in every call."""
 _TRITON = {
     "Config", "OutOfResources", "autotune", "cdiv", "heuristics", "jit", "next_power_of_2",
     "runtime.OutOfResources", "runtime.errors.OutOfResources",
@@ -60,6 +66,8 @@ _ABSTRACT = {
     "Callable", "Collection", "Hashable", "Iterable", "Iterator", "Mapping", "Sequence", "Set", "Sized",
 }  # fmt: skip
 """Of collections.abc, for annotations."""
+_TELLING = {"getLogger", "debug", "info", "warning", "error", "critical"}
+"""Of logging: what is logged goes to the candidate's own standard error."""
 VERSIONS = {"torch.__version__", "triton.__version__"}
 """Strings, though their names look private."""
 KERNEL_DTYPES = {
@@ -67,20 +75,27 @@ KERNEL_DTYPES = {
     "float8e5b16", "int1", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 }  # fmt: skip
 HOST_NAMES = (
-    {f"torch.{name}" for name in _DTYPES | FACTORIES | TORCH_VIEWS | _TORCH_FACTS}
+    {f"torch.{name}" for name in _DTYPES | FACTORIES | TORCH_VIEWS | _TORCH_FACTS | _SETTINGS}
     | {f"triton.{name}" for name in _TRITON}
     | {f"triton.language.{name}" for name in KERNEL_DTYPES | {"dtype"}}
     | {f"functools.{name}" for name in ("partial", "reduce")}
     | {f"itertools.{name}" for name in _ITERATORS}
     | {f"operator.{name}" for name in _ARITHMETIC}
-    | {f"typing.{name}" for name in _TYPING}
+    | {f"typing.{name}" for name in _TYPING | {"Annotated", "NewType", "TypedDict"}}
     | {f"collections.abc.{name}" for name in _ABSTRACT}
+    | {f"logging.{name}" for name in _TELLING}
+    | {"warnings.warn", "packaging.version.Version", "packaging.version.parse"}
     | VERSIONS
     | {"enum.auto", "dataclasses.asdict", "dataclasses.astuple", "dataclasses.replace"}
+    | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
+    | {"contextlib.nullcontext", "textwrap.dedent"}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
 
+SET_ALLOCATOR = "triton.set_allocator"
+DECLARING = {SET_ALLOCATOR, "torch.fx.wrap"}
+"""What a file may call for its effect when it is imported."""
 HOST_PREFIXES = ("math.",)
 CONSTANT = "triton.language.constexpr"
 """Computes on whatever meets it: only as `NAME = tl.constexpr(...)` at module level, and in annotations."""
@@ -88,13 +103,45 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 """Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "itertools", "math",
-    "operator", "passagent.kernels", "torch", "torch.fx", "torch.nn", "torch.nn.functional", "triton",
-    "triton.language", "triton.language.extra", "triton.language.extra.cuda",
-    "triton.language.extra.hip", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
-    "triton.language.math", "triton.runtime", "triton.runtime.driver", "triton.runtime.errors",
-    "triton.tools", "triton.tools.tensor_descriptor", "typing",
+    "__future__", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
+    "itertools", "math", "operator", "passagent.kernels", "textwrap", "torch", "torch.fx", "torch.nn",
+    "torch.nn.functional", "torch.testing", "triton", "triton.language", "triton.language.extra",
+    "triton.language.extra.cuda", "triton.language.extra.hip", "triton.language.extra.libdevice",
+    "triton.language.extra.cuda.libdevice", "triton.language.math", "triton.runtime",
+    "triton.runtime.driver", "triton.runtime.errors", "triton.testing", "triton.tools",
+    "triton.tools.tensor_descriptor",
+    "typing",
 }  # fmt: skip
+IMPORTS |= {
+    "logging", "packaging", "packaging.version", "torch._inductor.runtime",
+    "torch._inductor.runtime.triton_helpers", "warnings",
+}  # fmt: skip
+UNUSED_IMPORTS = {
+    "argparse", "copy", "csv", "datetime", "gc", "heapq", "inspect", "io", "json", "numpy",
+    "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string", "struct", "sys",
+    "time", "timeit", "torch.autograd", "torch.utils.benchmark", "traceback",
+    "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
+    "typing_extensions",
+}  # fmt: skip
+"""Importing them does nothing: a habit, where their names are used nowhere."""
+IMPORT_INSTEAD = {
+    "os": "a pass has no environment and no files: write the setting as a constant",
+    "numpy": "plan with Python's numbers and math; what is computed on tensors belongs in a kernel",
+    "time": "a pass has no clock: the evaluator times it",
+    "contextlib": "a pass may enter torch.no_grad, torch.inference_mode and torch.cuda.device only",
+    "torch.library": "return a plain function that launches the kernel; it needs no registration",
+    "torch.autograd": "write the forward as a plain function; no gradient is asked for",
+    "importlib": "try the import itself, and `except ImportError`",
+}
+OF_PYTHON = {
+    "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "operator", "textwrap",
+    "typing",
+}  # fmt: skip
+IN_CLASSES = {
+    "collections.namedtuple", "dataclasses.dataclass", "dataclasses.field", "enum.Enum", "enum.IntEnum",
+    "enum.StrEnum",
+}  # fmt: skip
+"""Names that make a class of constants or fields, and mean nothing else (records.py)."""
 EXTENSIONS = (
     "ctypes", "cffi", "torch.utils.cpp_extension", "cupy", "numba", "pycuda", "cuda", "subprocess", "Cython",
     "distutils",
@@ -111,7 +158,8 @@ _EVERY_BUILTIN = set(dir(builtins))
 BUILTINS = {
     "ArithmeticError", "AssertionError", "AttributeError", "Ellipsis", "Exception", "ImportError",
     "IndexError", "KeyError", "LookupError", "ModuleNotFoundError", "NotImplemented", "NotImplementedError",
-    "OverflowError", "RuntimeError", "StopIteration", "TypeError", "ValueError", "ZeroDivisionError", "abs",
+    "OverflowError", "RuntimeError", "StopIteration", "TypeError", "ValueError", "ZeroDivisionError",
+    "DeprecationWarning", "FutureWarning", "RuntimeWarning", "UserWarning", "Warning", "abs",
     "all", "any", "bin", "bool", "callable", "chr", "complex", "dict", "divmod", "enumerate", "filter",
     "float", "format", "frozenset", "hash", "hex", "int", "isinstance", "issubclass", "iter", "len", "list",
     "map", "max", "min", "next", "object", "oct", "ord", "pow", "print", "range", "repr", "reversed", "round",
@@ -123,7 +171,8 @@ HOST_ATTRIBUTES = {
     # facts about a tensor
     "data_ptr", "device", "dim", "dtype", "element_size", "get_device", "is_complex", "is_contiguous",
     "is_cpu", "is_cuda", "is_floating_point", "layout", "nbytes", "ndim", "ndimension", "nelement", "numel",
-    "requires_grad", "is_sparse", "is_quantized", "shape", "size", "storage_offset", "stride",
+    "requires_grad", "is_sparse", "is_quantized", "is_meta", "is_mps",
+    "is_nested", "is_xpu", "shape", "size", "storage_offset", "stride",
     # allocation and views of a tensor, copies for contiguity, fills
     "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "copy_", "detach", "diagonal", "expand",
     "expand_as", "fill_", "flatten", "mT", "movedim", "moveaxis", "narrow", "new_empty", "new_empty_strided",
@@ -134,19 +183,24 @@ HOST_ATTRIBUTES = {
     "L2_cache_size", "bits", "eps", "gcnArchName", "index", "is_signed", "itemsize", "major",
     "max_threads_per_block", "max_threads_per_multi_processor", "minor", "multi_processor_count", "name",
     "regs_per_multiprocessor", "shared_memory_per_block", "shared_memory_per_block_optin",
-    "shared_memory_per_multiprocessor", "smallest_normal", "tiny", "total_memory", "type", "warp_size",
+    "shared_memory_per_multiprocessor", "smallest_normal", "resolution", "tiny", "total_memory", "type",
+    "warp_size",
     "arch", "backend",
     # of an enumeration's member
     "value",
     # kernels
-    "best_config", "cuda_stream", "function", "kwargs", "metadata", "n_regs", "n_spills", "num_ctas",
-    "num_stages", "num_warps", "packed_metadata", "run", "warmup",
+    "best_config", "constants", "cuda_stream", "function", "kwargs", "metadata", "n_regs", "n_spills",
+    "num_ctas", "num_stages", "num_warps", "packed_metadata", "run", "shared", "warmup",
+    # loggers and versions
+    "critical", "debug", "error", "info", "micro", "release", "warning",
     # Python's containers and strings
-    "add", "append", "as_integer_ratio", "bit_count", "bit_length", "clear", "copy", "count", "difference",
-    "discard", "endswith", "extend", "format", "get", "insert", "intersection", "is_integer", "issubset",
-    "items", "join", "keys", "ljust", "lower", "lstrip", "pop", "popitem", "remove", "removeprefix",
-    "removesuffix", "replace", "reverse", "rjust", "rstrip", "setdefault", "sort", "startswith", "strip",
-    "union", "update", "upper", "values", "zfill",
+    "add", "append", "as_integer_ratio", "bit_count", "bit_length", "capitalize", "center", "clear", "copy",
+    "count", "difference", "discard", "endswith", "extend", "find", "format", "fromkeys", "get", "insert",
+    "intersection",
+    "is_integer", "isalnum", "isalpha", "isdigit", "isidentifier", "issubset", "issuperset", "items", "join",
+    "keys", "ljust", "lower", "lstrip", "partition", "pop", "popitem", "remove", "removeprefix",
+    "removesuffix", "replace", "reverse", "rfind", "rjust", "rpartition", "rsplit", "rstrip", "setdefault",
+    "sort", "splitlines", "startswith", "strip", "title", "union", "update", "upper", "values", "zfill",
 }  # fmt: skip
 """Attributes and methods of values in host code. Of these some are for containers only: see AMBIGUOUS."""
 
@@ -174,9 +228,12 @@ DTYPE_FACTS = {"itemsize", "is_complex", "is_floating_point", "is_signed"}
 DECORATORS = {
     "functools.cache", "functools.lru_cache", "passagent.kernels.triton_kernel", "torch.fx.wrap",
     "torch.inference_mode", "torch.no_grad",
-    "triton.autotune", "triton.heuristics", "triton.jit",
+    "triton.autotune", "triton.constexpr_function", "triton.heuristics", "triton.jit",
 }  # fmt: skip
-CONTEXTS = {"torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode", "torch.no_grad"}
+CONTEXTS = {
+    "contextlib.nullcontext", "torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode",
+    "torch.no_grad",
+}  # fmt: skip
 LIMITS = {"torch.finfo", "torch.iinfo"}
 """Their `max` and `min` are numbers."""
 
@@ -212,13 +269,31 @@ KERNEL_ATTRIBUTES = {
 }  # fmt: skip
 """Attributes of values inside a kernel."""
 
+HELPERS = "torch._inductor.runtime.triton_helpers"
+"""What the kernels that TorchInductor writes call: device functions of torch's, for kernels only."""
+_HELPERS = {
+    "any", "div_floor_integer", "is_floating", "max2", "max_with_index", "maximum", "maximum_with_index",
+    "min2", "min_with_index", "minimum", "minimum_with_index", "online_softmax_combine",
+    "online_softmax_reduce", "prod", "promote_to_tensor", "remainder_integer", "welford", "welford_combine",
+    "welford_reduce",
+}  # fmt: skip
 LIBDEVICE = {
     "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice",
-    "triton.language.extra.hip.libdevice",
+    "triton.language.extra.hip.libdevice", f"{HELPERS}.libdevice",
 }  # fmt: skip
 """One module under several names."""
-KERNEL_OPTIONS = {"extern_libs", "ir_override", "ptx_options"}
-"""Of a launch or Config: what would put other code in the kernel's place."""
+_ONCE_IN_MATH = {
+    "acos", "asin", "atan", "atan2", "cosh", "div_rn", "erf", "exp", "expm1", "fast_dividef", "fast_expf",
+    "fast_powf", "fdiv", "isinf", "isnan", "log", "log1p", "pow", "rsqrt", "sinh", "tan", "tanh",
+}  # fmt: skip
+"""Of libdevice, which older versions of Triton have in triton.language.math."""
+ASKED_OF = {
+    "torch", "torch.cuda", "triton", "triton.language", "triton.language.extra", "triton.language.math",
+    "triton.runtime", *LIBDEVICE,
+}  # fmt: skip
+"""Modules of which it may be asked with hasattr what they have."""
+KERNEL_OPTIONS = {"_semantic", "extern_libs", "ir_override", "ptx_options"}
+"""Of a launch or Config: what would put other code in the kernel's place, or is Triton's own."""
 
 KERNEL_BUILTINS = {
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "tuple", "slice",
@@ -264,7 +339,12 @@ def is_of_kernels(full: str) -> bool:
     module, _, name = full.rpartition(".")
     if module in LIBDEVICE:
         return not name.startswith("_") and name not in ("core", "extern")
-    return module in ("triton.language", "triton.language.math") and name in KERNEL_NAMES
+    if module == HELPERS:
+        return name in _HELPERS
+    if module in ("triton.language.math", f"{HELPERS}.math") and name in _ONCE_IN_MATH:
+        return True
+    known = module in ("triton.language", "triton.language.math", f"{HELPERS}.math")
+    return known and name in KERNEL_NAMES
 
 
 def pattern_reference(name: str) -> str:
@@ -279,10 +359,21 @@ def unknown_name(full: str) -> str:
     root = full.split(".", maxsplit=1)[0]
     if root == "torch":
         return f"`{full}` is not among torch's names for host code; {COMPUTE}"
+    if root in ("logging", "warnings"):
+        return (
+            f"`{full}` changes what the process logs; use logging.getLogger(__name__).info and warnings.warn"
+        )
     if full in DECORATORS:
         return f"`{full}` is called; write it as a decorator, above the function that it is for"
     if full == CONSTANT:
         return f"`{full}` belongs to constants at module level and to a kernel's parameters; {COMPUTE}"
+    if full in IN_CLASSES:
+        return f"`{full}` has its place where a class of constants or fields is defined; use it there only"
+    module = full.rpartition(".")[0]
+    known = sorted(name for name in HOST_NAMES | DECORATORS | IN_CLASSES if name.rpartition(".")[0] == module)
+    if known and root in OF_PYTHON:
+        known = [name.rpartition(".")[2] for name in known]
+        return f"`{full}` is not among the names of host code; of {module} a pass may use {', '.join(known)}"
     return (
         f"`{full}` is not among the names of host code; use Python's numbers and containers, math, torch's "
         "allocations and views, triton, and functions of its own"

@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from passagent.evaluator.guards import records
+from passagent.evaluator.guards import records, rules, unused
 
 OWN = "pass_dir"
 
@@ -23,6 +23,8 @@ class File:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     values: dict[str, ast.expr] = field(default_factory=dict)
     """Module-level assignments: name to the assigned expression (the last one)."""
+    choices: dict[str, list[ast.expr]] = field(default_factory=dict)
+    """Module-level names for functions of kernels that depend on a version: all that they may stand for."""
     namespaces: dict[str, set[str]] = field(default_factory=dict)
     """Module-level classes: name to the names that their bodies assign."""
     others: set[str] = field(default_factory=set)
@@ -45,20 +47,13 @@ class World:
     def __init__(self, sources: dict[str, str], host_extensions: bool = False) -> None:
         self.host_extensions = host_extensions
         self.files: dict[str, File] = {}
-        self.too_deep: list[str] = []
-        for name, text in sources.items():
-            if not name.endswith(".py"):
-                continue
-            try:
-                tree = ast.parse(text)
-            except (RecursionError, MemoryError):
-                self.too_deep.append(name)
-                continue
-            except (SyntaxError, ValueError):
-                continue  # not loadable: load_passes says why
-            tree.body = _without_main(tree.body)
+        trees, self.too_deep = unused.parsed(sources)
+        for name, tree in trees.items():
             module = module_of(name)
             self.files[module] = File(name, module, tree)
+        self._mentioned: set[str] = set()
+        self.allocators: set[str] = set()
+        """Functions of the candidate's that Triton is told to ask for memory."""
         self._known: dict[tuple[str, int], bool] = {}
         self.tops = {module.split(".")[0] for module in self.files if module}
         self.fields: set[str] = set()
@@ -66,6 +61,23 @@ class World:
         for file in self.files.values():
             self._fill(file)
             self.fields.update(*file.namespaces.values())
+
+    def mentioned(self) -> set[str]:
+        """Every word that could name something that a file imports: in whatever file, and for whatever."""
+        if not self._mentioned:
+            for file in self.files.values():
+                for node in ast.walk(file.tree):
+                    if isinstance(node, ast.Name):
+                        self._mentioned.add(node.id)
+                    elif isinstance(node, ast.Attribute):
+                        self._mentioned.add(node.attr)
+                    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        self._mentioned.add(node.value)  # getattr(helper, "os")
+                    elif isinstance(node, ast.ImportFrom) and (
+                        node.level or (node.module or "").split(".")[0] in self.tops
+                    ):
+                        self._mentioned.update(alias.name for alias in node.names)
+        return self._mentioned
 
     def once(self, question: str, node: ast.AST, answer: Callable[[], bool]) -> bool:
         """The answer to a question about a node, asked once; False while it is being found."""
@@ -145,6 +157,24 @@ class World:
         called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
         return any(self.dotted(d, file) == "triton.jit" for d in called)
 
+    def kernels_in_blocks(self, file: File) -> list[ast.FunctionDef]:
+        """Kernels in an `if` or `try` of the module, where one name may stand for one or another of them."""
+        found: list[ast.FunctionDef] = []
+        pending: list[ast.AST] = [node for node in file.tree.body if isinstance(node, (ast.If, ast.Try))]
+        while pending:
+            for part in ast.iter_child_nodes(pending.pop()):
+                if isinstance(part, (ast.If, ast.Try, ast.ExceptHandler)):
+                    pending.append(part)
+                elif isinstance(part, ast.FunctionDef) and self.is_kernel(file, part):
+                    found.append(part)
+        return found
+
+    def is_for_kernels(self, file: File, node: ast.FunctionDef) -> bool:
+        """What a kernel may call: another one, or a constexpr_function, which runs while it is compiled."""
+        return self.is_kernel(file, node) or any(
+            self.dotted(d, file) == "triton.constexpr_function" for d in node.decorator_list
+        )
+
     def is_constexpr(self, file: File, value: ast.expr) -> bool:
         """`tl.constexpr(...)`."""
         return isinstance(value, ast.Call) and self.dotted(value.func, file) == "triton.language.constexpr"
@@ -153,6 +183,30 @@ class World:
         """`Sizes.BLOCK` of one of the candidate's own classes."""
         own = self.own(self.dotted(node.value, file, local) or "")
         return own is not None and node.attr in own[0].namespaces.get(own[1], ())
+
+    def stands_for(self, file: File, target: ast.Name, value: ast.expr) -> bool:
+        """The module-level assignment of `value` is what `target` is known to stand for."""
+        known = [file.values.get(target.id), *file.choices.get(target.id, ())]
+        return any(value is one for one in known if one is not None)
+
+    def _choose(self, file: File) -> None:
+        """Names that `if` or `try` at module level gives one or another function of kernels."""
+        found: dict[str, list[ast.expr]] = {}
+        for statement in file.tree.body:
+            for node in ast.walk(statement) if isinstance(statement, (ast.If, ast.Try)) else ():
+                if isinstance(node, ast.Assign):
+                    for target in node.targets:
+                        if isinstance(target, ast.Name):
+                            found.setdefault(target.id, []).append(node.value)
+        for name, values in found.items():
+            imported = file.imports.get(name)
+            other = name in file.functions or name in file.namespaces or name in file.values
+            if other or (imported is not None and not rules.is_of_kernels(imported)):
+                continue
+            if all(rules.is_of_kernels(self.dotted(value, file) or "") for value in values):
+                file.choices[name] = values
+                if imported is None:
+                    file.values[name] = values[-1]
 
     def _fill(self, file: File) -> None:
         for node in ast.walk(file.tree):
@@ -166,6 +220,8 @@ class World:
                     file.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 file.others.add(node.id)
+        for kernel in self.kernels_in_blocks(file):
+            file.functions[kernel.name] = kernel
         for node in file.tree.body:
             if isinstance(node, ast.FunctionDef):
                 file.functions[node.name] = node
@@ -176,6 +232,8 @@ class World:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         file.values[target.id] = node.value
+                    elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        file.values |= _paired(target, node.value)
                 self.fields.update(records.named_fields(node.value, lambda name: self.dotted(name, file)))
             elif (
                 isinstance(node, ast.AnnAssign)
@@ -183,6 +241,7 @@ class World:
                 and node.value is not None
             ):
                 file.values[node.target.id] = node.value
+        self._choose(file)
 
 
 def module_of(name: str) -> str:
@@ -191,21 +250,13 @@ def module_of(name: str) -> str:
     return ".".join(part for part in (*folder.split("/"), last if last != "__init__" else "") if part)
 
 
-def _without_main(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Without `if __name__ == "__main__":`, which never runs: a candidate's modules are imported."""
-    kept: list[ast.stmt] = []
-    for node in body:
-        test = node.test if isinstance(node, ast.If) else None
-        main = (
-            isinstance(test, ast.Compare)
-            and isinstance(test.left, ast.Name)
-            and test.left.id == "__name__"
-            and [type(op) for op in test.ops] == [ast.Eq]
-            and isinstance(test.comparators[0], ast.Constant)
-            and test.comparators[0].value == "__main__"
-        )
-        kept += node.orelse if main and isinstance(node, ast.If) else [node]
-    return kept
+def _paired(target: ast.Tuple, value: ast.Tuple) -> dict[str, ast.expr]:
+    """`ROWS, COLS = 4, (8, 2)` by name."""
+    if len(target.elts) != len(value.elts) or any(
+        isinstance(e, ast.Starred) for e in [*target.elts, *value.elts]
+    ):
+        return {}
+    return {t.id: v for t, v in zip(target.elts, value.elts, strict=True) if isinstance(t, ast.Name)}
 
 
 def targets(comprehension: ast.comprehension) -> set[str]:
@@ -238,6 +289,54 @@ def bound_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
             names.add(node.rest)
         pending += ast.iter_child_nodes(node)
     return names
+
+
+def assigned_values(scope: ast.AST, name: str) -> list[ast.expr]:
+    """What `name = ...` gives to a name in a function or module; empty if it gets a meaning in any other way.
+
+    Functions within are looked through too, as if they shared the name.
+    """
+    values: list[ast.expr] = []
+    stores = 0
+    for part in ast.walk(scope):
+        if isinstance(part, ast.Name) and part.id == name:
+            stores += not isinstance(part.ctx, ast.Load)
+        elif isinstance(part, ast.Assign):
+            values += [part.value for target in part.targets if _is_name(target, name)]
+        elif isinstance(part, (ast.AnnAssign, ast.NamedExpr)):
+            values += [part.value] if part.value is not None and _is_name(part.target, name) else []
+        elif part is not scope and name in _named(part):
+            return []
+    return values if len(values) == stores else []
+
+
+def binds(scope: ast.AST, name: str) -> bool:
+    """Whether a function or module, or anything in it, gives a meaning to a name."""
+    return any(
+        part.id == name and not isinstance(part.ctx, ast.Load)
+        if isinstance(part, ast.Name)
+        else name in _named(part)
+        for part in ast.walk(scope)
+    )
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _named(node: ast.AST) -> list[str | None]:
+    """The names that a node gives a meaning to without a node of their own."""
+    match node:
+        case ast.arg():
+            return [node.arg]
+        case ast.alias():
+            return [node.asname or node.name.split(".")[0]]
+        case ast.Global() | ast.Nonlocal():
+            return [*node.names]
+        case ast.MatchMapping():
+            return [node.rest]
+        case _:
+            return [getattr(node, "name", None)]
 
 
 def literal_getattr(node: ast.Call) -> ast.Attribute | None:

@@ -13,9 +13,11 @@ import sys
 from passagent.evaluator.guards import bodies, intake, rules, state
 from passagent.evaluator.guards.host import HIDDEN, Host
 from passagent.evaluator.guards.scope import OWN, File, World
+from passagent.evaluator.guards.sources import Source, written_out
 from passagent.evaluator.result import Candidate, Violation
 
 _KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
+_FILLING = {"add", "append", "extend", "insert", "setdefault", "sort", "update"}
 _RESERVED = {"torch", "triton", "numpy", "passagent", OWN} | set(sys.stdlib_module_names)
 _ROLES = {
     "pattern": bodies.check_pattern,
@@ -51,6 +53,8 @@ class _Inspection:
     def __init__(self, world: World, file: File, text: str) -> None:
         self.world, self.file, self.text = world, file, text
         self.found: list[Violation] = []
+        self.named = world.mentioned()
+        self.blocks = world.kernels_in_blocks(file)
 
     def run(self) -> list[Violation]:
         top = self.file.module.split(".")[0]
@@ -80,8 +84,8 @@ class _Inspection:
         for node in ast.walk(self.file.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self.module(alias.name, node)
                     bound = alias.asname or alias.name.split(".")[0]
+                    self.module(alias.name, node, [bound])
                     self.meaning(meanings, bound, alias.name if alias.asname else bound, node)
             elif isinstance(node, ast.ImportFrom):
                 self.from_import(node, meanings)
@@ -91,12 +95,17 @@ class _Inspection:
                 self.report("rebound_import", node, f"`{node.name}` is imported too; use another name")
             elif sum(other.name == node.name for other in definitions) > 1:
                 self.report("defined_twice", node, f"`{node.name}` is defined twice; use another name")
+        for kernel in self.blocks:
+            if kernel.name in meanings and not rules.is_of_kernels(self.file.imports.get(kernel.name, "")):
+                self.report("rebound_import", kernel, f"`{kernel.name}` is imported too; use another name")
+            elif any(other.name == kernel.name for other in definitions):
+                self.report("defined_twice", kernel, f"`{kernel.name}` is defined twice; use another name")
 
     def from_import(self, node: ast.ImportFrom, meanings: dict[str, str]) -> None:
         module = node.module or ""
         own = self.world.canonical(module, self.file, node.level).split(".")[0] == OWN
         if not own:
-            self.module(module, node)
+            self.module(module, node, [alias.asname or alias.name for alias in node.names])
         for alias in node.names:
             self.meaning(meanings, alias.asname or alias.name, f"{node.level}:{module}.{alias.name}", node)
             if alias.name == "*":
@@ -124,9 +133,11 @@ class _Inspection:
         if meanings.setdefault(name, full) != full and not same:
             self.report("rebound_import", node, f"`{name}` is imported from two places; use two names")
 
-    def module(self, name: str, node: ast.AST) -> None:
+    def module(self, name: str, node: ast.AST, bound: list[str]) -> None:
         full = self.world.canonical(name, self.file)
         if full.split(".")[0] == OWN or name in rules.IMPORTS:
+            return
+        if name in rules.UNUSED_IMPORTS and not self.named.intersection(bound):
             return
         if rules.is_extension(name):
             if self.world.host_extensions:
@@ -134,11 +145,11 @@ class _Inspection:
             message = f"{name} builds or calls native host code; use passagent.kernels or Triton"
             self.report("host_extension", node, message)
         else:
-            known = (
-                "torch, triton, triton.language, math, functools, itertools, operator, typing, collections, "
-                "dataclasses, enum, passagent.kernels and its own files"
-            )
-            self.report("import", node, f"`{name}` may not be imported; a pass may import {known}")
+            python = ", ".join(sorted(rules.OF_PYTHON))
+            known = f"torch, triton, triton.language, math, {python}, passagent.kernels and its own files"
+            instead = rules.IMPORT_INSTEAD.get(name) or rules.IMPORT_INSTEAD.get(name.partition(".")[0])
+            instead = instead or f"a pass may import {known}"
+            self.report("import", node, f"`{name}` may not be imported; {instead}")
 
     def function(self, node: ast.FunctionDef, host: Host) -> None:
         if node.name in _ROLES:
@@ -157,25 +168,37 @@ class _Inspection:
     def statement(self, node: ast.stmt, host: Host) -> None:
         """A module-level statement: constants, kernels and tables, no calls for their effect."""
         called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-        if called is not None and host.dotted(called) != "torch.fx.wrap":
+        if called is not None and host.dotted(called) not in rules.DECLARING and not self.fills(called):
             message = "a call for its effect when the file is imported; do it in the replacement function"
             self.report("module_call", node, message)
         nothing = {
             target
             for part in ast.walk(node)
             if isinstance(part, ast.Assign)
-            and isinstance(part.value, ast.Constant)
-            and part.value.value is None
             for target in part.targets
+            if (isinstance(part.value, ast.Constant) and part.value.value is None)
+            or any(part.value is one for one in self.file.choices.get(getattr(target, "id", ""), ()))
         }
-        for part in ast.walk(node):
-            if isinstance(part, ast.FunctionDef):
+        pending: list[ast.AST] = [node]
+        while pending:
+            part = pending.pop()
+            if part in self.blocks and isinstance(part, ast.FunctionDef) and part.name not in _ROLES:
+                self.function(part, host)
+                continue
+            pending += ast.iter_child_nodes(part)
+            if isinstance(part, ast.FunctionDef) and not isinstance(node, ast.ClassDef):
                 message = "a function defined in a block; define functions at the top of the file"
                 self.report("statement", part, message)
             elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 self.stored(part, optional=part in nothing)
         state.check_module(self.world, self.file, node, self.report)
         host.visit(node)
+
+    def fills(self, called: ast.expr) -> bool:
+        """`CONFIGS.append(...)`: more for a container of the module's own."""
+        if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
+            return False
+        return called.attr in _FILLING and called.value.id in self.file.values
 
     def stored(self, name: ast.Name, optional: bool) -> None:
         if name.id in self.file.imports and not optional:
@@ -191,28 +214,15 @@ class _Inspection:
             called = self.world.dotted(node.func, self.file) if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Call) and called in _KERNELS:
                 given = node.args[:1] + [k.value for k in node.keywords if k.arg == "source"]
-                literal = _literal(given[0], self.file) if given else None
-                if literal is not None:
-                    self.kernel_source(*literal, cuda=called == "passagent.kernels.cuda_kernel")
+                source = written_out(given[0], self.world, self.file, self.text) if given else None
+                if source is not None:
+                    self.kernel_source(source, cuda=called == "passagent.kernels.cuda_kernel")
 
-    def kernel_source(self, text: str, first_line: int, cuda: bool) -> None:
+    def kernel_source(self, source: Source, cuda: bool) -> None:
         from passagent.kernels import build, build_cuda  # imports torch
 
         try:
-            (build_cuda if cuda else build).check_source(text)
+            (build_cuda if cuda else build).check_source(source.text)
         except build.KernelRefused as error:
-            line = first_line + error.line - 1
+            line = source.line(error.line)
             self.found.append(Violation(rule=error.rule, file=self.file.name, line=line, message=str(error)))
-
-
-def _literal(node: ast.expr, file: File) -> tuple[str, int] | None:
-    """The text of a string constant, or of a module-level name for one, and the line where it starts."""
-    if isinstance(node, ast.Name):
-        node = file.values.get(node.id, node)
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value, node.lineno
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _literal(node.left, file), _literal(node.right, file)
-        if left is not None and right is not None:
-            return left[0] + right[0], left[1]
-    return None
