@@ -326,6 +326,15 @@ def test_launches_are_observed_and_only_meanwhile():
     assert type(WORK).__call__ is original
 
 
+def test_addresses_in_a_table_are_observed():
+    pointers: set[int] = set()
+    show = cpp_kernel("void show(const int64_t* table, const int64_t* many) {}", "show")
+    with observed(pointers):
+        show(torch.tensor([[77], [X.data_ptr()]]), torch.arange(1000, 9000))
+    assert {77, X.data_ptr()} <= pointers
+    assert not pointers & set(range(1000, 9000))
+
+
 def test_an_exception_ends_the_watch(tmp_path):
     original = type(WORK).__call__
     audited = Audited(tmp_path, "raise ValueError(x.numel())")

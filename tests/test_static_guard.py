@@ -430,7 +430,7 @@ def test_a_record_may_name_its_fields_by_ordinary_words(name):
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_names_its_fields_and_no_more(name):
-    assert found(source("return x", module=f"{IMPORTS}{RECORDS[name]}\n"))
+    assert found(source("return x", module=f"{IMPORTS}{RECORDS[name]}\nHELD = (Plan, Mode)\n"))
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_a_record_names_its_fields_and_no_more(name):
 def test_a_field_lends_its_name_to_no_other_attribute(name):
     module = f"{IMPORTS}class Plan(NamedTuple):\n    {name}: int\n    rows: int\n"
     assert found(source("return Plan(1, 2).rows", module=module)) == []
-    [violation] = found(source(f"return x.{name}", module=module))
+    [violation] = found(source(f"plan = Plan(1, 2)\nreturn x.{name}", module=module))
     assert "capitals" in violation.message
     assert found(source("return x.rows"))  # no record has such a field
 

@@ -48,12 +48,13 @@ def candidate(body: str = "return torch.empty_like(x)", module: str = "", **othe
 
 
 def test_what_nothing_names_is_neither_inspected_nor_loaded(tmp_path):
-    made = candidate(module='if __name__ == "__main__":\n    test(1, 2)\nelse:\n    LIMIT = 4\n')
+    module = 'if __name__ == "__main__":\n    test(1, 2)\nelse:\n    LIMIT = 4\n\n'
+    made = candidate(module=f"{module}\nclass Model(torch.nn.Module):\n    pass\n")
     assert inspect(made) == []
     load_passes(made, tmp_path)
     names = set(vars(sys.modules["pass_dir.P"]))
     assert {"torch", "fused", "LIMIT"} <= names
-    assert not {"reference", "test", "time", "assert_close"} & names
+    assert not {"reference", "test", "time", "assert_close", "Model"} & names
 
 
 def test_lines_stay_as_they_are(tmp_path):
@@ -89,6 +90,7 @@ NAMED = {
     ),
     "in a block": ("return f(x, y)", "if 1:\n    f = reference\nelse:\n    f = reference\n"),
     "in a class": ("return Table.f(x, y)", "class Table:\n    f = reference\n"),
+    "of a class": ("return Table.f(x, y)", "class A:\n    f = reference\n\n\nclass Table(A):\n    pass\n"),
     "where no main block is": ("return x", 'if __name__ == "__main__" or True:\n    test(1, 2)\n'),
     "where no main block is either": ("return x", 'if __name__ != "__main__":\n    test(1, 2)\n'),
     "beside a main block": ("return x", 'if __name__ == "__main__":\n    pass\nelse:\n    test(1, 2)\n'),

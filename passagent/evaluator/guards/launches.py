@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
+
 from passagent.kernels import launch
+
+_ADDRESSES = (torch.int64, torch.uint64)
+_TABLE = 4096
+"""Elements of a table of addresses, at most."""
 
 _LAUNCHERS = [
     ("triton.runtime.interpreter", "GridExecutor"),
@@ -22,22 +28,28 @@ _LAUNCHERS = [
 
 @contextmanager
 def observed(pointers: set[int]) -> Iterator[None]:
-    """Collect the addresses in the arguments of every launch: of tensors, of descriptors, and plain ints."""
+    """Collect the addresses in the arguments of every launch: of tensors, of descriptors, and plain ints.
+
+    At the end those in tables too: an int may be an address whether it is passed itself or in a tensor.
+    """
+    tables: list[torch.Tensor] = []
     with ExitStack() as stack:
         for module, name in _LAUNCHERS:
             launcher = getattr(sys.modules.get(module), name, None)
             if launcher is not None:
-                stack.enter_context(_replaced(launcher, pointers))
-        stack.enter_context(launch.observed(lambda *args: _collect(args, pointers)))
+                stack.enter_context(_replaced(launcher, pointers, tables))
+        stack.enter_context(launch.observed(lambda *args: _collect(args, pointers, tables)))
         yield
+    for table in tables:
+        pointers.update(table.flatten().tolist())
 
 
 @contextmanager
-def _replaced(launcher: type, pointers: set[int]) -> Iterator[None]:
+def _replaced(launcher: type, pointers: set[int], tables: list[torch.Tensor]) -> Iterator[None]:
     original = launcher.__call__  # type: ignore[method-assign, operator]
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _collect([*args, *kwargs.values()], pointers)
+        _collect([*args, *kwargs.values()], pointers, tables)
         return original(self, *args, **kwargs)
 
     launcher.__call__ = call  # type: ignore[method-assign, operator]
@@ -47,13 +59,15 @@ def _replaced(launcher: type, pointers: set[int]) -> Iterator[None]:
         launcher.__call__ = original  # type: ignore[method-assign, operator]
 
 
-def _collect(values: list[Any] | tuple[Any, ...], pointers: set[int]) -> None:
+def _collect(values: list[Any] | tuple[Any, ...], pointers: set[int], tables: list[torch.Tensor]) -> None:
     for value in values:
         if isinstance(value, int):
             pointers.add(value)
         elif isinstance(value, (tuple, list)):
-            _collect(value, pointers)
+            _collect(value, pointers, tables)
         elif hasattr(value, "data_ptr"):
             pointers.add(value.data_ptr())
+            if isinstance(value, torch.Tensor) and value.dtype in _ADDRESSES and value.numel() <= _TABLE:
+                tables.append(value)
         elif hasattr(value, "base"):  # a tensor descriptor
-            _collect([value.base], pointers)
+            _collect([value.base], pointers, tables)

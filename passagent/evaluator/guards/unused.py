@@ -1,7 +1,7 @@
-"""Functions that nothing leads to: a reference to compare with, a test, a benchmark, left in a pass.
+"""Functions and classes that nothing leads to: a reference, a test, a benchmark, left in a pass.
 
 They do not exist when the candidate runs. The loader compiles the same trees that inspection reads, and
-such functions are taken out of them, with `if __name__ == "__main__":` and the imports that only those use.
+such definitions are taken out of them, with `if __name__ == "__main__":` and the imports that only those use.
 So what is taken for unused by mistake can be a NameError; it cannot run uninspected.
 """
 
@@ -35,10 +35,10 @@ def parsed(files: dict[str, str]) -> tuple[dict[str, ast.Module], list[str]]:
 
 
 def _take_out(trees: list[ast.Module]) -> None:
-    """Leave in the trees what runs when they are imported, and the functions that it names, and so on.
+    """Leave in the trees what runs when they are imported, and the definitions that it names, and so on.
 
-    A name counts wherever it is written, in any file, also as an attribute and in a string: rather a function
-    too many is inspected.
+    A name counts wherever it is written, in any file, also as an attribute and in a string: rather a
+    definition too many is inspected.
     """
     waiting: list[tuple[str, set[str]]] = []
     used = set(ROLES)
@@ -51,7 +51,7 @@ def _take_out(trees: list[ast.Module]) -> None:
                     waiting.append((_bound(alias), set(alias.name.split("."))))
                     if _bound(alias) not in mentioned or _bound(alias).startswith("__"):
                         used.add(_bound(alias))  # no test's either: it runs, and is inspected
-            elif _is_function(node):
+            elif _is_definition(node):
                 waiting.append((node.name, _words([node])))
             else:
                 used |= _words([node])
@@ -68,7 +68,7 @@ def _used(body: list[ast.stmt], used: set[str]) -> Iterator[ast.stmt]:
             node.names = [alias for alias in node.names if _bound(alias) in used]
             if node.names:
                 yield node
-        elif not _is_function(node) or node.name in used:
+        elif not _is_definition(node) or node.name in used:
             yield node
 
 
@@ -78,9 +78,9 @@ def _is_import(node: ast.stmt) -> TypeGuard[ast.Import | ast.ImportFrom]:
     return named and getattr(node, "module", None) != "__future__"
 
 
-def _is_function(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+def _is_definition(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
     """Not one that Python itself calls, such as a module's `__getattr__`."""
-    return isinstance(node, ast.FunctionDef) and not node.name.startswith("__")
+    return isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("__")
 
 
 def _bound(alias: ast.alias) -> str:
