@@ -89,6 +89,7 @@ ALLOWED = [
     "return torch.result_type(x, y), torch.result_type(2, x), x.is_set_to(y), x.get_device(), x.is_neg()",
     "return x.dense_dim(), x.is_conj(), x.is_inference(), x.is_leaf, x.retains_grad, x._version, x.output_nr",
     "with torch.no_grad():\n    return torch.view_as_real(torch.empty(3, dtype=torch.complex64))",
+    "return torch.view_as_complex(x.view(2, 3, 2, 2))",
 ]
 COMPUTING = {
     "return x + y": "aten.add",

@@ -178,7 +178,10 @@ NEIGHBOURS = {
     "a call for its effect": ("LIMITS.update({})\nprint(LIMITS)\n", "x"),
     "a pair of names for torch": ("f, g = torch.add, 1\n", "f(x, y)"),
     "a tensor in a list": ("TABLE = []\nTABLE.append(torch.empty(1))\n", "x"),
-    "a total that is computed": ("class A(typing.TypedDict, total=open(0)):\n    rows: int\n", "x"),
+    "a total that is computed": (
+        "class A(typing.TypedDict, total=open(0)):\n    rows: int\n\n\ndef f(a: A):\n    return a\n",
+        "f(x)",
+    ),
     "a default that is a built-in": ("def f(x, eval=eval):\n    return eval('x')\n", "f(x)"),
     "an annotation that is a built-in": ("def f(open: open(0)):\n    return open\n", "f(x)"),
     "a function with a built-in's name": ("def eval(x):\n    return x\n", "eval(x)"),
