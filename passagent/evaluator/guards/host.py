@@ -275,10 +275,6 @@ class Host(ast.NodeVisitor):
             for keyword in node.keywords:
                 self.visit(keyword.value)
             return
-        for keyword in node.keywords:
-            if keyword.arg in rules.KERNEL_OPTIONS:
-                message = f"`{keyword.arg}` puts other code in a kernel's place; write the kernel with tl.*"
-                self.report("kernel_option", keyword.value, message)
         if self.is_launch(function) or self.dotted(function) in rules.TAKING_CONSTANTS:
             self.visit(function)
             for part in [*node.args, *(keyword.value for keyword in node.keywords)]:

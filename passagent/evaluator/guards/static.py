@@ -70,6 +70,7 @@ class _Inspection:
                 self.function(statement, host)
             else:
                 self.statement(statement, host)
+        self.kernel_options()
         self.kernel_sources()
         return self.found
 
@@ -207,6 +208,14 @@ class _Inspection:
             self.report("role_assigned", name, f"`{name.id}` must be written as a function, with def")
         elif name.id in self.file.functions or name.id in self.file.namespaces:
             self.report("defined_twice", name, f"`{name.id}` is defined and assigned; use another name")
+
+    def kernel_options(self) -> None:
+        """Report what makes a launch take other code, as a keyword or as a key: `**{"ir_override": ...}`."""
+        for node in ast.walk(self.file.tree):
+            name = node.arg if isinstance(node, ast.keyword) else getattr(node, "value", None)
+            if isinstance(node, (ast.keyword, ast.Constant)) and name in rules.KERNEL_OPTIONS:
+                message = f"`{name}` puts other code in a kernel's place; write the kernel with tl.*"
+                self.report("kernel_option", node, message)
 
     def kernel_sources(self) -> None:
         """C++ and CUDA sources that are visible in the text are checked by the compiler's own rules."""
