@@ -223,15 +223,15 @@ def test_the_kernel_says_how_long_a_thread_waited_for_its_core():
     try:
         for one in both:
             one.stdout.readline()
-        before = waited_ns(both[0].pid, both[0].pid)
+        before = waited_ns(both[0].pid)
         time.sleep(0.5)
-        waited = waited_ns(both[0].pid, both[0].pid) - before
+        waited = waited_ns(both[0].pid) - before
         assert 50e6 < waited < 700e6
     finally:
         for one in both:
             one.kill()
             one.communicate()
-    assert waited_ns(both[0].pid, both[0].pid) == 0  # of one that is gone nothing is known
+    assert waited_ns(both[0].pid) == 0  # of one that is gone nothing is known
 
 
 def reference(often=(0, 1), mutated=()) -> Reference:

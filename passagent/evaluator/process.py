@@ -86,7 +86,7 @@ class Answer:
     message: dict[str, Any]
     clock_ns: int | None
     waited_ns: int = 0
-    """Of a block that begins when it is told to: how long the worker and this thread waited for a core."""
+    """Of a block that begins when it is told to: how long the worker waited for a core."""
 
 
 @dataclass(frozen=True)
@@ -232,12 +232,12 @@ class Worker:
                 if "mark" in reply and reply["mark"] == "start":
                     started, ended = now, None
                     if message.get("core") is not None:
-                        before = self._waited_ns()
+                        before = waited_ns(self.pid)
                         started = time.perf_counter_ns()
                         self._channel.send({"clock": "runs"})
                 elif "mark" in reply:
                     ended = now
-                    waited = self._waited_ns() - before if before is not None else 0
+                    waited = waited_ns(self.pid) - before if before is not None else 0
                 elif "build" in reply:
                     self._channel.send(answer(reply["build"]))
                 else:
@@ -251,9 +251,6 @@ class Worker:
             raise WorkerTimeout from error
         except (ChannelClosed, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._died(isinstance(error, ChannelClosed)) from error
-
-    def _waited_ns(self) -> int:
-        return waited_ns(self.pid, self.pid) + waited_ns(os.getpid(), threading.get_native_id(), alone=True)
 
     def _died(self, closed: bool) -> WorkerDied:
         """What ended the worker, which is killed if it was not dead."""
@@ -299,21 +296,15 @@ class Worker:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def waited_ns(pid: int, thread: int, alone: bool = False) -> int:
-    """How long a thread of a process was ready to run without a core so far, as the kernel counts it, ns.
+def waited_ns(pid: int) -> int:
+    """How long a process's first thread was ready to run without a core so far, as the kernel counts it, ns.
 
-    Unless `alone`, less what the process's other threads ran, so that they are not taken for others. 0 where
-    the kernel does not say.
+    Less what its other threads ran, so that they are not taken for others. 0 where the kernel does not say.
     """
-    tasks = Path(f"/proc/{pid}/task")
     try:
-        others = (
-            0
-            if alone
-            else sum(_ran_and_waited(task)[0] for task in tasks.iterdir() if task.name != str(thread))
-        )
-        return _ran_and_waited(tasks / str(thread))[1] - others
-    except (OSError, ValueError):
+        found = {task.name: _ran_and_waited(task) for task in Path(f"/proc/{pid}/task").iterdir()}
+        return found[str(pid)][1] - sum(ran for name, (ran, _) in found.items() if name != str(pid))
+    except (OSError, ValueError, KeyError):
         return 0
 
 
