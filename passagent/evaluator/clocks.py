@@ -5,7 +5,7 @@ takes between the marks. What is beyond that, and beyond some slack, is hidden t
 other things to do: where workers take turns, the time until a core is free for the next one looks like the
 candidate's, and a referee that wakes up late sees too little of eager's. In blocks of either side alone, on
 one core, that begin when the referee's clock runs, a machine disturbs both alike; so these decide. The longer
-one would lose its core more often: pairs count in which, as the kernel says, neither worker waited for a core.
+one would lose its core more often: pairs count in which, as the kernel says, neither worker waited for one.
 """
 
 from __future__ import annotations
