@@ -29,6 +29,8 @@ SPREADS = (1.0, 0.5, 2.0, LARGE)
 """Variant v >= 1 draws floats with SPREADS[(v - 1) % 4] times the recorded std. Large activations are of all
 sizes from the recorded one to LARGE at least: a model whose weights were never trained records logits near 0,
 and what a kernel takes for granted, such as a range or a sample that stands for all, holds for one size."""
+FULL = 0.25
+"""The part of large activations that are of size LARGE: a few dozen elements hold some, for sure."""
 FAR, FAR_GAIN, FAR_MOST = 2.6, 2.0, 16.0
 """Large activations beyond FAR standard deviations, 1 in 100, are FAR_GAIN times as large, and so many times
 more as makes them Pareto distributed with the index 2, FAR_MOST at most: however long a row is, the few
@@ -137,7 +139,7 @@ def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch
     mean = meta.mean or 0.0
     std = meta.std or (DEFAULT_STD if meta.std is None else RELATIVE_SPREAD * max(abs(mean), 1.0))
     if scale == LARGE and meta.is_floating and not meta.is_parameter:
-        sizes = (noise * 4096).frac().abs()  # as good as another draw
+        sizes = ((noise * 4096).frac().abs() / (1 - FULL)).clamp(max=1.0)  # as good as another draw
         noise = _few_far(noise) * max(1.0, 1.0 / std) ** sizes * LARGE ** (sizes - 1)
     drawn = noise * std * scale + mean
     if meta.is_variance:
