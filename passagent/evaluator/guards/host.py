@@ -107,11 +107,11 @@ class Host(ast.NodeVisitor):
         definition = own[0].functions.get(own[1]) if own is not None else None
         return own is not None and definition is not None and self.world.is_kernel(own[0], definition)
 
-    def is_asked(self, node: ast.Call, attribute: ast.Attribute) -> bool:
-        """`hasattr(tl, "gather")`: whether a version has it."""
-        asked = isinstance(node.func, ast.Name) and node.func.id == "hasattr"
+    def is_asked(self, attribute: ast.Attribute) -> bool:
+        """`hasattr(tl, "gather")`: whether a version of torch or triton has it."""
+        root = (self.dotted(attribute) or "").split(".")[0]
         private = attribute.attr.removeprefix("_experimental_").startswith("_")
-        return asked and not private and self.dotted(attribute.value) in rules.ASKED_OF
+        return root in ("torch", "triton") and not private
 
     def binding(self, name: str, node: ast.AST) -> None:
         """A name that is given a meaning."""
@@ -236,11 +236,6 @@ class Host(ast.NodeVisitor):
             return
         self.visit(call)
 
-    def is_of_library(self, node: ast.Attribute) -> bool:
-        """A public name in torch or triton: whether a version has it may be asked."""
-        root = (self.dotted(node) or "").split(".")[0]
-        return root in ("torch", "triton") and not node.attr.startswith("_")
-
     def allocator(self, call: ast.Call) -> None:
         """Which function Triton asks for memory outlives a call: it may only be one, and no closure."""
         given = self.dotted(call.args[0]) if len(call.args) == 1 and not call.keywords else None
@@ -256,12 +251,7 @@ class Host(ast.NodeVisitor):
         function = node.func
         if isinstance(function, ast.Name) and function.id not in self.local:
             attribute = literal_getattr(node)
-            is_hasattr = function.id == "hasattr"
-            if (
-                attribute is not None
-                and is_hasattr
-                and (self.is_asked(node, attribute) or self.is_of_library(attribute))
-            ):
+            if attribute is not None and function.id == "hasattr" and self.is_asked(attribute):
                 return
             if attribute is not None:
                 for part in [attribute, *node.args[2:]]:

@@ -287,11 +287,6 @@ _ONCE_IN_MATH = {
     "fast_powf", "fdiv", "isinf", "isnan", "log", "log1p", "pow", "rsqrt", "sinh", "tan", "tanh",
 }  # fmt: skip
 """Of libdevice, which older versions of Triton have in triton.language.math."""
-ASKED_OF = {
-    "torch", "torch.cuda", "triton", "triton.language", "triton.language.extra", "triton.language.math",
-    "triton.runtime", *LIBDEVICE,
-}  # fmt: skip
-"""Modules of which it may be asked with hasattr what they have."""
 KERNEL_OPTIONS = {"_semantic", "extern_libs", "ir_override", "ptx_options"}
 """Of a launch or Config: what would put other code in the kernel's place, or is Triton's own."""
 
