@@ -106,7 +106,7 @@ def ours(referee: Referee, task: Task, candidate: Candidate, bar: float | None =
             record["environment"] = evaluation.environment
         except PassagentError as error:
             record |= {"status": "failed", "error": str(error)}
-        referee._ahead.submit(int).result()  # behind the making of the next workers
+        referee.workers.settle()  # behind the making of the next workers
     record["seconds"] = time.monotonic() - started
     return record | {"spent": dict(spent)}
 

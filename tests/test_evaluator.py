@@ -356,7 +356,7 @@ def test_the_protections_in_force_are_in_the_result(referee, task):
     result = referee.evaluate(task, candidate())
     assert result.protections
     assert all(state == "on" or state.startswith("off: ") for state in result.protections.values())
-    worker = referee._zygote.fork(6)
+    worker = referee.workers.zygote.fork(6)
     assert result.protections == worker.protections
     worker.kill()
 
@@ -368,9 +368,9 @@ def test_a_pass_that_writes_into_an_input_is_refused(referee, task):
 
 
 def test_nothing_of_the_parents_environment_reaches_a_candidate(other):
-    worker = other._zygote.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
+    worker = other.workers.zygote.fork(None, sandboxed=False)  # a sandboxed one's cannot be read
     environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
-    zygote = Path(f"/proc/{other._zygote._process.pid}/environ").read_bytes()
+    zygote = Path(f"/proc/{other.workers.zygote._process.pid}/environ").read_bytes()
     worker.kill()
     assert environment
     assert b"sk-planted-secret" not in environment + zygote
@@ -379,7 +379,7 @@ def test_nothing_of_the_parents_environment_reaches_a_candidate(other):
 def test_no_process_is_left_behind(task):
     with Referee(CONFIG) as referee:
         referee.evaluate(task, candidate())
-        zygote = referee._zygote._process.pid
+        zygote = referee.workers.zygote._process.pid
         workers = Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()
         assert workers
     deadline = time.monotonic() + 60

@@ -56,9 +56,9 @@ def still_judges(referee, task):
     """The next candidate is judged right, and of the one before no process and no file is left."""
     result = referee.evaluate(task, candidate())
     assert (result.status, result.graphs[0].matches) == ("ok", 1), (result.error, result.violations)
-    zygote = referee._zygote
-    referee._ahead.submit(int).result()  # behind what begins and ends workers
-    workers = 1 + len(referee._spares) + len(referee._twins._twins)  # the baseline's is the first
+    made, zygote = referee.workers, referee.workers.zygote
+    made.settle()
+    workers = 1 + len(made.spares) + len(made.twins._twins)  # the baseline's is the first
     assert len(_children(zygote._process.pid)) == workers
     scratches = [path for path in zygote._scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")]
     assert len(scratches) == workers
@@ -150,14 +150,14 @@ def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
 
 
 def _drop_spares(referee):
-    while referee._spares:
+    while referee.workers.spares:
         with suppress(InfrastructureError):  # it did not start in time
-            referee._spares.pop().result().kill()
+            referee.workers.spares.pop().result().kill()
 
 
 def _fork_spares(referee):
-    referee._make_spares()
-    for spare in referee._spares:
+    referee.workers.prepare()
+    for spare in referee.workers.spares:
         spare.result()
 
 
@@ -167,7 +167,7 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
     `whose`: the candidate's; the baseline's, which computes references; eager's in the timing, the twin's.
     """
     ask, killed = Worker.ask, []
-    twins = [twin.worker for twin in referee._twins._twins.values()]
+    twins = [twin.worker for twin in referee.workers.twins._twins.values()]
     new_twin = Twin.__init__
 
     def noted(self, worker, config):
@@ -201,7 +201,7 @@ def _lose(referee, whose):
     if whose == "baseline":
         referee._baseline._worker.kill()
     if whose == "twin":
-        for twin in referee._twins._twins.values():
+        for twin in referee.workers.twins._twins.values():
             twin.worker.kill()
 
 
@@ -255,7 +255,7 @@ def test_a_fault_in_a_call_in_turn_is_the_candidates(
 
 def test_workers_of_the_cpu_see_no_gpu(referee, tmp_path, monkeypatch):
     """Dynamo asks each GPU in sight for its random state, and what has asked cannot fork what asks again."""
-    zygote = Path(f"/proc/{referee._zygote._process.pid}/environ").read_text().split("\0")
+    zygote = Path(f"/proc/{referee.workers.zygote._process.pid}/environ").read_text().split("\0")
     assert "CUDA_VISIBLE_DEVICES=" in zygote
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert worker_environment(tmp_path, 1, "cpu")["CUDA_VISIBLE_DEVICES"] == ""
@@ -270,7 +270,7 @@ def test_a_machine_with_a_gpu_judges_on_the_cpu_too(referee, task):
 
 def test_a_spare_worker_that_was_killed_is_replaced(referee, task):
     still_judges(referee, task)
-    spare = referee._spares[0].result()
+    spare = referee.workers.spares[0].result()
     os.kill(spare.pid, signal.SIGKILL)
     _until(lambda: not spare.is_alive())
     still_judges(referee, task)
@@ -278,7 +278,7 @@ def test_a_spare_worker_that_was_killed_is_replaced(referee, task):
 
 @pytest.mark.parametrize(("op", "whose"), [("audit", "candidate"), ("run", "baseline")])
 def test_a_killed_zygote_is_nobodys_fault(op, whose, referee, task, monkeypatch):
-    zygote = referee._zygote
+    zygote = referee.workers.zygote
     old, scratch = zygote._process.pid, zygote._scratch
     _lose(referee, whose)
     killed = killing(monkeypatch, referee, op, whose, lambda worker: zygote._process.pid)
@@ -366,9 +366,9 @@ import tiny
 task = load_task(sys.argv[1])
 with Referee(EvaluatorConfig.model_validate_json(sys.argv[2])) as referee:
     print(referee.evaluate(task, tiny.candidate()).status)
-    referee._ahead.submit(int).result()  # its worker and its files are gone
-    while referee._spares:
-        referee._spares.pop().result().kill()  # else it needs nothing of the disk
+    referee.workers.settle()  # its worker and its files are gone
+    while referee.workers.spares:
+        referee.workers.spares.pop().result().kill()  # else it needs nothing of the disk
     files = []
     try:
         while True:

@@ -63,7 +63,7 @@ def test_a_second_worker_is_checked_beside_the_first_and_times_the_second_pair(r
     for holder, thread in ((first, "MainThread"), (second, "second")):
         taken = [where for who, op, where in asked if who is holder and op == "graph"]
         assert taken == [thread] * 3
-    referee._ahead.submit(int).result()
+    referee.workers.settle()
     assert not first.worker.is_alive()
     assert not second.worker.is_alive()
 

@@ -18,7 +18,7 @@ from passagent.config import Config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.devices import find_devices
 from passagent.evaluator.pool import EvaluatorPool
-from passagent.evaluator.result import MANIFEST, Candidate, Compiler, Evaluation
+from passagent.evaluator.result import MANIFEST, Candidate, Compiler, Evaluation, Subject
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.events import OnEvent
 from passagent.store import Store
@@ -39,7 +39,7 @@ class Work:
 
     task: Task
     compiler: str
-    subject: Candidate | Compiler | None
+    subject: Subject | None
     """None: what a search finds, or what the expert writes."""
     subject_key: str
     searched: bool = False
@@ -158,7 +158,7 @@ async def _measure(
         at=now(),
     )
     try:
-        subject: Candidate | Compiler
+        subject: Subject
         if work.searched:
             from passagent.bench.searched import best_of_search
 
@@ -191,9 +191,7 @@ def _with_expert(config: Config) -> Config:
     return config.model_copy(update={"model": model})
 
 
-async def _evaluate(
-    pool: EvaluatorPool, task: Task, subject: Candidate | Compiler, watch: Watch
-) -> Evaluation:
+async def _evaluate(pool: EvaluatorPool, task: Task, subject: Subject, watch: Watch) -> Evaluation:
     """The evaluation; what the machine fails is tried again. Raises what the pool raises."""
     for wait in RETRY_AFTER_S:
         try:

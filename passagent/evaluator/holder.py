@@ -16,11 +16,8 @@ from passagent.evaluator.baseline import SETS, Reference, load_request
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.replies import checked, outputs_of, refuse_copies, refuse_kept
-from passagent.evaluator.result import Candidate, Compiler, GraphResult, Mismatch, Violation
+from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.verdict import Failed, Refused, blank
-
-Subject = Candidate | Compiler
-"""What is judged: a candidate, or a compiler in its place."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import itertools
+import functools
 import os
 import secrets
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,18 +17,14 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator import score
 from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
 from passagent.evaluator.aside import Aside
-from passagent.evaluator.baseline import (
-    SETS,
-    Baseline,
-    Reference,
-    run_request,
-)
+from passagent.evaluator.baseline import SETS, Baseline, Reference, run_request
 from passagent.evaluator.channel import Arena
+from passagent.evaluator.drawing import Drawing
 from passagent.evaluator.fresh import Windows
-from passagent.evaluator.holder import Holder, Second, Subject
-from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.holder import Holder, Second
+from passagent.evaluator.process import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.replies import Watched, outputs_of, refuse_kept
-from passagent.evaluator.result import Candidate, GraphResult, Violation
+from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.timing import (
     PATIENCE,
     TimedCallError,
@@ -39,15 +33,11 @@ from passagent.evaluator.timing import (
     measure_passbench,
     together,
 )
-from passagent.evaluator.twin import Twin, Twins
+from passagent.evaluator.twin import Twin
 from passagent.evaluator.verdict import Failed, Refused, as_end, blank, fill_times, raise_for
+from passagent.evaluator.workers import PAIRS, Workers
 from passagent.tasks.reader import Subgraph, Task
 
-NewWorker = Callable[[Subject, bool], Worker]
-"""A worker for the subject; the flag: one that runs Triton kernels in the interpreter."""
-
-PAIRS = 2
-"""Pairs of workers that time a candidate, one after the other: what two workers differ by averages out."""
 HELD_BYTES = 1 << 29
 """Subgraphs stay with a worker between their check and their timing while all of them take no more."""
 _MANY_CORES = 6
@@ -57,10 +47,7 @@ _DEATHS = 2
 
 
 class Judging:
-    """One evaluation: a worker of each pair serves all subgraphs unless it dies.
-
-    `quiet` is held while calls are timed: who holds it, makes no noise.
-    """
+    """One evaluation: a worker of each pair serves all subgraphs unless it dies."""
 
     def __init__(
         self,
@@ -68,16 +55,12 @@ class Judging:
         subject: Subject,
         config: EvaluatorConfig,
         baseline: Baseline,
-        new_worker: NewWorker,
-        end_worker: Callable[[Worker], None],
-        twins: Twins,
-        quiet: threading.Lock,
+        workers: Workers,
         bar: float | None = None,
     ) -> None:
         """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so."""
         self.task, self.subject, self.config = task, subject, config
-        self.baseline, self.twins, self.quiet = baseline, twins, quiet
-        self.new_worker, self.end_worker = new_worker, end_worker
+        self.baseline, self.workers = baseline, workers
         self.bar = bar
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
@@ -99,21 +82,18 @@ class Judging:
         # What Dynamo compiles is compiled once: that takes longer than measuring.
         self.pairs = PAIRS if self.dispatch == "direct" else 1
         self._aside = Aside()
-        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="drawing")
-        self._drawn: tuple[Subgraph, Future[Reference]] | None = None
-        self._following = {one.name: other for one, other in itertools.pairwise(task.subgraphs)}
         self._has_room = has_room(config.device)
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
+        drawing = Drawing(self.baseline, self.dispatch, self.task.subgraphs)
         try:
-            self._draw(self.task.subgraphs[0])
             if self._has_room and self._is_candidate and self.pairs > 1:
                 self._second = Second(self._new_holder, HELD_BYTES)
             for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
-                self._guarded(subgraph, result, self._check)
+                self._guarded(subgraph, result, functools.partial(self._check, drawing))
             self._aside.wait()
-            self._drawing.shutdown()
+            drawing.finish()
             if not self.interpreter:
                 self._time_all()
         except Refused as refused:
@@ -122,10 +102,10 @@ class Judging:
         finally:
             self._put_aside()
             for holder in self._done:
-                holder.close(self.end_worker)
+                holder.close(self.workers.end)
             if self._second is not None:
-                self._second.close(self.end_worker)
-            self._drawing.shutdown()
+                self._second.close(self.workers.end)
+            drawing.finish()
             self._aside.close()
 
     def _time_all(self) -> None:
@@ -140,7 +120,7 @@ class Judging:
             if pair:
                 self._put_aside()
                 self._holder = ready
-            self._twin = self.twins.get(pair, self.task.key)
+            self._twin = self.workers.twin(pair, self.task.key)
             for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
@@ -222,16 +202,15 @@ class Judging:
         return self._holder
 
     def _new_holder(self) -> Holder:
-        return Holder(self.new_worker(self.subject, self.interpreter), self.subject, self.config)
+        return Holder(self.workers.take(self.subject, self.interpreter), self.subject, self.config)
 
-    def _check(self, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
+    def _check(self, drawing: Drawing, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
-        reference = self._reference(subgraph)
+        reference = drawing.get(subgraph)
         outputs = holder.take(reference, result)
         if self._second is not None:
             self._second.warm(reference)
-        if (following := self._following.get(subgraph.name)) is not None:
-            self._draw(following)  # which may close this one's arena: it has been handed over
+        drawing.follow(subgraph)
         found = self._outputs(holder, reference, outputs)
         if holder.nbytes > HELD_BYTES:
             holder.release(reference)
@@ -241,19 +220,6 @@ class Judging:
                 judge_sets(reference, found, result, self._is_candidate)
 
         self._aside.do(judge, sum(tensor.nbytes for one in found for tensor in one))
-
-    def _draw(self, subgraph: Subgraph) -> None:
-        """Begin with the reference that is needed next."""
-        self._drawn = subgraph, self._drawing.submit(self.baseline.reference, subgraph, self.dispatch)
-
-    def _reference(self, subgraph: Subgraph) -> Reference:
-        """The subgraph's reference, for its check. Raises TaskError and InfrastructureError."""
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            if drawn[0] is subgraph:
-                return drawn[1].result()
-            wait([drawn[1]])  # the one before was not checked
-        return self.baseline.reference(subgraph, self.dispatch)
 
     def _outputs(self, holder: Holder, reference: Reference, outputs: Arena) -> list[list[torch.Tensor]]:
         """What the subject returns on each input set."""
@@ -296,7 +262,7 @@ class Judging:
         assert self._twin is not None
         self._twin.take(reference)
         try:
-            with self.quiet, self._aside.finished():
+            with self.workers.quiet, self._aside.finished():
                 if self.passbench:
                     timing = measure_passbench(side, self._twin, reference, self.config)
                 else:

@@ -26,7 +26,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator import nvml
 from passagent.evaluator.devices import find_devices
 from passagent.evaluator.environment import device_name, evaluator_version, worker_threads
-from passagent.evaluator.result import Candidate, Compiler, Evaluation
+from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.store import Store, evaluations
 from passagent.store.database import now
 from passagent.store.packing import PackedResult
@@ -44,7 +44,7 @@ class Known:
     from_store: bool = True
 
 
-Judge = Callable[[Path, Candidate | Compiler], Awaitable[Evaluation]]
+Judge = Callable[[Path, Subject], Awaitable[Evaluation]]
 """EvaluatorPool.evaluate."""
 
 
@@ -52,7 +52,7 @@ async def evaluate(
     judge: Judge,
     store: Store,
     task: Task,
-    subject: Candidate | Compiler,
+    subject: Subject,
     environment: str,
     fresh: bool = False,
 ) -> Known:
@@ -72,7 +72,7 @@ def no_opinion(validator: dict[str, Any] | None) -> bool:
 def recall(
     store: Store,
     task: Task,
-    subject: Candidate | Compiler,
+    subject: Subject,
     environment: str,
     fits: Callable[[dict[str, Any] | None], bool] = no_opinion,
     unstable: bool = False,
@@ -110,7 +110,7 @@ def recall(
 def keep(
     store: Store,
     task: Task,
-    subject: Candidate | Compiler,
+    subject: Subject,
     environment: str,
     evaluation: Evaluation,
     run_id: str | None = None,
@@ -175,5 +175,5 @@ def _version(package: str) -> str:
         return "none"
 
 
-def _key(subject: Candidate | Compiler) -> str:
+def _key(subject: Subject) -> str:
     return subject.key if isinstance(subject, Candidate) else subject

@@ -23,7 +23,7 @@ from passagent.evaluator import health
 from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
 from passagent.evaluator.environment import core_shares
 from passagent.evaluator.owner import Lost, Owner
-from passagent.evaluator.result import Candidate, Compiler, Evaluation
+from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import OwnerProcess
 
 log = logging.getLogger("passagent.evaluator")
@@ -92,9 +92,7 @@ class EvaluatorPool:
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    async def evaluate(
-        self, task_path: Path, subject: Candidate | Compiler, bar: float | None = None
-    ) -> Evaluation:
+    async def evaluate(self, task_path: Path, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
 
         `bar`: an AS; a candidate that stays under it for sure is measured no longer than tells so.

@@ -84,6 +84,10 @@ class Candidate:
         return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
 
 
+Subject = Candidate | Compiler
+"""What is judged."""
+
+
 class Violation(BaseModel):
     """A broken integrity rule: which, where, and what to do instead."""
 

@@ -13,11 +13,11 @@ from passagent.evaluator.environment import describe, evaluator_version, worker_
 from passagent.evaluator.result import (
     GRAVITY,
     Candidate,
-    Compiler,
     Evaluation,
     GraphResult,
     Speedup,
     Status,
+    Subject,
     Violation,
 )
 from passagent.evaluator.text import plain
@@ -114,7 +114,7 @@ def as_end(graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["low
 
 def conclude(
     task: Task,
-    subject: Candidate | Compiler,
+    subject: Subject,
     config: EvaluatorConfig,
     graphs: list[GraphResult],
     violations: list[Violation],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from passagent.evaluator.guards import records, rules
-from passagent.evaluator.guards.host import HIDDEN, Report
+from passagent.evaluator.guards.names import HIDDEN, Report
 from passagent.evaluator.guards.scope import File, World, bound_names
 from passagent.evaluator.guards.state import is_cached
 

@@ -3,219 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 
 from passagent.evaluator.guards import records, rules
-from passagent.evaluator.guards.scope import (
-    OWN,
-    File,
-    World,
-    assigned_values,
-    binds,
-    bound_names,
-    is_plain_format,
-    literal_getattr,
-    targets,
-)
-
-Report = Callable[[str, ast.AST, str], None]
-"""rule, where, message"""
+from passagent.evaluator.guards.names import CAST, HIDDEN, Names
+from passagent.evaluator.guards.scope import binds, bound_names, is_plain_format, literal_getattr, targets
 
 _TELLING = {
     "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
     "ValueError",
 }  # fmt: skip
 """Calls that make text of their arguments."""
-_CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
-_CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
-_MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
-HIDDEN = {"pattern", "replacement_args"}
 _ROLES = HIDDEN | {"replacement_func"}
 _CACHES = {"functools.cache", "functools.lru_cache"}
 
 
-class Host(ast.NodeVisitor):
+class Host(Names):
     """Visits module-level statements and the bodies of ordinary functions."""
-
-    def __init__(
-        self,
-        world: World,
-        file: File,
-        report: Report,
-        local: frozenset[str] = frozenset(),
-        inside: bool = False,
-        constant: bool = False,
-        scope: ast.AST | None = None,
-    ) -> None:
-        self.world, self.file, self.report = world, file, report
-        self.local, self.inside, self.constant = local, inside, constant
-        self.scope = scope or file.tree
-        """The outermost function around, or the module."""
-
-    def within(self, names: set[str], inside: bool = False) -> Host:
-        """The same rules with more local names; `inside` a function, where there are inputs."""
-        local, inside = self.local | names, self.inside or inside
-        return Host(self.world, self.file, self.report, local, inside, scope=self.scope)
-
-    def dotted(self, node: ast.expr) -> str | None:
-        return self.world.dotted(node, self.file, self.local)
-
-    # names and attributes
-
-    def visit_Name(self, node: ast.Name) -> None:
-        name = node.id
-        if not isinstance(node.ctx, ast.Load):
-            self.binding(name, node)
-            return
-        if name in self.local:
-            return
-        if name in HIDDEN and name in self.file.functions:
-            self.report("pattern_reference", node, rules.pattern_reference(name))
-        elif self.is_constant(node):
-            self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
-        elif name in self.file.imports:
-            self.full_name(self.world.resolve(self.file.imports[name]), node)
-        elif name in self.file.values and (full := self.dotted(node)) and self.world.own(full) is None:
-            self.full_name(full, node)
-        elif name in self.file.functions or name in rules.BUILTINS:
-            return
-        elif rules.shadows(name) or name.startswith("__"):
-            self.report("builtin", node, f"`{name}` is not among what a pass may use; {rules.instead(name)}")
-
-    def is_constant(self, node: ast.expr) -> bool:
-        """A `NAME = tl.constexpr(...)` of the module, where it may not stand."""
-        if self.constant or not isinstance(node, (ast.Name, ast.Attribute)):
-            return False
-        own = self.world.own(self.dotted(node) or "")
-        value = own[0].values.get(own[1]) if own is not None else None
-        return own is not None and value is not None and self.world.is_constexpr(own[0], value)
-
-    def is_plain_constant(self, node: ast.Attribute) -> bool:
-        """`BLOCK.value` of a `BLOCK = tl.constexpr(64)`: a number or string that nobody changes."""
-        if node.attr != "value" or not self.is_constant(node.value):
-            return False
-        own = self.world.own(self.dotted(node.value) or "")
-        value = own[0].values[own[1]] if own is not None else None
-        held = value.args if isinstance(value, ast.Call) else []
-        return len(held) == 1 and not any(isinstance(part, _MADE_LATER) for part in ast.walk(held[0]))
-
-    def is_launch(self, function: ast.expr) -> bool:
-        """`kernel[grid]` of one of the candidate's own kernels."""
-        if not isinstance(function, ast.Subscript):
-            return False
-        own = self.world.own(self.dotted(function.value) or "")
-        definition = own[0].functions.get(own[1]) if own is not None else None
-        return own is not None and definition is not None and self.world.is_kernel(own[0], definition)
-
-    def is_asked(self, attribute: ast.Attribute) -> bool:
-        """`hasattr(tl, "gather")`: whether a version of torch or triton has it."""
-        root = (self.dotted(attribute) or "").split(".")[0]
-        private = attribute.attr.removeprefix("_experimental_").startswith("_")
-        return root in ("torch", "triton") and not private
-
-    def binding(self, name: str, node: ast.AST) -> None:
-        """A name that is given a meaning."""
-        if name.startswith("__") and name not in ("__all__", "__author__", "__version__"):
-            self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
-        elif not self.inside and rules.shadows(name):
-            self.report("builtin", node, f"`{name}` is a built-in of Python; use another name")
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if not isinstance(node.ctx, ast.Load):
-            message = (
-                "stores into an attribute; return values, and keep configurations in module-level constants"
-            )
-            self.report("attribute_store", node, message)
-            return
-        if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
-            return
-        if self.is_constant(node):
-            self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
-        if self.of_value(node):
-            self.value_attribute(node)
-            self.visit(node.value)
-        else:
-            self.full_name(str(self.dotted(node)), node)
-
-    def of_value(self, node: ast.Attribute) -> bool:
-        """The attribute of a value (one that a file defines, or without a name), not of a module."""
-        base = self.dotted(node.value)
-        if base is None or base in rules.VERSIONS:
-            return True
-        return base.split(".")[0] == OWN and not self.world.is_module(base)
-
-    def full_name(self, full: str, node: ast.AST) -> None:
-        """Check a full name such as `torch.nn.functional.relu` or `pass_dir.helper.f`."""
-        parts = full.split(".")
-        if full in rules.HOST_NAMES or (self.world.host_extensions and rules.is_extension(full)):
-            return
-        if any(part.startswith("_") for part in parts[1:]) and parts[0] != OWN:
-            self.report(
-                "private_attribute", node, f"`{full}` is private; use the public names of torch and triton"
-            )
-        elif parts[0] == OWN:
-            self.own_name(full, node)
-        elif full.startswith(rules.HOST_PREFIXES) and len(parts) == 2:
-            return
-        else:
-            known = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in rules.HOST_NAMES), 0)
-            if not known or any(part not in rules.DTYPE_FACTS for part in parts[known:]):
-                self.report("host_name", node, rules.unknown_name(full))
-
-    def own_name(self, full: str, node: ast.AST) -> None:
-        parts = full.split(".")
-        if self.world.is_module(full):
-            self.report("module_as_value", node, f"`{parts[-1]}` is a module; call its functions by name")
-        elif HIDDEN & set(parts[1:]):
-            self.report("pattern_reference", node, rules.pattern_reference(parts[-1]))
-        elif any(part.startswith("__") for part in parts):
-            self.report(
-                "private_attribute",
-                node,
-                f"`{parts[-1]}` is private; define a function or constant of its own",
-            )
-        elif not self.world.defines(full):
-            message = f"`{full}` is defined in none of its files; define it, or name the module where it is"
-            self.report("host_name", node, message)
-
-    def is_made(self, node: ast.expr, makers: set[str], by_name: bool = True) -> bool:
-        """A call of one of `makers`, one of two such calls, or a name that was given nothing else."""
-        if isinstance(node, ast.IfExp):
-            return all(self.is_made(part, makers, by_name) for part in (node.body, node.orelse))
-        if isinstance(node, ast.Call):
-            return self.dotted(node.func) in makers
-        if not by_name:
-            return False
-        if isinstance(node, ast.Name) and node.id in self.local:
-            values, host = assigned_values(self.scope, node.id), self
-        elif (own := self.world.own(self.dotted(node) or "")) is not None:
-            values, host = assigned_values(own[0].tree, own[1]), Host(self.world, own[0], self.report)
-        else:
-            return False
-        return bool(values) and all(host.is_made(value, makers, by_name=False) for value in values)
-
-    def value_attribute(self, node: ast.Attribute) -> None:
-        name = node.attr
-        if name in records.METHODS or name == "_init_handles":  # of a compiled kernel: loads it
-            return
-        if name.startswith("_"):
-            self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
-        elif self.world.host_extensions and self.dotted(node.value) is not None:
-            return  # what a module-level name stands for may come from an extension
-        elif name in ("max", "min") and self.is_made(node.value, rules.LIMITS):
-            return
-        elif name in ("max", "min") and isinstance(node.value, ast.Call):
-            self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
-        elif name in _CASTS and name != "type":
-            self.report("host_cast", node, f"`.{name}()` {_CAST}")
-        elif name in self.world.fields and records.FIELD.fullmatch(name):
-            return
-        elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
-            instead = rules.COMPUTE
-            if name in self.world.fields:
-                instead = "give the field a name in capitals that nothing else has"
-            message = f"`.{name}` is not among what host code may do with a value; {instead}"
-            self.report("host_method", node, message)
 
     # calls and operators
 
@@ -273,7 +76,7 @@ class Host(ast.NodeVisitor):
             return
         if isinstance(function, ast.Attribute) and self.of_value(function):
             if function.attr == "type" and (node.args or node.keywords):
-                self.report("host_cast", node, f"`.type(...)` {_CAST}")
+                self.report("host_cast", node, f"`.type(...)` {CAST}")
             elif function.attr == "format" and is_plain_format(function.value):
                 for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
                     self.visit(part)

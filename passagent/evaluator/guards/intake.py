@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections import Counter
 
-from passagent.evaluator.guards.host import Report
+from passagent.evaluator.guards.names import Report
 from passagent.evaluator.guards.scope import module_of
 from passagent.evaluator.result import Candidate, Violation
 

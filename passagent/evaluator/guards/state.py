@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from passagent.evaluator.guards import rules
-from passagent.evaluator.guards.host import Report
+from passagent.evaluator.guards.names import Report
 from passagent.evaluator.guards.scope import File, World, bound_names
 
 _CACHES = {"functools.cache", "functools.lru_cache"}

@@ -11,7 +11,8 @@ import ast
 import sys
 
 from passagent.evaluator.guards import bodies, intake, rules, state
-from passagent.evaluator.guards.host import HIDDEN, Host
+from passagent.evaluator.guards.host import Host
+from passagent.evaluator.guards.names import HIDDEN
 from passagent.evaluator.guards.scope import OWN, File, World
 from passagent.evaluator.guards.sources import Source, written_out
 from passagent.evaluator.result import Candidate, Violation

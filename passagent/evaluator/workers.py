@@ -1,0 +1,113 @@
+"""The workers of a referee: made ahead, handed out, ended; no noise while calls are timed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator.environment import worker_threads
+from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote
+from passagent.evaluator.result import Candidate, Subject
+from passagent.evaluator.starting import Started
+from passagent.evaluator.twin import Twin, Twins
+from passagent.kernels import build
+from passagent.kernels.toolchain import cache_dir
+
+PAIRS = 2
+"""Pairs of workers that time a candidate, one after the other: what two workers differ by averages out."""
+_SPARES = 2 * PAIRS
+"""Workers made ahead: for the candidate's pairs, and for eager's, which last for several evaluations."""
+
+
+class Workers:
+    """One device's workers and the zygotes that they are forked from.
+
+    `quiet` is held while calls are timed; workers are made and killed by who holds it.
+    """
+
+    def __init__(self, config: EvaluatorConfig, started: Started | None = None) -> None:
+        """`started`: the zygote's process, if that is on its way. Raises InfrastructureError."""
+        self._config = config
+        self._threads = worker_threads(config.threads)
+        self.zygote = Zygote(config.device, self._threads, started=started)
+        self.quiet = threading.Lock()
+        self.spares: deque[Future[Worker]] = deque()
+        self.twins = Twins(self._spare, config)
+        self._interpreter: Zygote | None = None
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
+        if config.device == "cpu":
+            # once for a compiler; what fails here is told by a kernel's build
+            self._ahead.submit(build.prepare)
+
+    def prepare(self) -> None:
+        """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
+        while len(self.spares) < _SPARES:
+            self.spares.append(self._ahead.submit(self._fork_in_quiet))
+
+    def take(self, subject: Subject, interpreter: bool) -> Worker:
+        """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""
+        if subject == "inductor":
+            compiled = cache_dir() / "inductor"
+            compiled.mkdir(parents=True, exist_ok=True)
+            return self.zygote.fork(None, sandboxed=False, compiled=compiled)
+        if isinstance(subject, Candidate) and self._config.host_extensions:
+            return self.zygote.fork(None, sandboxed=False)  # it runs compilers itself
+        if interpreter:
+            if self._interpreter is None:
+                self._interpreter = Zygote(self._config.device, self._threads, interpreter=True)
+            return self._interpreter.fork(self._config.memory_gb)
+        return self._spare()
+
+    def twin(self, pair: int, task_key: str) -> Twin:
+        """Eager's worker of a pair, for one more evaluation on a task."""
+        return self.twins.get(pair, task_key)
+
+    def end(self, worker: Worker) -> None:
+        """Kill a worker; nothing is timed before it is gone, which takes a tenth of a second on a GPU."""
+        worker.interrupt()
+        self._ahead.submit(self._kill_in_quiet, worker)
+
+    def settle(self) -> None:
+        """Wait for the workers that are being made and killed."""
+        self._ahead.submit(int).result()
+
+    def close(self) -> None:
+        """End every process."""
+        self._ahead.shutdown(wait=True)
+        self.twins.close()
+        self.zygote.close()
+        if self._interpreter is not None:
+            self._interpreter.close()
+
+    def _kill_in_quiet(self, worker: Worker) -> None:
+        with self.quiet:
+            worker.kill()
+
+    def _spare(self) -> Worker:
+        """A worker made ahead."""
+        ready = self.spares.popleft() if self.spares else None
+        worker = ready.result() if ready is not None and ready.exception() is None else self._fork()
+        if not worker.is_alive():
+            worker.kill()
+            worker = self._fork()
+        return worker
+
+    def _fork_in_quiet(self) -> Worker:
+        with self.quiet:
+            return self._fork()
+
+    def _fork(self) -> Worker:
+        """A worker for the next candidate, its device's context made."""
+        worker = self.zygote.fork(self._config.memory_gb if self._config.device == "cpu" else None)
+        request = {"op": "prepare", "device": self._config.device}
+        try:
+            reply = worker.ask(request, self._config.timeout_s).message
+        except (WorkerDied, WorkerTimeout) as error:
+            raise InfrastructureError(f"a worker did not start: {error}") from error
+        if "error" in reply:
+            worker.kill()
+            raise InfrastructureError(f"a worker did not start: {reply['error']['message']}")
+        return worker
