@@ -22,6 +22,7 @@ from passagent.evaluator import environment, health, nvml, pool
 from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
 from passagent.evaluator.pool import EvaluatorPool, SubjectLost
 from passagent.evaluator.starting import owner_ahead
+from passagent.evaluator.workers import PAIRS
 
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
 SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget_s": 3.0})
@@ -127,28 +128,57 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
     return thread
 
 
-def test_an_owner_that_was_started_ahead_is_the_devices(task, own_cpu):
-    with owner_ahead(CONFIG) as ahead:
+def judged_by(ahead, task):
+    """The status of an evaluation by the owner that was started ahead, its pid, and what was told."""
 
-        async def work(told):
-            evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append, ahead)
-            result = await evaluators.evaluate(task, tiny.candidate())
-            pid = evaluators._seats[0].owner.pid
-            await evaluators.close()
-            return result, pid
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, tell=told.append, ahead=ahead)
+        result = await evaluators.evaluate(task, tiny.candidate())
+        pid = evaluators._seats[0].owner.pid
+        await evaluators.close()
+        return result.status, pid
 
-        (result, pid), _ = run(work)
-        assert (result.status, pid) == ("ok", ahead.process.pid)
-    with owner_ahead(CONFIG) as unused:
-        assert unused.process.poll() is None
-    assert unused.process.poll() is not None
-    with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"})) as several:
+    (status, pid), told = run(work)
+    return status, pid, told
+
+
+def test_an_owner_that_was_started_ahead_is_the_devices_and_has_prepared(task):
+    [cpu] = find_devices("cpu")
+    with owner_ahead(CONFIG, task) as ahead:
+        pid = ahead.process.pid
+        wait_for(lambda: DeviceLock(cpu).holder_pid() == pid)
+        assert "preparing for" in DeviceLock(cpu).holder()
+        wait_for(lambda: DeviceLock(cpu).holder_pid() is None)
+        zygote_baseline_and_spares = 1 + 1 + 2 * PAIRS
+        assert len(descendants(pid)) == zygote_baseline_and_spares
+        assert judged_by(ahead, task) == ("ok", pid, [])
+    with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"}), task) as several:
         assert several is None
+
+
+def test_who_asks_while_the_owner_prepares_is_not_told_to_wait(task):
+    [cpu] = find_devices("cpu")
+    with owner_ahead(CONFIG, task) as ahead:
+        wait_for(lambda: DeviceLock(cpu).holder_pid() == ahead.process.pid)
+        assert judged_by(ahead, task) == ("ok", ahead.process.pid, [])
+
+
+def test_an_owner_does_not_prepare_where_others_measure(task):
+    with measuring_on(find_devices("cpu")[0]), owner_ahead(CONFIG, task) as ahead:
+        assert select.select([ahead.socket], [], [], 120)[0]
+        time.sleep(1.0)
+        assert len(descendants(ahead.process.pid)) == 1  # the zygote
+
+
+def test_an_owner_that_fails_to_prepare_judges_all_the_same(task, tmp_path):
+    with owner_ahead(CONFIG, tmp_path / "nowhere") as ahead:
+        assert judged_by(ahead, task) == ("ok", ahead.process.pid, [])
+    assert ahead.process.poll() is not None
 
 
 def test_an_owner_ends_with_its_parent_whatever_it_had_to_say():
     """The answer that nobody read makes a reset of the end of its input."""
-    with owner_ahead(CONFIG) as ahead:
+    with owner_ahead(CONFIG, Path("nowhere")) as ahead:
         assert select.select([ahead.socket], [], [], 60)[0]
         ahead.socket.close()
         assert ahead.process.wait(120) == 0

@@ -64,7 +64,7 @@ def fork(
                 diagnosis=diagnosis,
             )
         print(f"run {begun.id} starts from node {origin.id} of run {run.id}", file=sys.stderr)
-        with begin(config, parts) as parts:
+        with begin(config, task, parts) as parts:
             search_run(store, runs.get_run(store, begun.id), task, config, model, as_json, parts)
 
 

@@ -84,7 +84,7 @@ def run(
     parts = parts or Parts()
     task = load_task(task_path)
     config = load_config(preset, settings)
-    with begin(config, parts) as parts:
+    with begin(config, task, parts) as parts:
         model = parts.model or open_model(config.model)
         check_money(config, model)
         with Store.open(runs_dir) as store:
@@ -112,7 +112,7 @@ def resume(
         if lift_pause(store, found, config != before, as_json):
             return
         task = stored_task(found)
-        with begin(config, parts) as parts:
+        with begin(config, task, parts) as parts:
             model = parts.model or open_model(config.model)
             check_money(config, model)
             search_run(store, found, task, config, model, as_json, parts)
@@ -131,7 +131,7 @@ def _with(config: Config, settings: dict[str, Any]) -> Config:
 
 
 @contextmanager
-def begin(config: Config, parts: Parts) -> Iterator[Parts]:
+def begin(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
     """`parts` with the evaluator's process, on its way before this one imports what takes long.
 
     Raises UsageError for a device that is not here, before anything is stored.
@@ -139,7 +139,7 @@ def begin(config: Config, parts: Parts) -> Iterator[Parts]:
     if parts.evaluator is not None:
         yield parts
         return
-    with owner_ahead(config.evaluator) as ahead:
+    with owner_ahead(config.evaluator, task.path) as ahead:
         find_devices(config.evaluator.device)
         yield replace(parts, ahead=ahead)
 

@@ -87,7 +87,9 @@ class DeviceLock:
     which a process with much to measure would take the device again before others can.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, holder: str | None = None) -> None:
+        """`holder`: what others who wait are told that this process is, if not its command."""
+        self._name = holder
         place = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
         self.path = place / f"passagent-{device.uuid}.lock"
         self._queue_path = self.path.with_suffix(".queue")
@@ -126,10 +128,15 @@ class DeviceLock:
             text = ""
         return "".join(c for c in text if c.isprintable()) or "another process"
 
+    def holder_pid(self) -> int | None:
+        """The process that holds the lock; None if it does not say."""
+        found = re.match(r"pid (\d+) ", self.holder())
+        return int(found.group(1)) if found else None
+
     def _sign(self) -> None:
         program = Path(sys.argv[0] or "python")
         name = program.parent.name if program.name == "__main__.py" else program.name
-        command = " ".join([name, *sys.argv[1:3]])
+        command = self._name or " ".join([name, *sys.argv[1:3]])
         self._write(f"pid {os.getpid()} ({command}) since {time.strftime('%H:%M:%S')}")
 
     def _write(self, text: str) -> None:

@@ -68,7 +68,7 @@ class Judging:
             self.config.device == "cpu" and isinstance(subject, Candidate) and uses_triton(subject)
         )
         self.passbench = self.config.protocol == "passbench"
-        self.dispatch = "dynamo" if subject == "inductor" or self.passbench else self.config.dispatch
+        self.dispatch = "dynamo" if subject == "inductor" else dispatch_of(config)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
         self.violations: list[Violation] = []
         self.protections: dict[str, str] = {}
@@ -296,6 +296,11 @@ class Judging:
                 "max_trials": max(1, config.max_trials // self.pairs),
             }
         )
+
+
+def dispatch_of(config: EvaluatorConfig) -> str:
+    """How a candidate's graphs are called."""
+    return "dynamo" if config.protocol == "passbench" else config.dispatch
 
 
 def has_room(device: str) -> bool:

@@ -48,7 +48,8 @@ class Owner:
     @property
     def pid(self) -> int | None:
         """The process's id while there is one."""
-        return self._started.process.pid if self._started else None
+        started = self._started or self._ahead
+        return started.process.pid if started else None
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The evaluation as plain data. Raises what the referee raises, and Lost: `stop` must follow."""

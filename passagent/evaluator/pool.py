@@ -202,9 +202,11 @@ class EvaluatorPool:
                         if seat.lock.try_acquire():
                             seat.is_busy = True
                             return seat
-                    if free and not is_told:
+                    # an owner that prepares for its first task is no other process
+                    others = [s for s in free if s.owner.pid is None or s.lock.holder_pid() != s.owner.pid]
+                    if others and not is_told:
                         is_told = True
-                        used = [f"{seat.device.name} is in use by {seat.lock.holder()}" for seat in free]
+                        used = [f"{seat.device.name} is in use by {seat.lock.holder()}" for seat in others]
                         self.tell(f"waiting: {'; '.join(used)}")
                     self._changed.clear()
                     with suppress(TimeoutError):

@@ -17,7 +17,7 @@ from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.devices import find_device
 from passagent.evaluator.guards import static
 from passagent.evaluator.health import device_state
-from passagent.evaluator.judging import Judging
+from passagent.evaluator.judging import Judging, dispatch_of
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.verdict import conclude
@@ -45,6 +45,15 @@ class Referee:
         """End every process of this referee."""
         self._baseline.close()
         self.workers.close()
+
+    def prepare(self, task: Task) -> None:
+        """What the first evaluation of a candidate on `task` begins with: workers, and the first reference.
+
+        Raises as `evaluate` does.
+        """
+        self.workers.prepare()
+        self._baseline.reference(task.subgraphs[0], dispatch_of(self.config))
+        self.workers.settle()
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.

@@ -1,6 +1,7 @@
 """A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
 
-The first answer says that it is ready, before any request.
+The first answer says that it is ready, before any request. Until there is one it prepares for the task that
+it was told of.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.evaluator.devices import DeviceLock, find_device
 from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.starting import start_zygote
@@ -29,7 +32,10 @@ _KINDS = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastr
 
 
 def main() -> None:
-    """Serve until stdin closes. The arguments are the EvaluatorConfig and a list of cores, as JSON."""
+    """Serve until stdin closes.
+
+    The arguments are the EvaluatorConfig and a list of cores, as JSON, and a task's path, if one is known.
+    """
     os.sched_setaffinity(0, json.loads(sys.argv[2]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a stray print cannot reach the parent's parser
@@ -61,8 +67,21 @@ def main() -> None:
         return {"evaluation": referees[0].evaluate(task, subject, request.get("bar")).model_dump()}
 
     answer(start)
+    if referees and len(sys.argv) > 3:
+        _outcome(partial(_prepare, referees[0], sys.argv[3]))  # what fails, the first evaluation tells
     while referees:
         answer(evaluate)
+
+
+def _prepare(referee: Referee, task_path: str) -> dict[str, Any]:
+    """Prepare for the task unless somebody measures on the device."""
+    lock = DeviceLock(find_device(referee.config.device), f"passagent, preparing for {task_path}")
+    try:
+        if lock.try_acquire():
+            referee.prepare(load_task(task_path))
+    finally:
+        lock.release()
+    return {}
 
 
 def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

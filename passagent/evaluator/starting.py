@@ -48,14 +48,20 @@ class OwnerProcess:
             self.process.wait(_END_S)
 
 
-def start_owner(device: str, config: EvaluatorConfig, cores: Sequence[int]) -> OwnerProcess:
-    """Start the owner of `device` (`cpu` or `cuda:N`) on `cores` and do not wait for it. Raises OSError."""
+def start_owner(
+    device: str, config: EvaluatorConfig, cores: Sequence[int], task_path: Path | None = None
+) -> OwnerProcess:
+    """Start the owner of `device` (`cpu` or `cuda:N`) on `cores` and do not wait for it.
+
+    `task_path`: what it prepares for before it is asked. Raises OSError.
+    """
     log = tempfile.TemporaryFile()  # noqa: SIM115
     ours, theirs = socket.socketpair()
     with theirs:
         own = config.model_copy(update={"device": device})
+        words = [own.model_dump_json(), json.dumps(cores), *([] if task_path is None else [str(task_path)])]
         process = subprocess.Popen(
-            [sys.executable, "-m", "passagent.evaluator.serve", own.model_dump_json(), json.dumps(cores)],
+            [sys.executable, "-m", "passagent.evaluator.serve", *words],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=log,
@@ -66,17 +72,18 @@ def start_owner(device: str, config: EvaluatorConfig, cores: Sequence[int]) -> O
 
 
 @contextmanager
-def owner_ahead(config: EvaluatorConfig) -> Iterator[OwnerProcess | None]:
+def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[OwnerProcess | None]:
     """The owner of the device that `config` names, started before torch is imported here; None for several.
 
-    Whoever takes it asks it; at the end it is killed, taken or not.
+    It prepares for the task while this process imports, and a model thinks. Whoever takes it asks it; at the
+    end it is killed, taken or not.
     """
     found = re.fullmatch(r"cpu|cuda(?::(\d+))?", config.device)
     if not found:
         yield None
         return
     device = "cpu" if config.device == "cpu" else f"cuda:{found.group(1) or 0}"
-    started = start_owner(device, config, core_shares(1)[0])
+    started = start_owner(device, config, core_shares(1)[0], task_path)
     try:
         yield started
     finally:
