@@ -17,6 +17,7 @@ from passagent.kernels import toolchain
 @pytest.fixture(scope="module")
 def zygote():
     one = Zygote("cpu", 1)
+    one.load_dynamo()  # which imports Triton: a zygote of a GPU has it
     yield one
     one.close()
 

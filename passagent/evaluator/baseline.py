@@ -21,6 +21,7 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
+from passagent.evaluator import captures
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.environment import memory_bytes
 from passagent.evaluator.exactness import Expected, Fact
@@ -200,14 +201,22 @@ class Baseline:
 
     def _prepare(self, made: Reference) -> None:
         """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
-        subgraph = made.subgraph
+        subgraph, device = made.subgraph, self._config.device
+        captured = captures.recall(subgraph, device)
         if not self._alive():
+            if captured is None:
+                self._zygote.load_dynamo()
             self._worker = self._start()
             self._outputs = Arena.create(_SPARSE)
         assert self._outputs is not None
-        request = made.request(self._outputs, nodes=False)
+        if captured is not None:
+            made.nodes, made.order = captured.nodes, captured.order
+        request = made.request(self._outputs, nodes=captured is not None)
         reply = self._run(request, subgraph, (made.arena.fd, self._outputs.fd))
-        made.nodes, made.order, made.operators = reply["nodes"], reply["order"], reply["operators"]
+        if captured is None:
+            made.nodes, made.order = reply["nodes"], reply["order"]
+            captures.keep(subgraph, device, captures.Kept(made.nodes, made.order))
+        made.operators = reply["operators"]
         mutated: set[int] = set()
         for chosen in range(SETS + 1):
             kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=True), subgraph)["kept"]

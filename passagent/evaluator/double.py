@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from passagent.evaluator.mode import Mode
 
 _LOW = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -26,13 +27,14 @@ def in_float64(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> list[to
     return [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
 
 
-class _Wide(TorchDispatchMode):
+class _Wide(Mode):
     """Every dtype that an operator is asked for and that is a narrower float becomes float64."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same in float64."""
         if func is torch.ops.aten.view.dtype:
             raise TypeError("the bits of a value have no float64 counterpart")
-        args, kwargs = pytree.tree_map(_wide_dtype, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map(_wide_dtype, (args, kwargs))
         return pytree.tree_map(_wide, func(*args, **kwargs))
 
 

@@ -19,7 +19,7 @@ DEAD_S = 24 * 3600.0
 UNUSED_S = 30 * 24 * 3600.0
 """A kernel that was not read for this long is built again if it is ever needed, s."""
 
-_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch")
+_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch", "graphs")
 
 
 def dead_scratch() -> Iterator[Path]:
@@ -34,7 +34,7 @@ def dead_scratch() -> Iterator[Path]:
 
 
 def unused_builds() -> Iterator[Path]:
-    """Built kernels, and what builds left behind, that were not touched for long."""
+    """Built kernels and captured graphs, and what builds left behind, that were not touched for long."""
     root = cache_dir()
     built = (path for place in _BUILT for path in root.glob(f"{place}/*"))
     compiled = (Path(place, name) for place, _, names in os.walk(root / "inductor") for name in names)

@@ -109,12 +109,11 @@ class Zygote:
     ) -> None:
         self._device, self._threads, self._interpreter = device, threads, interpreter
         self._lock = threading.Lock()
-        self._has_compiler = False
         self._take(started or start_zygote(device, threads, interpreter))
 
     def _take(self, started: Started) -> None:
         """Wait until it is ready. Raises InfrastructureError."""
-        self._has_compiler = False
+        self._loaded: set[bool] = set()
         self._process, self._scratch = started.process, started.scratch
         self._channel = Channel(started.socket)
         try:
@@ -140,11 +139,14 @@ class Zygote:
         except OSError as error:
             raise InfrastructureError(f"a worker cannot be forked: {error}") from error
 
-    def load_compiler(self) -> None:
-        """Import TorchInductor, once for all workers forked from now on. Raises InfrastructureError."""
-        if not self._has_compiler:
-            self._ask({"op": "compiler"})
-            self._has_compiler = True
+    def load_dynamo(self, compiler: bool = False) -> None:
+        """Import Dynamo, which takes seconds, once for all workers forked from now on.
+
+        `compiler`: and TorchInductor. Raises InfrastructureError.
+        """
+        if compiler not in self._loaded:
+            self._ask({"op": "dynamo", "compiler": compiler})
+            self._loaded |= {False, compiler}
 
     def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))

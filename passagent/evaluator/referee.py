@@ -51,8 +51,9 @@ class Referee:
 
         Raises as `evaluate` does.
         """
-        self.workers.prepare()
-        self._baseline.reference(task.subgraphs[0], dispatch_of(self.config))
+        dispatch = dispatch_of(self.config)
+        self._prepare_workers(dispatch)
+        self._baseline.reference(task.subgraphs[0], dispatch)
         self.workers.settle()
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
@@ -67,9 +68,7 @@ class Referee:
         if judging.violations:
             judging.refuse_all()
         else:
-            if judging.dispatch == "dynamo":
-                self.workers.zygote.load_compiler()
-            self.workers.prepare()
+            self._prepare_workers(judging.dispatch)
             try:
                 judging.run()
             except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
@@ -88,3 +87,8 @@ class Referee:
             evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation
+
+    def _prepare_workers(self, dispatch: str) -> None:
+        if dispatch == "dynamo":
+            self.workers.zygote.load_dynamo(compiler=True)
+        self.workers.prepare()

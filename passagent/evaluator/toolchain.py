@@ -30,9 +30,10 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def warm_up(cuda: bool) -> None:
-    """In the zygote: learn once what Triton starts programs or reads itself for. CUDA is not touched."""
-    if not cuda and "triton" not in sys.modules:
-        return
+    """In the zygote, once Triton is imported: learn what it starts programs or reads itself for.
+
+    CUDA is not touched.
+    """
     from triton import knobs
     from triton.backends.nvidia import driver
     from triton.runtime.build import platform_key

@@ -1,8 +1,8 @@
 """Eager's side of the timing: workers as young as the candidate's, with the same past.
 
-The baseline's own worker has run Dynamo and grown old: calls take a per cent or two longer in it. A twin runs
-nothing but eager's graphs. It serves a few evaluations, so that one waits for the candidate's workers only,
-and gives way to a new one.
+The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it. A
+twin runs nothing but graphs of eager. It serves a few evaluations, so that one waits for the workers of the
+candidate only, and gives way to a new one.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from passagent.evaluator.result import Candidate
 from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
 from passagent.evaluator.rounding import round_as_hardware_does
 from passagent.evaluator.without_gpu import stand_in
-from passagent.tasks.capture import capture
 from passagent.tasks.graphio import dump_graph, load_graph
 from passagent.tasks.module import full_device, load_module
 from passagent.tasks.reader import Subgraph, TensorMeta
@@ -40,14 +39,15 @@ from passagent.tasks.reader import Subgraph, TensorMeta
 Nodes = list[dict[str, Any]]
 
 
-def warm_up(device: str) -> None:
-    """Before anything is forked: put the gate in, and on the CPU capture something small.
+def warm_up_dynamo(cuda: bool) -> None:
+    """In the zygote: import Dynamo and, on the CPU, capture something small: it prepares much at first use.
 
-    Dynamo imports and prepares much at first use. Where workers use CUDA it may not run here: it asks for the
-    devices, and what has been asked for cannot be forked.
+    Where workers use CUDA it may not run here: it asks for the devices, and what has been asked for cannot be
+    forked.
     """
-    gate.install()
-    if device != "cpu":
+    from passagent.tasks.capture import capture
+
+    if cuda:
         return
 
     class Tiny(torch.nn.Module):
@@ -144,6 +144,8 @@ def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
         module = load_module(_subgraph(message["subgraph"]), state.device)
     nodes, order = message["nodes"], message["order"]
     if nodes is None:
+        from passagent.tasks.capture import capture  # Dynamo takes seconds to import
+
         assert module is not None
         captured = capture(module, live)
         nodes, order = dump_graph(captured.graph_module), captured.order

@@ -48,11 +48,14 @@ def main() -> None:
     """Serve fork requests on the socket whose descriptor is the first argument; the second is the device."""
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     cuda = sys.argv[2] != "cpu"
-    import passagent.evaluator.toolchain
-    import passagent.evaluator.worker
+    from passagent.evaluator import toolchain
+    from passagent.evaluator.guards import gate
 
-    passagent.evaluator.worker.warm_up(sys.argv[2])
-    passagent.evaluator.toolchain.warm_up(cuda)
+    importlib.import_module("passagent.evaluator.worker")
+    gate.install()
+    if cuda or "TRITON_INTERPRET" in os.environ:
+        importlib.import_module("triton")
+        toolchain.warm_up(cuda)
     sandbox.readable()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -79,8 +82,8 @@ def main() -> None:
                     poll.register(denials.listener, select.POLLIN)
                 if "pid" in reply:
                     children.add(reply["pid"])
-            elif message["op"] == "compiler":
-                importlib.import_module("torch._inductor.compile_fx")
+            elif message["op"] == "dynamo":
+                _load_dynamo(cuda, message["compiler"])
                 reply = {}
             else:
                 reply = _reap(int(message["pid"]), children)
@@ -90,6 +93,18 @@ def main() -> None:
     for pid in children:
         _kill_group(pid)
     shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # the private scratch directory
+
+
+def _load_dynamo(cuda: bool, compiler: bool) -> None:
+    """Import Dynamo, and TorchInductor for a `compiler`, once for all workers that are forked from now on."""
+    from passagent.evaluator import toolchain, worker
+
+    worker.warm_up_dynamo(cuda)
+    if compiler:
+        importlib.import_module("torch._inductor.compile_fx")
+    if "triton" in sys.modules:
+        toolchain.warm_up(cuda)
+    gc.freeze()
 
 
 def _fork(message: dict[str, Any], fds: list[int], cuda: bool) -> tuple[dict[str, Any], _Denials | None]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from passagent.evaluator.guards.gate import Gate, computes
 from passagent.evaluator.guards.launches import observed
+from passagent.evaluator.mode import Mode
 from passagent.evaluator.result import Violation
 
 ZONE = 4096
@@ -208,13 +208,13 @@ class Audit:
             self.gate.found.append(violation)
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(Mode):
     def __init__(self, audit: Audit) -> None:
         super().__init__()
         self.audit = audit
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Note who computes, allocates and writes."""
         owner = self.audit.gate.owner(sys._getframe(1))
         if owner is None:  # Triton's own: the interpreter's copies, the autotuner's benchmark
             return func(*args, **kwargs)

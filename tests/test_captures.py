@@ -1,0 +1,91 @@
+"""Captured graphs are kept by content: a second evaluator of a task needs no Dynamo."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import replace
+
+import pytest
+import tiny
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator import captures
+from passagent.evaluator.referee import Referee
+from passagent.tasks import load_task
+
+CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, memory_gb=6)
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
+    return load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
+
+
+def judged(task):
+    with Referee(CONFIG) as referee:
+        return referee.evaluate(task, tiny.candidate())
+
+
+@pytest.fixture
+def no_dynamo(tmp_path, monkeypatch):
+    """From now on a process of the evaluator that imports Dynamo fails."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path/sitecustomize.py").write_text(
+        textwrap.dedent("""
+        import sys
+
+        class Refusing:
+            def find_spec(self, name, path=None, target=None):
+                if name == "torch._dynamo":
+                    raise ImportError("not here")
+
+        sys.meta_path.insert(0, Refusing())
+        """)
+    )
+
+    def begin():
+        monkeypatch.syspath_prepend(tmp_path / "path")
+
+    return begin
+
+
+def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
+    first = judged(task)
+    [file] = (tmp_path / "cache/graphs").iterdir()
+    assert json.loads(file.read_text())["order"] == [0, 1]
+    no_dynamo()
+    second = judged(task)
+    assert (first.status, second.status) == ("ok", "ok"), second.error
+    assert second.graphs[0].nodes_before == first.graphs[0].nodes_before == 3
+    file.unlink()
+    with pytest.raises(Exception, match="warm process is gone"):
+        judged(task)
+
+
+def test_what_is_kept_is_of_this_text_these_inputs_and_this_device(task):
+    [subgraph] = task.subgraphs
+    kept = captures.Kept([{"op": "output"}], [0])
+    captures.keep(subgraph, "cpu", kept)
+    assert captures.recall(subgraph, "cpu") == kept
+    assert captures.recall(replace(subgraph, path=subgraph.path / "copy", name="copy"), "cpu") == kept
+    assert captures.recall(subgraph, "cuda:0") is None
+    assert captures.recall(replace(subgraph, source=subgraph.source + "\n"), "cpu") is None
+    other = replace(subgraph.inputs[0], dtype="float16")
+    assert captures.recall(replace(subgraph, inputs=(other, *subgraph.inputs[1:])), "cpu") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": []}'])
+def test_a_broken_file_is_captured_anew(task, tmp_path, text):
+    captures.keep(task.subgraphs[0], "cpu", captures.Kept([], []))
+    [file] = (tmp_path / "cache/graphs").iterdir()
+    file.write_text(text)
+    assert captures.recall(task.subgraphs[0], "cpu") is None
+
+
+def test_where_nothing_can_be_kept_each_evaluator_captures(task, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "file"))
+    captures.keep(task.subgraphs[0], "cpu", captures.Kept([], []))
+    assert captures.recall(task.subgraphs[0], "cpu") is None
