@@ -43,6 +43,7 @@ from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.process import Worker
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.workers import Workers
 from passagent.tasks import load_task
 from passagent.tasks.reader import Subgraph, Task
 
@@ -79,7 +80,7 @@ def watching(spent: Counter[str]) -> Iterator[None]:
         return "timing" if message["op"] in TIMING else str(message["op"])
 
     named: list[tuple[Any, str, Callable[..., str]]] = [(Worker, "ask", request)]
-    named += [(Baseline, "_draw", lambda *_: "reference"), (Referee, "_worker", lambda *_: "a free worker")]
+    named += [(Baseline, "_draw", lambda *_: "reference"), (Workers, "take", lambda *_: "a free worker")]
     named += [(judging, name, lambda *_: "compare") for name in COMPARING]
     own = [(place, name, getattr(place, name)) for place, name, _ in named]
     for place, name, label in named:

@@ -306,6 +306,7 @@ def test_eager_in_a_candidates_place(referee, task):
 
 @pytest.mark.parametrize("limit", ["graphs", "bytes"])
 def test_references_beyond_a_limit_are_let_go_with_their_descriptors(referee, task, limit, monkeypatch):
+    referee.workers.settle()  # whose descriptors come and go beside
     own = referee._baseline
     own._forget(list(own._kept))
     if limit == "graphs":
