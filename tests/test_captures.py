@@ -64,6 +64,15 @@ def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
         judged(task)
 
 
+def test_a_worker_that_was_forked_without_dynamo_captures_what_is_new(task, tmp_path):
+    assert judged(task).status == "ok"
+    more = load_task(tiny.write_subgraph(tmp_path / "more", [2, 96]))
+    with Referee(CONFIG) as referee:
+        results = [referee.evaluate(one, tiny.candidate()) for one in (task, more)]
+    assert [result.status for result in results] == ["ok", "ok"]
+    assert len(list((tmp_path / "cache/graphs").iterdir())) == 2
+
+
 def test_what_is_kept_is_of_this_text_these_inputs_and_this_device(task):
     [subgraph] = task.subgraphs
     kept = captures.Kept([{"op": "output"}], [0])
