@@ -11,9 +11,9 @@ from typing import Any
 
 from passagent.config import Config, ModelConfig, load_config
 from passagent.errors import PassagentError
-from passagent.models import open_model, role_config
+from passagent.models import open_model, provider_of, role_config
 from passagent.models.http import HttpModel
-from passagent.models.prices import PAID, Price, prices_of, read_prices
+from passagent.models.prices import Price, prices_of, read_prices
 from passagent.models.retry import Retrying
 from passagent.models.types import Message, Reply, ToolSpec
 from passagent.report.text import table
@@ -69,7 +69,10 @@ class Checked:
 
 
 def models(preset: str | None, settings: dict[str, Any], check: bool, as_json: bool) -> None:
-    """List the configured models; with `check` ask each. Raises PassagentError if one fails."""
+    """List the configured models; with `check` ask each.
+
+    Raises UsageError for a name of no known form, PassagentError if a model fails the check.
+    """
     config = load_config(preset, settings)
     listed = configured(config)
     checks: dict[str, Checked] = {}
@@ -107,8 +110,8 @@ def _others(config: Config) -> list[str]:
 
 
 def _configured(config: Config, role: str, model: ModelConfig, weight: float | None) -> Configured:
-    provider = model.name.partition("/")[0]
-    variable, key = KEYS.get(provider) if model.name.startswith(PAID) else None, None
+    provider = provider_of(model.name)
+    variable, key = KEYS.get(provider), None
     if variable:
         key = f"{variable} is {'set' if os.environ.get(variable, '').strip() else 'not set'}"
     price = prices_of(config.model, [model.name])[model.name]

@@ -15,6 +15,7 @@ __all__ = [
     "ToolSpec",
     "Usage",
     "open_model",
+    "provider_of",
     "role_config",
 ]
 
@@ -43,25 +44,18 @@ def role_config(config: Config, role: str) -> ModelConfig:
     return config.model.of(choice) if choice else config.model.members()[0]
 
 
-def _open(config: ModelConfig) -> Model:
-    name = config.name
+def provider_of(name: str) -> str:
+    """`expert`, `replay`, `openai` or `anthropic`.
+
+    Raises UsageError for a name of another form, with the nearest valid one.
+    """
     provider, slash, model = name.partition("/")
     if name == "expert":
-        from passagent.models.expert.model import ExpertModel
-
-        return ExpertModel(config)
+        return name
     if name.startswith("replay:") and len(name) > len("replay:"):
-        from passagent.models.replay import ReplayModel
-
-        return ReplayModel(name.removeprefix("replay:"))
-    if provider == "openai" and model:
-        from passagent.models.providers import open_openai
-
-        return open_openai(config)
-    if provider == "anthropic" and model:
-        from passagent.models.providers import open_anthropic
-
-        return open_anthropic(config)
+        return "replay"
+    if provider in ("openai", "anthropic") and model:
+        return provider
     if slash and model:
         hint = nearest(provider, ["openai", "anthropic"])
         own = "; for a compatible server write openai/NAME and give --base-url"
@@ -70,3 +64,22 @@ def _open(config: ModelConfig) -> Model:
         if name.startswith(beginnings):
             raise UsageError(f"--model {name}: unknown model; did you mean '{vendor}/{name}'?")
     raise UsageError(f"--model {name}: unknown model{nearest(name, FORMS)}")
+
+
+def _open(config: ModelConfig) -> Model:
+    provider = provider_of(config.name)
+    if provider == "expert":
+        from passagent.models.expert.model import ExpertModel
+
+        return ExpertModel(config)
+    if provider == "replay":
+        from passagent.models.replay import ReplayModel
+
+        return ReplayModel(config.name.removeprefix("replay:"))
+    if provider == "openai":
+        from passagent.models.providers import open_openai
+
+        return open_openai(config)
+    from passagent.models.providers import open_anthropic
+
+    return open_anthropic(config)
