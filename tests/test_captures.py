@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import textwrap
 from dataclasses import replace
 
@@ -71,6 +73,13 @@ def test_a_worker_that_was_forked_without_dynamo_captures_what_is_new(task, tmp_
         results = [referee.evaluate(one, tiny.candidate()) for one in (task, more)]
     assert [result.status for result in results] == ["ok", "ok"]
     assert len(list((tmp_path / "cache/graphs").iterdir())) == 2
+
+
+def test_a_zygote_that_was_lost_is_replaced_before_it_imports(task):
+    with Referee(CONFIG) as referee:
+        os.kill(referee.workers.zygote._process.pid, signal.SIGKILL)
+        referee.workers.zygote._process.wait()
+        assert referee.evaluate(task, tiny.candidate()).status == "ok"
 
 
 def test_what_is_kept_is_of_this_text_these_inputs_and_this_device(task):

@@ -130,10 +130,7 @@ class Zygote:
         `memory_gb` limits its address space; None where CUDA maps far more than it uses. `compiled`: where
         TorchInductor keeps what it compiles, in place of the worker's scratch. Raises InfrastructureError.
         """
-        with self._lock:
-            if self._process.poll() is not None:
-                self.close()
-                self._take(start_zygote(self._device, self._threads, self._interpreter))
+        self._revive()
         try:
             return self._fork(memory_gb, sandboxed, compiled)
         except OSError as error:
@@ -144,9 +141,17 @@ class Zygote:
 
         `compiler`: and TorchInductor. Raises InfrastructureError.
         """
+        self._revive()
         if compiler not in self._loaded:
             self._ask({"op": "dynamo", "compiler": compiler})
             self._loaded |= {False, compiler}
+
+    def _revive(self) -> None:
+        """Start it again if it was lost. Raises InfrastructureError."""
+        with self._lock:
+            if self._process.poll() is not None:
+                self.close()
+                self._take(start_zygote(self._device, self._threads, self._interpreter))
 
     def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
