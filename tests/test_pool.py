@@ -105,11 +105,11 @@ def is_alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_for(condition, seconds: float = 120.0):
+def wait_for(condition, seconds: float = 120.0, every_s: float = 0.05):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not come true"
-        time.sleep(0.05)
+        time.sleep(every_s)
 
 
 def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> threading.Thread:
@@ -146,11 +146,9 @@ def test_an_owner_that_was_started_ahead_is_the_devices_and_has_prepared(task):
     [cpu] = find_devices("cpu")
     with owner_ahead(CONFIG, task) as ahead:
         pid = ahead.process.pid
-        wait_for(lambda: DeviceLock(cpu).holder_pid() == pid)
-        assert "preparing for" in DeviceLock(cpu).holder()
-        wait_for(lambda: DeviceLock(cpu).holder_pid() is None)
         zygote_baseline_and_spares = 1 + 1 + 2 * PAIRS
-        assert len(descendants(pid)) == zygote_baseline_and_spares
+        wait_for(lambda: len(descendants(pid)) == zygote_baseline_and_spares)
+        wait_for(lambda: DeviceLock(cpu).holder_pid() is None)
         assert judged_by(ahead, task) == ("ok", pid, [])
     with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"}), task) as several:
         assert several is None
@@ -159,7 +157,7 @@ def test_an_owner_that_was_started_ahead_is_the_devices_and_has_prepared(task):
 def test_who_asks_while_the_owner_prepares_is_not_told_to_wait(task):
     [cpu] = find_devices("cpu")
     with owner_ahead(CONFIG, task) as ahead:
-        wait_for(lambda: DeviceLock(cpu).holder_pid() == ahead.process.pid)
+        wait_for(lambda: f"preparing for {task}" in DeviceLock(cpu).holder(), every_s=0.005)
         assert judged_by(ahead, task) == ("ok", ahead.process.pid, [])
 
 
