@@ -77,7 +77,7 @@ def test_what_is_new_is_captured_without_dynamo_in_the_zygote_and_after_the_zygo
 
 def test_what_is_kept_is_of_this_text_these_inputs_and_this_device(task):
     [subgraph] = task.subgraphs
-    kept = captures.Kept([{"op": "output"}], [0])
+    kept = captures.KeptGraph([{"op": "output"}], [0])
     captures.keep(subgraph, "cpu", kept)
     assert captures.recall(subgraph, "cpu") == kept
     assert captures.recall(replace(subgraph, path=subgraph.path / "copy", name="copy"), "cpu") == kept
@@ -89,7 +89,7 @@ def test_what_is_kept_is_of_this_text_these_inputs_and_this_device(task):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": []}'])
 def test_a_broken_file_is_captured_anew(task, tmp_path, text):
-    captures.keep(task.subgraphs[0], "cpu", captures.Kept([], []))
+    captures.keep(task.subgraphs[0], "cpu", captures.KeptGraph([], []))
     [file] = (tmp_path / "cache/graphs").iterdir()
     file.write_text(text)
     assert captures.recall(task.subgraphs[0], "cpu") is None
@@ -98,5 +98,5 @@ def test_a_broken_file_is_captured_anew(task, tmp_path, text):
 def test_where_nothing_can_be_kept_each_evaluator_captures(task, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "file"))
-    captures.keep(task.subgraphs[0], "cpu", captures.Kept([], []))
+    captures.keep(task.subgraphs[0], "cpu", captures.KeptGraph([], []))
     assert captures.recall(task.subgraphs[0], "cpu") is None

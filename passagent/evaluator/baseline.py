@@ -215,7 +215,7 @@ class Baseline:
         reply = self._run(request, subgraph, (made.arena.fd, self._outputs.fd))
         if captured is None:
             made.nodes, made.order = reply["nodes"], reply["order"]
-            captures.keep(subgraph, device, captures.Kept(made.nodes, made.order))
+            captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
         made.operators = reply["operators"]
         mutated: set[int] = set()
         for chosen in range(SETS + 1):

@@ -25,23 +25,23 @@ from passagent.tasks.reader import Subgraph
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptGraph:
     """A captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
 
     nodes: list[dict[str, Any]]
     order: list[int]
 
 
-def recall(subgraph: Subgraph, device: str) -> Kept | None:
+def recall(subgraph: Subgraph, device: str) -> KeptGraph | None:
     """The graph, if it is kept; a file that cannot be read is as good as none."""
     try:
         found = json.loads(_path(subgraph, device).read_bytes())
-        return Kept(found["nodes"], found["order"])
+        return KeptGraph(found["nodes"], found["order"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep(subgraph: Subgraph, device: str, captured: Kept) -> None:
+def keep(subgraph: Subgraph, device: str, captured: KeptGraph) -> None:
     """Keep the graph, if the disk can take it."""
     path = _path(subgraph, device)
     with suppress(OSError):

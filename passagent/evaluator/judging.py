@@ -120,7 +120,7 @@ class Judging:
             if pair:
                 self._put_aside()
                 self._holder = ready
-            self._twin = self.workers.twin(pair, self.task.key)
+            self._twin = self.workers.twins.get(pair, self.task.key)
             for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)

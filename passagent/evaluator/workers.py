@@ -12,7 +12,7 @@ from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote
 from passagent.evaluator.result import Candidate, Subject
 from passagent.evaluator.starting import Started
-from passagent.evaluator.twin import Twin, Twins
+from passagent.evaluator.twin import Twins
 from passagent.kernels import build
 from passagent.kernels.toolchain import cache_dir
 
@@ -60,10 +60,6 @@ class Workers:
                 self._interpreter = Zygote(self._config.device, self._threads, interpreter=True)
             return self._interpreter.fork(self._config.memory_gb)
         return self._spare()
-
-    def twin(self, pair: int, task_key: str) -> Twin:
-        """Eager's worker of a pair, for one more evaluation on a task."""
-        return self.twins.get(pair, task_key)
 
     def end(self, worker: Worker) -> None:
         """Kill a worker; nothing is timed before it is gone, which takes a tenth of a second on a GPU."""
