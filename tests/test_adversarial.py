@@ -41,6 +41,8 @@ def test_an_attack_does_not_pay(case: Case, referees, tasks):
     assert result.status != "ok"
     rules = {violation.rule for violation in result.violations}
     right = [rule is None or rule in rules for status, rule in case.expected if status == result.status]
+    if ("wrong_result", None) in case.expected:
+        right.append("reduced_precision" in rules)  # drawn values may be so near that stale ones look rounded
     assert any(right), f"{result.status} {sorted(rules)}: {result.error}"
     assert result.error
     check_score(result)
