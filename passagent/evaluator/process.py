@@ -26,6 +26,9 @@ from passagent.evaluator.text import plain
 LIMITS = Limits()
 """Of every worker; its address space is limited beside."""
 START_TIMEOUT_S = 120.0
+EXIT_TIMEOUT_S = 60.0
+"""For the kernel to take a process down, which takes seconds where a GPU's memory is freed for many."""
+_PF_EXITING = 0x4  # include/linux/sched.h
 
 
 class WorkerDied(Exception):
@@ -42,7 +45,7 @@ class WorkerDied(Exception):
     def __init__(
         self, code: int | None, log: str, *, no_memory: bool = False, cpu_s: float = 0.0, lost: bool = False
     ) -> None:
-        super().__init__(f"exit {code}")
+        super().__init__(code)
         self.code, self.log = code, log
         used_up = code == -signal.SIGKILL and cpu_s >= LIMITS.cpu_s
         self.status: Status = "runtime_error"
@@ -52,6 +55,9 @@ class WorkerDied(Exception):
             self.status = "out_of_memory"
         elif lost or code in (-signal.SIGKILL, -signal.SIGTERM):
             self.status = "infrastructure"
+
+    def __str__(self) -> str:
+        return self.describe()
 
     @property
     def killed_from_outside(self) -> bool:
@@ -77,6 +83,9 @@ class WorkerDied(Exception):
 
 class WorkerTimeout(Exception):
     """A worker did not answer in time and was killed."""
+
+    def __str__(self) -> str:
+        return "gave no answer in time"
 
 
 @dataclass(frozen=True)
@@ -178,9 +187,10 @@ class Zygote:
         return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
 
     def ending(self, pid: int) -> Ending | None:
-        """How a worker ended; None if it does not end within a second, or the zygote is lost."""
+        """How a worker ended; None if it does not begin to end within a second, or the zygote is lost."""
+        began = time.monotonic()
         try:
-            for _ in range(100):
+            while time.monotonic() < began + (EXIT_TIMEOUT_S if is_exiting(pid) else 1.0):
                 reply = self._ask({"op": "reap", "pid": pid})
                 if reply["status"] is not None:
                     return Ending(int(reply["status"]), float(reply["cpu_s"]))
@@ -301,6 +311,15 @@ class Worker:
         if not self._is_reaped:
             self._ending()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether the kernel is taking a process down: all that it had is closed, but it is not gone."""
+    try:
+        flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
+    except OSError:
+        return False
+    return bool(int(flags) & _PF_EXITING)
 
 
 def waited_ns(pid: int) -> int:
