@@ -3,7 +3,7 @@
     python benchmarks/evaluator_throughput.py TASKS... --device cuda --candidates 3
 
 Candidates of the expert's are judged by a Referee with every layer of its protection, one after the other, as
-a search would: `--candidates` of each task, the best AS so far as the later ones' bar. In turn with it, in
+a search would: `--candidates` of each task, the best AS so far as their bar. In turn with it, in
 alternating order, a process is started for a subgraph and the same candidate (passbench_process.py); for
 `--processes` of the candidate's subgraphs, drawn by a fixed seed, as what a process takes does not depend on
 how many came before it. Both sides have empty caches of compiled kernels at the start. The clock of an
@@ -92,7 +92,7 @@ def watching(spent: Counter[str]) -> Iterator[None]:
             setattr(place, name, function)
 
 
-def ours(referee: Referee, task: Task, candidate: Candidate, bar: float | None = None) -> dict[str, Any]:
+def ours(referee: Referee, task: Task, candidate: Candidate, bar: float = 0.0) -> dict[str, Any]:
     """One evaluation: seconds, what they were spent on, and how it ended."""
     spent: Counter[str] = Counter()
     started = time.monotonic()
@@ -143,7 +143,7 @@ def both(
     chosen: list[Subgraph],
     caches: Path,
     rival_first: bool,
-    bar: float | None,
+    bar: float,
 ) -> dict[str, Any]:
     """A candidate judged by both sides."""
     device = referee.config.device
@@ -171,7 +171,7 @@ def compare(args: argparse.Namespace, budget: Budget, caches: Path, data: dict[s
             except PassagentError as error:
                 candidates = []
                 print(f"{task.name}: {error}")
-            bar: float | None = None
+            bar = 0.0
             for number, candidate in enumerate(candidates):
                 if not budget.allows():
                     return
@@ -179,7 +179,7 @@ def compare(args: argparse.Namespace, budget: Budget, caches: Path, data: dict[s
                 with budget.step():
                     rival_first = len(data["candidates"]) % 2 == 1
                     record = both(referee, task, candidate, chosen, caches, rival_first, bar)
-                bar = max(bar or 0.0, record["ours"].get("as_score") or 0.0) or None
+                bar = max(bar, record["ours"].get("as_score") or 0.0)
                 data["candidates"].append(record | {"first": number == 0})
 
 

@@ -168,6 +168,23 @@ class Failing(tiny_search.FastEvaluator):
         raise InfrastructureError("GPU lost")
 
 
+def test_nothing_in_a_search_is_measured_in_full_before_it_is_measured_again(store, task):
+    class Noting(tiny_search.FastEvaluator):
+        async def evaluate(self, task_path, candidate, bar=None):
+            bars.append(bar)
+            return await super().evaluate(task_path, candidate)
+
+    bars: list[float | None] = []
+    session = open_tiny(store, task, evaluator=Noting(), islands=1, iters=6, finalists=2)
+    finish(session)
+    searched = bars[: len(store.rows("SELECT id FROM nodes"))]
+    assert searched[0] == 0.0
+    assert None not in searched
+    assert searched == sorted(searched)
+    assert searched[-1] > 0.5
+    assert set(bars[len(searched) :]) == {None}
+
+
 @pytest.mark.parametrize("as_status", [False, True])
 def test_the_machine_s_failures_are_not_charged(store, task, monkeypatch, as_status):
     monkeypatch.setattr(candidates, "RETRY_AFTER_S", (0.0, 0.0))

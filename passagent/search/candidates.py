@@ -106,7 +106,8 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     store, task = session.store, session.task
     environment = session.environment
     with store.reading():
-        _, bar = nodes.as_before(store, node)
+        _, best = nodes.as_before(store, node)
+        bar = best or 0.0  # nothing in a search is measured in full before it is measured again
         found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
     if found:
         evaluation = found.evaluation
