@@ -311,10 +311,13 @@ def busy_part(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def disk(work: Path) -> dict[str, int]:
-    """Bytes of the database (at rest), and of the objects beside it."""
-    objects = [path.stat().st_size for path in (work / "runs/objects").glob("??/*")]
-    database = sum(path.stat().st_size for path in (work / "runs").glob("passagent.db*"))
-    return {"database": database, "objects": sum(objects)}
+    """Bytes of the candidates' files, as they lie in the database, and of all else in it (at rest)."""
+    from passagent.store import Store
+
+    with Store.open(work / "runs") as store:
+        [row] = store.rows("SELECT sum(length(content)) AS files FROM files")
+    whole = sum(path.stat().st_size for path in (work / "runs").glob("passagent.db*"))
+    return {"database": whole - row["files"], "files": row["files"]}
 
 
 def measure(args: argparse.Namespace, data: dict[str, Any], keep: Callable[[], None]) -> None:

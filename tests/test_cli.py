@@ -205,9 +205,8 @@ def test_runs_show_and_best(call, stored, tmp_path):
     best = next(node for node in data["tree"] if node["node"] == data["best"]["node"])
     code, out, _ = call("best", "last", "--out", "won")
     assert code == 0
-    assert json.loads((Path("runs") / best["files"]).read_text()) == {
-        path.name: path.read_text() for path in Path("won").iterdir()
-    }
+    shown = json.loads(call("why", best["node"], "--json")[1])["chain"][-1]["files"]
+    assert shown == {path.name: path.read_text() for path in Path("won").iterdir()}
 
 
 def test_best_overwrites_only_when_told(call, stored):

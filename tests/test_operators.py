@@ -20,8 +20,9 @@ import tiny_search
 
 from passagent import cli
 from passagent.commands import searching
+from passagent.errors import PassagentError
 from passagent.evaluator import health
-from passagent.store import Store, evaluations, nodes, runs, workers
+from passagent.store import Store, evaluations, files, nodes, runs, workers
 from passagent.store.evaluations import PIECES
 from passagent.store.leftovers import size_of
 from passagent.store.packing import pack_result
@@ -136,9 +137,9 @@ def test_diff_shows_files_and_scores(call, place):
     assert graph["ratio"] == pytest.approx(other.as_score / one.as_score)
     assert graph["separate"] is None  # this evaluator knows no intervals
     text = call("diff", one.id, other.id)[1]
-    files = [json.loads((place / "runs" / node.files_path).read_text())["Fused.py"] for node in (one, other)]
-    assert {f"-{line}" for line in files[0].splitlines()} - {"-"} <= set(text.splitlines())
-    assert {f"+{line}" for line in files[1].splitlines()} - {"+"} <= set(text.splitlines())
+    for sign, node in (("-", one), ("+", other)):
+        shown = json.loads(call("why", node.id, "--json")[1])["chain"][-1]["files"]["Fused.py"]
+        assert {f"{sign}{line}" for line in shown.splitlines()} - {sign} <= set(text.splitlines())
     assert f"{graph['ratio']:.3f}" in text
     assert "\x1b" not in text  # no colours where stdout is no terminal
     assert "the files are the same" in call("diff", one.id, one.id)[1]
@@ -278,13 +279,11 @@ def test_pause_resume_drain(call, start, tmp_path):
 def test_stop_leaves_what_can_be_gone_on_with(call, start, tmp_path, capsys):
     runs_dir = tmp_path / "runs"
     process = start(1000, 0.2)
-    unused = runs_dir / "objects" / "ff" / "unused"
-    unused.parent.mkdir(exist_ok=True)
-    unused.write_text("of nobody")
+    change(runs_dir, "CREATE TABLE large AS SELECT zeroblob(4000000)", "DROP TABLE large")
     code, _, err = call("runs", "rm", "last", "--yes", "--runs-dir", runs_dir)
     assert code == 2 and f"is live (pid {process.pid} on " in one_line(err)
     code, out, _ = call("gc", "--runs-dir", runs_dir)
-    assert code == 0 and "objects are kept while a run is live" in out and unused.exists()
+    assert code == 0 and "the space in passagent.db is kept while a run is live" in out
     code, out, _ = call("stop", "last", "--runs-dir", runs_dir)
     assert code == 0 and "passagent resume" in out
     out, err = process.communicate(timeout=120)
@@ -424,10 +423,12 @@ def test_doctor_warns(findings, copy):
         assert found[check]["verdict"] == "warn", found[check]
     assert found["finalists"]["figures"]["mean_change"] == pytest.approx(math.log(0.9))
     assert "12 times: HTTP 529" in found["models"]["advice"]
-    missing = next((copy / "objects").glob("??/*"))
-    missing.unlink()
+    change(copy, "DELETE FROM files WHERE id = 1")
     found, code = findings(copy)
-    assert code == 1 and found["files"]["figures"]["missing"] == [missing.parent.name + missing.name]
+    [missing] = found["files"]["figures"]["missing"]
+    with Store.open(copy) as store, pytest.raises(PassagentError, match="are gone"):
+        files.get(store, missing)
+    assert code == 1
 
 
 def test_doctor_measures_the_idle_device(findings, copy):
@@ -544,7 +545,6 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with Store.open(copy) as store:
         run = runs.find_run(store, "last").id
-        needed = [store.objects.path(node.files) for node in nodes.of_run(store, run)]
     long_ago = time.time() - 40 * 24 * 3600
 
     def file(path: Path, size: int, is_old: bool = True) -> Path:
@@ -557,7 +557,7 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
 
     litter = [
         file(copy / "objects" / "ab" / "cd", 100),
-        file(copy / "objects" / needed[0].parent.name / ".tmp-x", 10),
+        file(copy / "objects" / "ff" / ".tmp-x", 10),
         file(copy / run / "workspaces" / "3" / "Fused.py", 1000),
         file(copy / "0badcafe" / "run.log", 10_000),
         file(temporary / "passagent-dead" / "zygote.log", 100_000),
@@ -566,7 +566,6 @@ def test_gc_removes_what_nothing_needs_and_nothing_else(call, copy, tmp_path, mo
         file(cache / "inductor" / "fxgraph" / "a" / "old", 1_000_000),
     ]
     kept = [
-        *needed,
         copy / run / "run.log",
         file(copy / "0badcafe2" / "run.log", 1),
         file(copy / "deadbeef" / "mine.txt", 1),

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import json
 import random
 import sqlite3
+import zlib
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_resume import make_run
 
-from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.redaction import redact
-from passagent.store import Store, episodes, evaluations, nodes, removal, runs, settling, similar, workers
+from passagent.store import (
+    Store,
+    episodes,
+    evaluations,
+    figures,
+    files,
+    leftovers,
+    removal,
+    runs,
+    similar,
+    workers,
+)
 from passagent.store.database import DATABASE
 from passagent.store.packing import pack_result, pack_text, unpack_result, unpack_text
 from passagent.store.schema import migrations
@@ -179,25 +189,32 @@ def test_a_database_of_before_is_packed_from_now_on(tmp_path, monkeypatch):
         assert store.row("SELECT pairs FROM tasks WHERE key = 'key'") == {"pairs": 3}
 
 
-@pytest.mark.parametrize("nodes_made", [1, 40])  # forced to disk one by one, and all at once
-def test_files_that_a_loss_of_power_takes_are_in_the_database_until_they_are_settled(store, nodes_made):
-    run = make_run(store)
-    episode = episodes.claim(store, run, 0, workers.join(store, run.id))
-    texts = [{"Fused.py": f"x = {number}"} for number in range(nodes_made)]
-    made = [nodes.propose(store, episode, str(n), text, "c", "", None) for n, text in enumerate(texts)]
-    path = Path(store.objects.path(made[-1].files))
-    for lose in (lambda: path.write_bytes(b""), path.unlink):
-        lose()
-        assert nodes.get_files(store, made[-1]) == texts[-1]
-        assert path.stat().st_size
-    asyncio.run(settling.settle(store))
-    assert store.row("SELECT count(*) AS n FROM unsettled") == {"n": 0}
-    assert [nodes.get_files(store, node) for node in made] == texts
-    path.write_bytes(b"")
-    with pytest.raises(InfrastructureError, match="damaged"):
-        nodes.get_files(store, made[-1])
-    store.objects.put_files(texts[-1])
-    assert nodes.get_files(store, made[-1]) == texts[-1]
+def test_files_that_lay_beside_a_database_of_before_are_in_it_from_now_on(tmp_path, monkeypatch):
+    """One on the disk, one that was on its way there, one that is not whole, and one that is gone."""
+    runs_dir = tmp_path / "runs"
+    newer = [m for m in migrations._migrations if m.name >= "0013"]
+    monkeypatch.setattr(migrations, "_migrations", [m for m in migrations._migrations if m not in newer])
+    Store.open(runs_dir).close()
+    monkeypatch.undo()
+    texts = [json.dumps({"Fused.py": f"x = {number}"}).encode() for number in range(4)]
+    keys = [hashlib.sha256(text).hexdigest() for text in texts]
+    for key, content in zip(keys, [texts[0], b"", texts[2][:9]], strict=False):
+        path = runs_dir / "objects" / key[:2] / key[2:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    with sqlite3.connect(runs_dir / DATABASE) as old:
+        old.execute("INSERT INTO unsettled (key, content) VALUES (?, ?)", (keys[1], zlib.compress(texts[1])))
+        old.executemany(
+            "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, files, candidate_key, "
+            "created_at, number, canonical_key) VALUES ('r', 0, 1, ?, 'done', '', ?, '', '', 1, '')",
+            [*zip("abcd", keys, strict=True), ("again", keys[0])],
+        )
+    with Store.open(runs_dir) as store:
+        assert [files.get(store, key) for key in keys[:2]] == [json.loads(text) for text in texts[:2]]
+        assert sorted(figures.missing_files(store, "r")) == sorted(keys[2:])
+        assert [one.path for one in leftovers.objects(store)] == [runs_dir / "objects"]
+        assert store.row("SELECT count(*) AS n FROM files") == {"n": 2}
+    Store.open(runs_dir).close()
 
 
 def test_a_row_that_was_not_committed_is_no_base(store):

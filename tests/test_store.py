@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ from passagent.store import (
     database,
     episodes,
     evaluations,
+    files,
     hints,
     lineage,
     migrations,
     nodes,
+    removal,
     runs,
     workers,
 )
@@ -93,17 +96,16 @@ def test_node_round_trip(store):
     run = make_run(store)
     owner = workers.join(store, run.id)
     episode = episodes.claim(store, run, 0, owner)
-    files = {"b.py": "x = 'ä'\n", "a.json": "[]"}
-    node = nodes.propose(store, episode, "call", files, "key", "note", None)
-    assert (node.state, node.status, nodes.get_files(store, node)) == ("proposed", None, files)
-    assert (store.runs_dir / node.files_path).is_file()
+    texts = {"b.py": "x = 'ä'\n", "a.json": "[]"}
+    node = nodes.propose(store, episode, "call", texts, "key", "note", None)
+    assert (node.state, node.status, nodes.get_files(store, node)) == ("proposed", None, texts)
     nodes.start(store, node.id, owner)
     assert [n.state for n in nodes.unfinished(store, run.id)] == ["evaluating"]
-    assert nodes.propose(store, episode, "call", files, "key", "note", None).id == node.id
+    assert nodes.propose(store, episode, "call", texts, "key", "note", None).id == node.id
     other = nodes.propose(store, episode, "call", {"a.py": "other"}, "other", "note", node.id)
     assert other.id != node.id
     assert other.call_id == "call#2"
-    again = nodes.propose(store, episode, "call 3", files, "key", "note", other.id)
+    again = nodes.propose(store, episode, "call 3", texts, "key", "note", other.id)
     assert again.repeat_of == node.id
 
 
@@ -262,18 +264,35 @@ def test_a_seed_is_a_function_of_run_and_number():
     assert episodes.episode_seed(7, 3) == episodes.episode_seed(7, 3)
 
 
-def test_objects_are_whole_or_told(store):
-    key = store.objects.put(b"content")
-    assert store.objects.put(b"content") == key
-    assert store.objects.get(key) == b"content"
-    path = store.objects.path(key)
-    assert sorted(path.parent.iterdir()) == [path]
-    path.write_bytes(b"other")
-    with pytest.raises(InfrastructureError, match="damaged"):
-        store.objects.get(key)
-    path.unlink()
-    with pytest.raises(PassagentError, match="is gone"):
-        store.objects.get(key)
+def test_files_are_stored_once_and_whole_or_told(store):
+    packed = files.pack({"b.py": "x = 'ä'", "a.json": "[]"})
+    assert files.pack({"a.json": "[]", "b.py": "x = 'ä'"}) == packed
+    alike = files.Packed(packed.key[:16] + "f" * 48, zlib.compress(b"of another key that begins alike"))
+    for one in (alike, packed, packed):
+        files.keep(store, one)
+    assert store.row("SELECT count(*) AS n FROM files") == {"n": 2}
+    assert files.get(store, packed.key) == {"a.json": "[]", "b.py": "x = 'ä'"}
+    for damage in ("zeroblob(20)", "substr(content, 1, 9)"):
+        store.execute(f"UPDATE files SET content = {damage} WHERE content = :content", packed._asdict())
+        with pytest.raises(InfrastructureError, match="damaged"):
+            files.get(store, packed.key)
+    store.execute("DELETE FROM files", {})
+    with pytest.raises(PassagentError, match="are gone"):
+        files.get(store, packed.key)
+
+
+def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
+    first, second = make_run(store), make_run(store)
+    owner = workers.join(store, first.id)
+    one = add_node(store, first, owner, files={"a.py": "shared"})
+    add_node(store, first, owner, files={"a.py": "its own"})
+    workers.leave(store, first.id, owner, workers.Watch(), "finished", "done", 1.0)
+    add_node(store, second, workers.join(store, second.id), files={"a.py": "shared"})
+    removal.for_removal(store)
+    with store.transaction():
+        removal.remove_run(store, first.id)
+    assert store.row("SELECT count(*) AS n FROM files") == {"n": 1}
+    assert files.get(store, one.files) == {"a.py": "shared"}
 
 
 def test_a_transaction_is_all_or_nothing(store):

@@ -23,7 +23,7 @@ from passagent.models.replay import ReplayModel
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.redaction import redact, redacted
-from passagent.store import Store, nodes, runs
+from passagent.store import Store, files, nodes, runs
 from passagent.store.trajectories import (
     FORMAT,
     Call,
@@ -83,7 +83,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         assert [(n.node, n.status, n.as_score) for n in found.nodes] == [
             (n.id, n.status, n.as_score) for n in made
         ]
-        assert (runs_dir / found.nodes[0].files).is_file()
+        assert files.get(store, found.nodes[0].files) == nodes.get_files(store, made[0])
         with pytest.raises(UsageError, match="has no episode 9; it has 1 to 4"):
             find_episode(store, run, 9)
 

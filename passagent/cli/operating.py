@@ -74,7 +74,7 @@ def gc(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Remove what nothing needs: unused objects, scratch of dead evaluators, old kernels."""
+    """Remove what nothing needs: old directories, scratch of dead evaluators, old kernels."""
     from passagent.commands import tidying
 
     tidying.gc(dry_run, runs_dir, json)

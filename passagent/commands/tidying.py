@@ -18,14 +18,8 @@ from passagent.store.leftovers import Leftover, size_of
 def gc(dry_run: bool, runs_dir: str, as_json: bool) -> None:
     """Remove what nothing needs, or with `dry_run` say what that is. Raises PassagentError."""
     with Store.open(runs_dir, create=False) as store:
-        found, kept = [], ""
-        with store.transaction():
-            # until it ends no run can begin, or be taken up: none can come to need an unused object
-            live = leftovers.live_runs(store)
-            if live:
-                kept = f"objects are kept while a run is live: {', '.join(live)}"
-            else:
-                found += _clear(leftovers.unused_objects(store), dry_run)
+        live, kept = leftovers.live_runs(store), ""
+        found = _clear(leftovers.objects(store), dry_run)
         found += _clear(leftovers.workspaces(store), dry_run)
         found += _clear(leftovers.directories_of_removed_runs(store), dry_run)
         found += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
@@ -34,7 +28,9 @@ def gc(dry_run: bool, runs_dir: str, as_json: bool) -> None:
             "SELECT freelist_count * page_size AS size FROM pragma_freelist_count, pragma_page_size"
         )
         pages = free[0]["size"]
-        if pages and not live:
+        if pages and live:
+            kept = f"the space in passagent.db is kept while a run is live: {', '.join(live)}"
+        elif pages:
             found.append(Leftover("space in passagent.db", store.runs_dir, pages))
             if not dry_run:
                 store.execute("VACUUM", {})

@@ -82,8 +82,8 @@ def left_behind(store: Store, run: Run, config: Config) -> Finding:
 
 def files(store: Store, run: Run, config: Config) -> Finding:
     """Whether the candidates' files are all there."""
-    missing = figures.missing_objects(store, run.id)
+    missing = figures.missing_files(store, run.id)
     if missing:
-        said = f"{len(missing)} candidates' files are gone from {store.objects.root}"
-        return Finding("files", "fail", said, "restore objects/ from a backup", {"missing": missing})
+        said = f"{len(missing)} candidates' files are gone from {store.runs_dir}"
+        return Finding("files", "fail", said, "restore the database from a backup", {"missing": missing})
     return Finding("files", "ok", "every candidate's files are there", "", {"missing": []})

@@ -135,7 +135,7 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
         "confirmed": node.id in confirmations.scores(confirmations.last_series(store, node.run_id)),
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
-        "path": str(exported) if exported else str(store.runs_dir / node.files_path),
+        "path": str(exported) if exported else None,
         "graphs": [graph.model_dump(mode="json", include=set(_GRAPH_FIELDS)) for graph in evaluation.graphs],
     }
 

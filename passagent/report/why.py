@@ -50,16 +50,20 @@ def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
         files = nodes.get_files(store, step)
         if step.episode_id not in told:
             told[step.episode_id] = _episode_data(store, run, episodes.get_episode(store, step.episode_id))
-        chain.append(_step_data(store, step, changes(before, files), again))
+        chain.append(_step_data(store, step, files, changes(before, files), again))
         chain[-1]["episode"] = told[step.episode_id]
         before = files
     return chain
 
 
 def _step_data(
-    store: Store, node: Node, changed: list[Change], again: dict[int, dict[str, float]]
+    store: Store,
+    node: Node,
+    files: dict[str, str],
+    changed: list[Change],
+    again: dict[int, dict[str, float]],
 ) -> dict[str, Any]:
-    """One node of the chain; `changed` against the one before it."""
+    """One node of the chain and its `files`; `changed` against the one before it."""
     evaluation = evaluation_of(store, node) if node.state == "done" else None
     rounds = [row.status for row in confirmations.last_series(store, node.run_id) if row.node_id == node.id]
     return score_data(node, evaluation, again) | {
@@ -73,7 +77,7 @@ def _step_data(
         "note": node.note,
         "repeat_of": node.repeat_of,
         "changed": [change._asdict() for change in changed],
-        "files": str(store.runs_dir / node.files_path),
+        "files": files,
         "created_at": node.created_at,
     }
 

@@ -19,7 +19,8 @@ from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import archive, episodes, evaluations, nodes, settling
+from passagent.store import archive, episodes, evaluations, nodes
+from passagent.store import files as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
@@ -40,13 +41,13 @@ def submitter(
     async def submit(files: dict[str, str], call_id: str) -> str:
         candidate = Candidate(files)
         note, marks = note_of(files), marks_of(files, candidate.key)
-        written = settling.put_files(session.store, files)
+        packed = stored.pack(files)
         with session.store.transaction():
             flush()
             earlier = nodes.of_episode(session.store, episode.id)
             parent_id = _parent(earlier, call_id, episode)
             node = nodes.propose(
-                session.store, episode, call_id, files, candidate.key, note, parent_id, marks, written
+                session.store, episode, call_id, files, candidate.key, note, parent_id, marks, packed
             )
             is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
         if node.state == "done":

@@ -25,7 +25,6 @@ from passagent.search.waiting import is_ready
 from passagent.store import episodes, runs, workers
 from passagent.store.episodes import Episode
 from passagent.store.owner import named
-from passagent.store.settling import settle
 
 log = logging.getLogger("passagent.search")
 
@@ -74,7 +73,6 @@ async def search(session: Session) -> Outcome:
             is_last = workers.leave(
                 session.store, session.run.id, session.owner, session.watch, state, reason, session.elapsed_s
             )
-            await settle(session.store)
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)
         gc.set_threshold(*thresholds)
@@ -211,17 +209,10 @@ async def _listen(session: Session) -> None:
 
 
 async def _watch(session: Session) -> None:
-    """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits.
-
-    And files are forced to disk (store/settling.py), however long that takes.
-    """
+    """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits."""
     store, run_id = session.store, session.run.id
     seen, beaten = None, float("-inf")
-    settling = asyncio.create_task(settle(session.store))
     while True:
-        if settling.done():
-            settling.result()
-            settling = asyncio.create_task(settle(session.store))
         if time.monotonic() - beaten >= workers.BEAT_S:
             beaten = time.monotonic()
             store.check_in_place()

@@ -1,4 +1,4 @@
-"""The store: one SQLite database (WAL) and the objects beside it under a runs directory.
+"""The store: one SQLite database (WAL) under a runs directory.
 
 The database is the one source of truth. Everything is committed as it happens, so that a process killed at
 any moment loses nothing but the call in flight.
@@ -16,10 +16,8 @@ from typing import Any, TypeVar
 from sqlite_utils import Database
 
 from passagent.errors import UsageError
-from passagent.store import settling
 from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
 from passagent.store.messages import Messages
-from passagent.store.objects import Objects
 from passagent.store.schema import migrate
 
 DATABASE = "passagent.db"
@@ -44,7 +42,6 @@ class Store:
     def __init__(self, runs_dir: Path, db: Database) -> None:
         self.runs_dir = runs_dir
         self.db = db
-        self.objects = Objects(runs_dir / "objects", functools.partial(settling.find, self))
         self.messages = Messages(self)
         self.examples: dict[int, bytes] = {}
         """Of conditions (see evaluations.pack) what their results are packed with; it never changes."""

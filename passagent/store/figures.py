@@ -205,7 +205,11 @@ def unfinished(store: Store, run_id: str) -> dict[str, Any]:
     return row
 
 
-def missing_objects(store: Store, run_id: str) -> list[str]:
-    """Files of the run's candidates that are gone from the disk."""
-    rows = store.rows("SELECT DISTINCT files FROM nodes WHERE run_id = :run", {"run": run_id})
-    return [row["files"] for row in rows if not store.objects.path(row["files"]).is_file()]
+def missing_files(store: Store, run_id: str) -> list[str]:
+    """Keys of the run's candidates whose files are gone from the database."""
+    rows = store.rows(
+        "SELECT DISTINCT files FROM nodes WHERE run_id = :run "
+        "AND NOT EXISTS (SELECT 1 FROM files WHERE mark = substr(nodes.files, 1, 16))",
+        {"run": run_id},
+    )
+    return [row["files"] for row in rows]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from passagent.store import runs
 from passagent.store.database import Store
 from passagent.store.looking import processes
+from passagent.store.schema import OBJECTS
 
 _RUN = re.compile(r"[0-9a-f]{8}")
 _WORKSPACES = "workspaces"
@@ -32,16 +33,11 @@ def live_runs(store: Store) -> list[str]:
     return [run.id for run in runs.list_runs(store) if processes(store, run)]
 
 
-def unused_objects(store: Store) -> Iterator[Leftover]:
-    """Objects that no row points to, and what a dead process left of one.
-
-    To be looked for, and removed, in a transaction and while no run is live: a process stores an object
-    before the row that points to it.
-    """
-    known = {row["files"] for row in store.rows("SELECT DISTINCT files FROM nodes")}
-    for path in store.objects.root.glob("??/*"):
-        if path.parent.name + path.name not in known:
-            yield Leftover("object", path, path.stat().st_size)
+def objects(store: Store) -> Iterator[Leftover]:
+    """Where older versions kept candidates' files, which the database holds since it was opened."""
+    path = store.runs_dir / OBJECTS
+    if path.is_dir():
+        yield Leftover("objects of an older version", path, size_of(path))
 
 
 def workspaces(store: Store) -> Iterator[Leftover]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from passagent.errors import UsageError
-from passagent.store import settling
+from passagent.store import files as candidates
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
 from passagent.store.packing import pack_diagnosis, unpack_diagnosis
@@ -32,9 +32,7 @@ class Node:
     note: str
     """First line of the first pass's docstring."""
     files: str
-    """Key of the object that holds the candidate's files."""
-    files_path: str
-    """That object's path under the runs directory."""
+    """Key of the candidate's files (store/files.py)."""
     candidate_key: str
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
@@ -96,14 +94,14 @@ def propose(
     note: str,
     parent_id: int | None,
     marks: Marks | None = None,
-    written: settling.Unsettled | None = None,
+    packed: candidates.Packed | None = None,
 ) -> Node:
     """The node of this tool call: made as `proposed`, or the one that an earlier try of the call made.
 
     Without `marks` only equal files count as the same. A call id that some servers give to every call is made
-    distinct when the files are others. `written`: by settling.put_files, where a transaction is open.
+    distinct when the files are others. `packed`: by files.pack, where a transaction is open.
     """
-    written = written or settling.put_files(store, files)
+    packed = packed or candidates.pack(files)
     marks = marks or Marks(candidate_key)
     with store.transaction():
         name, count = call_id, 1
@@ -112,7 +110,7 @@ def propose(
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row.files == written.key:
+            if row.files == packed.key:
                 return row
             count += 1
             name = f"{call_id}#{count}"
@@ -132,7 +130,7 @@ def propose(
                 "number": episode.number,
                 "call": name,
                 "note": note,
-                "files": written.key,
+                "files": packed.key,
                 "key": candidate_key,
                 "at": now(),
                 "program": marks.canonical_key,
@@ -140,7 +138,7 @@ def propose(
                 "sketch": marks.sketch,
             },
         )
-        settling.add(store, written)
+        candidates.keep(store, packed)
         return node
 
 
@@ -209,7 +207,7 @@ def get_node(store: Store, node_id: int) -> Node:
 
 def get_files(store: Store, node: Node) -> dict[str, str]:
     """The node's candidate: file name to text."""
-    return store.objects.get_files(node.files)
+    return candidates.get(store, node.files)
 
 
 def of_episode(store: Store, episode_id: int) -> list[Node]:

@@ -52,6 +52,7 @@ def remove_run(store: Store, run_id: str) -> Removed:
     counts = {
         table: store.execute(f"DELETE FROM {table} WHERE run_id = :run", names).rowcount for table in tables
     }
+    store.execute("DELETE FROM files WHERE mark NOT IN (SELECT substr(files, 1, 16) FROM nodes)", {})
     store.execute("DELETE FROM runs WHERE id = :run", names)
     dangling = store.rows("PRAGMA foreign_key_check")
     if dangling:

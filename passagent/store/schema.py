@@ -5,7 +5,10 @@ A database is brought up to date when it is opened; one that a newer passagent w
 
 from __future__ import annotations
 
+import hashlib
 import json
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -13,9 +16,13 @@ from sqlite_utils.migrations import Migrations
 
 from passagent.errors import UsageError
 from passagent.store import tables
+from passagent.store.files import pack_text
 from passagent.store.pairs import pairs_of
 
 migrations = Migrations("passagent")
+
+OBJECTS = "objects"
+"""Where older versions kept candidates' files, beside the database."""
 
 
 @migrations(name="0001_tables")
@@ -104,6 +111,28 @@ def _less_twice(db: Database) -> None:
     """No index that no query needs, of hashes their first 64 bits; results are packed against another one."""
     for statement in tables.LESS_TWICE.split(";\n"):
         db.execute(statement)
+
+
+@migrations(name="0013_files")
+def _files(db: Database) -> None:
+    """Candidates' files lie in the database, not beside it."""
+    for statement in tables.FILES.split(";\n"):
+        db.execute(statement)
+    # those that were on their way to the disk
+    texts = {
+        key: zlib.decompress(content) for key, content in db.execute("SELECT key, content FROM unsettled")
+    }
+    root = Path(db.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()[0]).parent
+    for (key,) in db.execute("SELECT DISTINCT files FROM nodes").fetchall():
+        text = texts.get(key)
+        with suppress(FileNotFoundError):  # `passagent doctor` tells
+            text = text or (root / OBJECTS / key[:2] / key[2:]).read_bytes()
+        if text is not None and hashlib.sha256(text).hexdigest() == key:
+            db.execute(
+                "INSERT INTO files (mark, content) VALUES (substr(:key, 1, 16), :content)",
+                pack_text(key, text)._asdict(),
+            )
+    db.execute("DROP TABLE unsettled")
 
 
 def migrate(db: Database, path: Path) -> None:

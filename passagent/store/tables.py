@@ -432,3 +432,13 @@ DROP INDEX evaluations_by_candidate;
 CREATE INDEX evaluations_by_candidate ON evaluations (substr(candidate_key, 1, 16));
 ALTER TABLE conditions ADD COLUMN example BLOB
 """
+
+FILES = """
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY,
+    mark TEXT NOT NULL,
+    content BLOB NOT NULL
+);
+CREATE INDEX files_by_mark ON files (mark);
+ALTER TABLE nodes DROP COLUMN files_path
+"""

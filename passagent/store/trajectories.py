@@ -176,6 +176,6 @@ def _candidate(node: nodes.Node) -> Candidate:
         status=node.status,
         as_score=node.as_score,
         note=redacted(node.note),
-        files=node.files_path,
+        files=node.files,
         repeat_of=node.repeat_of,
     )
