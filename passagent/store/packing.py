@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LEVEL = 6
+LEVEL = 3
 _SAMPLES = ("eager_samples_ms", "compiled_samples_ms")
 _NS = 1e6
 """Nanoseconds in a millisecond."""
