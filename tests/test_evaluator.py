@@ -71,6 +71,23 @@ def test_an_honest_pass_is_scored(referee, task):
         assert graph.nodes_after < graph.nodes_before
 
 
+VIEWS = """import torch
+class GraphModule(torch.nn.Module):
+    def forward(self, in_0, in_1):
+        tmp_0 = in_0 * 2
+        return (in_0.view(-1), tmp_0, tmp_0.t(), in_1)
+"""
+
+
+def test_what_a_subgraph_must_move_are_inputs_and_outputs_once(referee, task, tmp_path):
+    read, written = 2 * 4 * 64, 4 * 64
+    moved = [graph.moved_bytes for graph in referee.evaluate(task, candidate()).graphs]
+    assert (moved[0], moved[2]) == (4 * (read + written), 2 * (read + written))
+    write_subgraph(tmp_path / "views", [4, 64], model=VIEWS)
+    [graph] = referee.evaluate(load_task(tmp_path / "views"), "eager").graphs
+    assert graph.moved_bytes == 4 * (read + written)
+
+
 def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(referee, task):
     result = referee.evaluate(task, candidate(), bar=1000.0)
     assert (result.status, {tuple(graph.pairs) for graph in result.graphs}) == ("ok", {(6,)})

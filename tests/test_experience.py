@@ -12,7 +12,6 @@ from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedu
 from passagent.experience import diagnose, knowledge, read, search
 from passagent.experience.diagnosis import LABELS
 from passagent.experience.machine import Machine, measure_machine
-from passagent.experience.traffic import subgraph_traffic, traffic
 from passagent.tasks import load_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
@@ -38,18 +37,18 @@ def evaluation(*graphs: GraphResult, status="ok", **fields) -> Evaluation:
 
 
 def test_limiters_by_their_share_of_the_time():
-    slow_by_bytes = evaluation(graph(compiled=1.0, eager=2.0))
-    found = diagnose(slow_by_bytes, {"g": 80_000_000}, MACHINE)  # 0.8 ms at 100 GB/s
+    slow_by_bytes = evaluation(graph(compiled=1.0, eager=2.0, moved_bytes=80_000_000))
+    found = diagnose(slow_by_bytes, MACHINE)  # 0.8 ms at 100 GB/s
     assert found.label == "memory_bound"
     assert found.graphs[0].memory_share == pytest.approx(0.8)
     assert "80.00 MB" in found.text
     assert "2.00x" in found.text
-    tiny = evaluation(graph(compiled=0.005, eager=0.004, nodes_after=4))
-    found = diagnose(tiny, {"g": 1000}, MACHINE)
+    tiny = evaluation(graph(compiled=0.005, eager=0.004, nodes_after=4, moved_bytes=1000))
+    found = diagnose(tiny, MACHINE)
     assert found.label == "latency_bound"
     assert found.graphs[0].latency_share == pytest.approx(0.8)
     assert "1 of 1 subgraphs are slower than eager" in found.text
-    assert diagnose(evaluation(graph(compiled=1.0)), {"g": 1000}, MACHINE).label == "instruction_bound"
+    assert diagnose(evaluation(graph(compiled=1.0, moved_bytes=1000)), MACHINE).label == "instruction_bound"
 
 
 def test_bandwidth_is_that_of_the_working_set():
@@ -60,17 +59,16 @@ def test_bandwidth_is_that_of_the_working_set():
 
 def test_the_whole_takes_the_most_frequent_limiter_and_on_a_tie_the_slowest():
     graphs = [
-        graph("a", compiled=1.0, eager=3.0),
-        graph("b", compiled=1.0, eager=2.0),
-        graph("c", compiled=0.002, eager=0.002),
+        graph("a", compiled=1.0, eager=3.0, moved_bytes=90_000_000),
+        graph("b", compiled=1.0, eager=2.0, moved_bytes=90_000_000),
+        graph("c", compiled=0.002, eager=0.002, moved_bytes=10),
     ]
-    moved = {"a": 90_000_000, "b": 90_000_000, "c": 10}
-    assert diagnose(evaluation(*graphs), moved, MACHINE).label == "memory_bound"
-    assert diagnose(evaluation(*graphs[1:]), moved, MACHINE).label == "latency_bound"
+    assert diagnose(evaluation(*graphs), MACHINE).label == "memory_bound"
+    assert diagnose(evaluation(*graphs[1:]), MACHINE).label == "latency_bound"
 
 
 def test_nothing_timed():
-    assert diagnose(evaluation(graph(speedup=None, compiled_ms=None)), {}, MACHINE).label == "untimed"
+    assert diagnose(evaluation(graph(speedup=None, compiled_ms=None)), MACHINE).label == "untimed"
 
 
 def test_failures_name_where_and_how():
@@ -78,7 +76,7 @@ def test_failures_name_where_and_how():
         "b", "wrong_result", dtype="float16", max_abs_diff=0.5, passes_from_t=-2,
         worst=Worst(output=1, index=[0, 3], expected=1.0, got=1.5),
     )  # fmt: skip
-    found = diagnose(evaluation(graph("a"), wrong, status="wrong_result"), {}, MACHINE)
+    found = diagnose(evaluation(graph("a"), wrong, status="wrong_result"), MACHINE)
     assert found.label == "wrong_result"
     assert "1 of 2 subgraphs fail, all of them float16; first b" in found.text
     assert "Output 1 at [0, 3] is 1.5, eager has 1" in found.text
@@ -95,33 +93,15 @@ def test_failures_name_where_and_how():
             pass_name="P", matched_nodes=1, pattern_nodes=5, pattern_node="x", graph_node=None, reason="none"
         ),
     ]
-    found = diagnose(
-        evaluation(graph(status="mismatch", mismatches=attempts), status="mismatch"), {}, MACHINE
-    )
+    found = diagnose(evaluation(graph(status="mismatch", mismatches=attempts), status="mismatch"), MACHINE)
     assert "P matched 2 of 5 nodes; add against mul: target" in found.text
     broken = Violation(rule="torch_op", file="p.py", line=7, message="use a kernel")
-    found = diagnose(evaluation(status="refused", violations=[broken]), {}, MACHINE)
+    found = diagnose(evaluation(status="refused", violations=[broken]), MACHINE)
     assert (found.label, found.text) == ("refused", "Refused by rule torch_op (p.py:7): use a kernel")
-    assert diagnose(evaluation(status="load_error", error="no manifest"), {}, MACHINE).text.endswith(
+    assert diagnose(evaluation(status="load_error", error="no manifest"), MACHINE).text.endswith(
         "no manifest"
     )
     assert {found.label, "wrong_result", "mismatch", "untimed"} <= set(LABELS)
-
-
-def test_traffic_counts_inputs_and_outputs_once():
-    moved = traffic(load_task(EXAMPLES / "add_layer_norm"))
-    tensor, row = 257 * 768, 768
-    assert list(moved.values()) == [4 * (4 * tensor + 3 * row), *[2 * (4 * tensor + 3 * row)] * 2]
-
-
-def test_traffic_of_views_and_of_sizes_that_depend_on_values(tmp_path):
-    (tmp_path / "weight_meta.py").write_text(
-        'class A:\n\tname = "a"\n\tshape = [8]\n\tdtype = "torch.int64"\n'
-    )
-    head = "import torch\nclass GraphModule(torch.nn.Module):\n    def forward(self, a):\n        return "
-    for body, expected in (("(a.view(2, 4), a)", 64), ("(a + 1, a)", 128), ("(torch.ones(int(a[0])),)", 64)):
-        (tmp_path / "model.py").write_text(head + body + "\n")
-        assert subgraph_traffic(load_task(tmp_path).subgraphs[0]) == expected
 
 
 def test_the_machine_is_measured():

@@ -50,7 +50,7 @@ def fork(
         model = parts.model or open_model(config.model)
         check_money(config, model)
         found = asyncio.run(_evaluated(store, task, Candidate(nodes.get_files(store, origin)), config, parts))
-        diagnose = parts.diagnose or diagnoser(task, first_device(config.evaluator.device))
+        diagnose = parts.diagnose or diagnoser(first_device(config.evaluator.device))
         diagnosis = json.dumps(asdict(diagnose(found.evaluation)))
         with store.transaction():
             begun = new_run(store, task, config)

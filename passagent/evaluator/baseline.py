@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import secrets
 import time
@@ -28,6 +29,7 @@ from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import Rotation, Windows
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
 from passagent.tasks.inputs import make_inputs
+from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
 SETS = 3
@@ -75,6 +77,8 @@ class Reference:
     often: list[int] = field(default_factory=list)
     """Inputs that get fresh values before every call; the others, too large for that, once a block."""
     operators: int = 0
+    moved_bytes: int = 0
+    """Of inputs and outputs, see GraphResult."""
     uses: int = 0
 
     def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:
@@ -217,11 +221,15 @@ class Baseline:
             made.nodes, made.order = reply["nodes"], reply["order"]
             captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
         made.operators = reply["operators"]
+        made.moved_bytes = sum(map(_bytes_of, subgraph.inputs))
         mutated: set[int] = set()
         for chosen in range(SETS + 1):
             kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=True), subgraph)["kept"]
             eager = self.outputs(kept)
             facts = [Fact(bool(item["contiguous"]), str(item["device"])) for item in kept["outputs"]]
+            if chosen == 0:
+                new = [item["new"] for item in kept["outputs"]]
+                made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
             mutated |= set(kept["mutated"])
             exact = self._float64(made, chosen) if _is_small(subgraph) else None
             made.expected.append(Expected(eager, facts, exact))
@@ -301,6 +309,10 @@ class Baseline:
         for reference in self._kept.values():
             reference.close()
         self._kept.clear()
+
+
+def _bytes_of(meta: TensorMeta) -> int:
+    return 0 if meta.is_python_scalar else meta.numel * int(getattr(torch, meta.dtype).itemsize)
 
 
 def _is_small(subgraph: Subgraph) -> bool:

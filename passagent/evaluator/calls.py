@@ -240,12 +240,24 @@ def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
         for i, (value, start) in enumerate(zip(graph.live, windows, strict=True))
         if isinstance(value, torch.Tensor) and not _unchanged(value, graph.sets[chosen][i], start)
     ]
-    return Kept(copies(out), [facts(tensor) for tensor in originals], changed)
+    return Kept(copies(out), facts(originals, graph.live), changed)
 
 
-def facts(tensor: torch.Tensor) -> dict[str, Any]:
-    """What an output is like beside its shape, dtype and values."""
-    return {"contiguous": tensor.is_contiguous(), "device": tensor.device.type}
+def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]]:
+    """What each output is like beside its shape, dtype and values; `new`: it is no view of an input or of
+    an output before it.
+    """
+    known = {_memory_of(value) for value in inputs if isinstance(value, torch.Tensor)}
+    found = []
+    for tensor in outputs:
+        is_new = _memory_of(tensor) not in known
+        known.add(_memory_of(tensor))
+        found.append({"contiguous": tensor.is_contiguous(), "device": tensor.device.type, "new": is_new})
+    return found
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -56,8 +55,8 @@ class Diagnosis:
 START = Diagnosis("start", "No candidate has been evaluated yet.")
 
 
-def diagnose(evaluation: Evaluation, traffic: Mapping[str, int], machine: Machine) -> Diagnosis:
-    """The diagnosis of `evaluation`; `traffic` is bytes moved per subgraph name (see traffic.py)."""
+def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
+    """The diagnosis of `evaluation`."""
     if evaluation.status != "ok":
         return Diagnosis(evaluation.status, _failure(evaluation))
     timed = [g for g in evaluation.graphs if g.speedup is not None and g.compiled_ms]
@@ -65,20 +64,20 @@ def diagnose(evaluation: Evaluation, traffic: Mapping[str, int], machine: Machin
         return Diagnosis(
             "untimed", "Every subgraph is correct; nothing was timed, so nothing is known of speed."
         )
-    graphs = tuple(_limiter(graph, traffic.get(graph.name, 0), machine) for graph in timed)
+    graphs = tuple(_limiter(graph, machine) for graph in timed)
     counts = Counter(graph.limiter for graph in graphs)
     worst = min(graphs, key=lambda graph: graph.speedup)
     most = max(counts.values())
     # among limiters that are equally frequent, the one of the slowest subgraph
     label = worst.limiter if counts[worst.limiter] == most else counts.most_common(1)[0][0]
-    return Diagnosis(label, _performance(label, graphs, worst, timed, traffic, machine), graphs)
+    return Diagnosis(label, _performance(label, graphs, worst, timed, machine), graphs)
 
 
-def _limiter(graph: GraphResult, moved: int, machine: Machine) -> GraphDiagnosis:
+def _limiter(graph: GraphResult, machine: Machine) -> GraphDiagnosis:
     assert graph.compiled_ms is not None
     assert graph.speedup is not None
     seconds = graph.compiled_ms * 1e-3
-    memory = moved / machine.bandwidth(moved) / seconds
+    memory = graph.moved_bytes / machine.bandwidth(graph.moved_bytes) / seconds
     latency = max(graph.nodes_after, 1) * machine.issue_s / seconds
     limiter: Limiter = "instruction_bound"
     if max(memory, latency) >= SHARE:
@@ -101,12 +100,11 @@ def _performance(
     graphs: tuple[GraphDiagnosis, ...],
     worst: GraphDiagnosis,
     timed: list[GraphResult],
-    traffic: Mapping[str, int],
     machine: Machine,
 ) -> str:
     slow = sum(graph.speedup < 1 for graph in graphs)
     result = next(graph for graph in timed if graph.name == worst.name)
-    moved = traffic.get(worst.name, 0)
+    moved = result.moved_bytes
     move_ms = moved / machine.bandwidth(moved) * 1e3
     issue_ms = max(result.nodes_after, 1) * machine.issue_s * 1e3
     lines = [

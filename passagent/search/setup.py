@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def open_session(
         config=config,
         model=model,
         evaluator=evaluator,
-        diagnose=diagnose_with or diagnoser(task, device),
+        diagnose=diagnose_with or diagnoser(device),
         hints=load_hints(),
         device_name=device_name(device),
         on_event=on_event,
@@ -118,9 +119,6 @@ def open_session(
     )
 
 
-def diagnoser(task: Task, device: str) -> Diagnose:
-    """The diagnosis of evaluations of `task` on this machine's `device`."""
-    from passagent.experience.traffic import traffic
-
-    moved, machine = traffic(task), measure_machine(device)
-    return lambda evaluation: diagnose(evaluation, moved, machine)
+def diagnoser(device: str) -> Diagnose:
+    """The diagnosis of evaluations on this machine's `device`."""
+    return functools.partial(diagnose, machine=measure_machine(device))
