@@ -7,11 +7,11 @@ only the tests marked `gpu` need a device.
 import pytest
 import torch
 
+from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import build_cuda, cuda_kernel
 from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 from passagent.kernels.cuda_source import instantiate
-from passagent.kernels.toolchain import cache_dir
 
 SCALE = """
 // __global__ void scale(int wrong);

@@ -1,6 +1,7 @@
 """Diagnosis, traffic and the curated knowledge."""
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -104,10 +105,23 @@ def test_failures_name_where_and_how():
     assert {found.label, "wrong_result", "mismatch", "untimed"} <= set(LABELS)
 
 
-def test_the_machine_is_measured():
+def test_the_machine_is_measured_once_a_day(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))
+    measure_machine.cache_clear()
     machine = measure_machine("cpu")
     assert 1e-8 < machine.issue_s < 1e-3
     assert all(1e8 < rate < 1e13 for _, rate in machine.bandwidths)
+    [kept] = (tmp_path / "machine").iterdir()
+
+    def measured_again():
+        measure_machine.cache_clear()
+        return measure_machine("cpu")
+
+    assert measured_again() == machine
+    for spoil in (lambda: kept.write_text("[]"), lambda: os.utime(kept, (0, 0)), kept.unlink):
+        spoil()
+        assert measured_again() != machine  # no two measurements agree to the last digit
+        machine = measured_again()
 
 
 def test_search_finds_the_document_that_speaks_of_it():

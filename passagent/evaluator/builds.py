@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from passagent.cache import cache_dir
 from passagent.errors import InfrastructureError
 from passagent.kernels import build, build_cuda, launch, toolchain
 from passagent.kernels.errors import KernelBuildError, KernelRefused
@@ -66,7 +67,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def _is_full() -> bool:
     """Whether the disk has no room where kernels are built and kept."""
     try:
-        for place in (toolchain.cache_dir(), None):
+        for place in (cache_dir(), None):
             with tempfile.TemporaryFile(dir=place) as file:
                 file.write(bytes(1 << 20))
                 file.flush()
@@ -168,7 +169,7 @@ def _types(item: Any) -> Any:
 def _cached(place: str, suffix: str, parts: list[str], make: Callable[[Path], Path]) -> bytes:
     """What `make` leaves for the content `parts`, kept in the cache. Two that make the same do no harm."""
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    target = toolchain.cache_dir() / place / f"{key}{suffix}"
+    target = cache_dir() / place / f"{key}{suffix}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import Any
 
 import torch
 
+from passagent.cache import cache_dir, write_whole
 from passagent.evaluator.environment import evaluator_version
-from passagent.kernels.toolchain import cache_dir
 from passagent.tasks.reader import Subgraph
 
 
@@ -43,17 +41,8 @@ def recall(subgraph: Subgraph, device: str) -> KeptGraph | None:
 
 def keep(subgraph: Subgraph, device: str, captured: KeptGraph) -> None:
     """Keep the graph, if the disk can take it."""
-    path = _path(subgraph, device)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, written = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        try:
-            with open(fd, "w") as file:
-                json.dump(vars(captured), file)
-            os.replace(written, path)
-        except BaseException:
-            os.unlink(written)
-            raise
+        write_whole(_path(subgraph, device), json.dumps(vars(captured)))
 
 
 def _path(subgraph: Subgraph, device: str) -> Path:

@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from passagent.kernels.toolchain import cache_dir
+from passagent.cache import cache_dir
 
 DEAD_S = 24 * 3600.0
 """Without a change for this long, a scratch directory that no process has is a dead one's, s."""
 UNUSED_S = 30 * 24 * 3600.0
 """A kernel that was not read for this long is built again if it is ever needed, s."""
 
-_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch", "graphs")
+_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch", "graphs", "machine")
 
 
 def dead_scratch() -> Iterator[Path]:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.environment import worker_threads
@@ -14,7 +15,6 @@ from passagent.evaluator.result import Candidate, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.twin import Twins
 from passagent.kernels import build
-from passagent.kernels.toolchain import cache_dir
 
 PAIRS = 2
 """Pairs of workers that time a candidate, one after the other: what two workers differ by averages out."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
+import os
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from passagent.cache import cache_dir, write_whole
+from passagent.evaluator.environment import device_name
 
 SIZES = (2**20, 2**24, 2**27)
 """Working sets whose bandwidth is measured, bytes: in cache, at its border, in memory."""
+KEPT_S = 24 * 3600.0
+"""So long what was measured is not measured again, s: it takes torch, whose import takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +36,22 @@ class Machine:
 
 @functools.cache
 def measure_machine(device: str) -> Machine:
-    """Measure `device` (`cpu`, `cuda:0`) in about 0.1 s, once a process.
+    """The figures of `device` (`cpu`, `cuda:0`), measured at its first use in a day in about 0.1 s."""
+    what = [device, device_name(device), os.cpu_count(), SIZES]
+    name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+    path = cache_dir() / "machine" / f"{name}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):  # what cannot be read is measured
+        if time.time() - path.stat().st_mtime < KEPT_S:
+            kept = json.loads(path.read_text())
+            return Machine(float(kept["issue_s"]), tuple((int(n), float(r)) for n, r in kept["bandwidths"]))
+    measured = _measure(device)
+    with suppress(OSError):
+        write_whole(path, json.dumps(asdict(measured)))
+    return measured
 
-    Each figure is the best of several rounds: what the machine can do, whatever else it does meanwhile.
-    """
+
+def _measure(device: str) -> Machine:
+    """Each figure is the best of several rounds: what the machine can do, whatever else it does meanwhile."""
     import torch
 
     synchronise = torch.cuda.synchronize if device.startswith("cuda") else lambda: None

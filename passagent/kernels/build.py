@@ -14,11 +14,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from passagent.cache import cache_dir
 from passagent.kernels import elf, lexer, objects, toolchain
 from passagent.kernels.errors import KernelBuildError, KernelRefused
-from passagent.kernels.toolchain import FLAGS, cache_dir
+from passagent.kernels.toolchain import FLAGS
 
-__all__ = ["KernelBuildError", "KernelRefused", "Signature", "build", "cache_dir", "check_source", "prepare"]
+__all__ = ["KernelBuildError", "KernelRefused", "Signature", "build", "check_source", "prepare"]
 
 _PRAGMAS = (
     r"(omp|once|unroll|nounroll|ivdep|vector|simd|STDC FP_CONTRACT|clang (loop|fp)"

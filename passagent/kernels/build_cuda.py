@@ -17,12 +17,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 from passagent.kernels.ptx import variables, without_comments, written
-from passagent.kernels.toolchain import cache_dir
 
 HEADERS = frozenset({
     "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint",

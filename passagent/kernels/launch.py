@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import driver, toolchain
 from passagent.kernels.layout import LONGEST, Like, Order, strides
@@ -75,7 +76,7 @@ def build() -> Path:
     """The shared object of launch.c, built unless it is cached."""
     text = SOURCE.read_text()
     key = hashlib.sha256(f"{text}\0{toolchain.identity()}".encode()).hexdigest()[:32]
-    target = toolchain.cache_dir() / "launch" / f"{key}.so"
+    target = cache_dir() / "launch" / f"{key}.so"
     if not target.exists():
         with toolchain.locked(target), tempfile.TemporaryDirectory(dir=target.parent) as directory:
             scratch = Path(directory)

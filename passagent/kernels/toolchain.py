@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels.errors import KernelBuildError
 
@@ -37,13 +38,6 @@ if os.uname().machine == "x86_64":
     FLAGS += ["-fcf-protection=none"]
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 PRELUDE = Path(__file__).with_name("prelude.h")
-
-
-def cache_dir() -> Path:
-    """`$PASSAGENT_CACHE`, else `$XDG_CACHE_HOME/passagent`, else `~/.cache/passagent`."""
-    root = os.environ.get("PASSAGENT_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(root) if root else (Path(base) if base else Path.home() / ".cache") / "passagent"
 
 
 @contextmanager
