@@ -8,12 +8,12 @@ Everything but these two is the real thing, on the default settings: controller,
 agent loop, tools and workspace, hints, diagnosis. An iteration is an episode of one model call (it writes two
 files and calls the evaluator) that leaves one new node. instant.py says what the two stand-ins answer.
 
-First part. A run is really searched up to 1,000 nodes, then grown by copies of its rows to each size; at each
-size a process of its own opens it and makes `--window` real iterations, in blocks of 100: iterations/s of the
-best and of the median block, and the same of CPU time, which other work on the machine disturbs less. Then
-`--processes` of them go on with the run at the same time, each in turn with as many episodes as it can get:
-iterations/s of all together. Then a process is killed (-9) in the middle of a search and the time until its
-work is resumed is taken. At the sizes of `--queries` every context query is timed.
+First part. A run is really searched up to 1,000 nodes, then grown by copies of its rows to each size. In
+`--rounds` over the sizes a process of its own opens a copy and makes `--window` real iterations, in blocks of
+100: iterations/s of the best and of the median block, and the same of CPU time, which other work on the machine
+disturbs less. Then `--processes` of them go on with the run at the same time, each in turn with as many episodes
+as it can get: iterations/s of all together. Then a process is killed (-9) in the middle of a search and the
+time until its work is resumed is taken. At the sizes of `--queries` every context query is timed.
 
 Second part (`--model-seconds`): 8 islands and one device, each reply and each evaluation takes its time,
 divided by `--scale`; the share of the time in which the device is busy.
@@ -322,65 +322,79 @@ def disk(work: Path) -> dict[str, int]:
 
 def measure(args: argparse.Namespace, data: dict[str, Any], keep: Callable[[], None]) -> None:
     """The first part."""
-    work: Path = args.work
-    ask(args, "search", episodes=args.islands)
-    made, data["sizes"], data["queries"] = args.islands, {}, {}
-    for size in sorted({*args.nodes, *args.queries}):
-        place = work
-        if size <= SEEDED:
-            ask(args, "search", episodes=size - made)
-            made = size
-        elif made < SEEDED:
-            ask(args, "search", episodes=SEEDED - made)
-            made = SEEDED
-            data["disk"] = {"nodes": made, **disk(work)}
-            one = data["disk"]["database"] / made
-            print(f"{one:,.0f} bytes of database a node (at {made:,} really searched ones)", flush=True)
-        # what is measured is a copy: the run that is grown has whole rounds and a known number of nodes
-        place = work.with_name(f"{work.name}-{size}")
-        shutil.copytree(work, place)
-        if made == SEEDED and "disk" not in data:
-            data["disk"] = {"nodes": made, **disk(work)}
-            one = data["disk"]["database"] / made
-            print(f"{one:,.0f} bytes of database a node (at {made:,} really searched ones)", flush=True)
-        if size > SEEDED:
-            ask(args, "grow", work=place, nodes=size, past=size // 100)
-        if size in args.nodes:
+    places = made(args, data)
+    data["queries"], data["sizes"] = {}, {size: [] for size in args.nodes}
+    for size in args.queries:
+        data["queries"][size] = asked = ask(args, "queries", work=places[size])
+        for name, times in asked.items():
+            print(f"{size:>9,} {name:30} {times['median_ms']:7.3f} ms (95%: {times['p95_ms']:.3f})")
+    for _ in range(args.rounds):
+        for size in args.nodes:  # in turn: the machine is not as fast from one minute to the next
+            place = args.work.with_name(f"{args.work.name}-measured")
+            shutil.copytree(places[size], place)
             found = ask(args, "search", work=place, episodes=args.window + args.islands + 1)
-            data["sizes"][size] = found
             found["together"] = {
                 count: together(args, place, count) for count in sorted({*args.processes} - {1})
             }
             ask(args, "search", work=place, episodes=args.window, kill=args.islands)
             found["after_kill"] = ask(args, "search", work=place, episodes=0)
-            print(line(size, found), flush=True)
-        if size in args.queries:
-            data["queries"][size] = asked = ask(args, "queries", work=place)
-            for name, times in asked.items():
-                print(f"{size:>9,} {name:30} {times['median_ms']:7.3f} ms (95%: {times['p95_ms']:.3f})")
+            shutil.rmtree(place)
+            data["sizes"][size].append(found)
+            keep()
+    for place in places.values():
         shutil.rmtree(place)
-        keep()
+    for size, rounds in data["sizes"].items():
+        print(line(size, rounds))
+    keep()
 
 
-def line(size: int, found: dict[str, Any]) -> str:
+def made(args: argparse.Namespace, data: dict[str, Any]) -> dict[int, Path]:
+    """Runs of the sizes that are asked for, each in a place of its own: searched up to SEEDED, then grown."""
+    work, places, searched = args.work, {}, args.islands
+    ask(args, "search", episodes=args.islands)
+    for size in sorted({*args.nodes, *args.queries}):
+        more = min(size, SEEDED) - searched
+        if more:
+            ask(args, "search", episodes=more)
+            searched += more
+        places[size] = work.with_name(f"{work.name}-{size}")
+        shutil.copytree(work, places[size])
+        if size > SEEDED:
+            ask(args, "grow", work=places[size], nodes=size, past=size // 100)
+    data["disk"] = {"nodes": searched, **disk(work)}
+    one = data["disk"]["database"] / searched
+    print(f"{one:,.0f} bytes of database a node (at {searched:,} really searched ones)", flush=True)
+    return places
+
+
+def line(size: int, rounds: list[dict[str, Any]]) -> str:
     """A row of the table."""
-    wall = [BLOCK / block["wall_s"] for block in found["blocks"]]
-    cpu = [block["cpu_s"] / BLOCK * 1e3 for block in found["blocks"]]
+    blocks = [block for found in rounds for block in found["blocks"]]
+    wall = [BLOCK / block["wall_s"] for block in blocks]
+    cpu = [block["cpu_s"] / BLOCK * 1e3 for block in blocks]
+    stand_ins, resume, whole = (
+        statistics.median(times)
+        for times in (
+            [found["stand_ins_ms"] for found in rounds],
+            [found["after_kill"]["resume_s"] for found in rounds],
+            [found["after_kill"]["start_s"]["the whole process"] for found in rounds],
+        )
+    )
     return (
         f"{size:>9,} {max(wall):7.1f} {statistics.median(wall):7.1f} it/s  {min(cpu):6.2f} "
-        f"{statistics.median(cpu):6.2f} ms CPU (stand-ins {found['stand_ins_ms']:.2f} ms)  "
-        f"{''.join(_of_all(count, one) for count, one in found['together'].items())}"
-        f"RSS {found['rss_before_mb']:.0f} -> {found['rss_mb']:.0f} MB  "
-        f"resume {found['after_kill']['resume_s']:.2f} s (whole process "
-        f"{found['after_kill']['start_s']['the whole process']:.2f} s)"
+        f"{statistics.median(cpu):6.2f} ms CPU (stand-ins {stand_ins:.2f} ms)  "
+        f"{''.join(_of_all(count, rounds) for count in rounds[0]['together'])}"
+        f"RSS {rounds[-1]['rss_before_mb']:.0f} -> {rounds[-1]['rss_mb']:.0f} MB  "
+        f"resume {resume:.2f} s (whole process {whole:.2f} s)"
     )
 
 
-def _of_all(count: int, found: dict[str, Any]) -> str:
+def _of_all(count: int, rounds: list[dict[str, Any]]) -> str:
     """The same of several processes."""
-    rates = [BLOCK / block for block in found["blocks"]]
-    best, median = max(rates), statistics.median(rates)
-    return f"{count} processes {best:.1f} {median:.1f} it/s {found['cpu_ms']:.2f} ms CPU  "
+    found = [one["together"][count] for one in rounds]
+    rates = [BLOCK / block for one in found for block in one["blocks"]]
+    best, median, cpu = max(rates), statistics.median(rates), min(one["cpu_ms"] for one in found)
+    return f"{count} processes {best:.1f} {median:.1f} it/s {cpu:.2f} ms CPU  "
 
 
 def start(args: argparse.Namespace, part: str, **options: Any) -> subprocess.Popen[str]:
@@ -438,6 +452,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, nargs="*", default=[1000, 100_000, 1_000_000])
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2], help="on the one run")
     parser.add_argument("--window", type=int, default=500, help="iterations at each size")
+    parser.add_argument("--rounds", type=int, default=3, help="over the sizes")
     parser.add_argument("--model-seconds", type=float)
     parser.add_argument("--evaluation-seconds", type=float, default=3.0)
     parser.add_argument("--scale", type=float, default=20.0, help="divides both")
