@@ -9,11 +9,12 @@ agent loop, tools and workspace, hints, diagnosis. An iteration is an episode of
 files and calls the evaluator) that leaves one new node. instant.py says what the two stand-ins answer.
 
 First part. A run is really searched up to 1,000 nodes, then grown by copies of its rows to each size. In
-`--rounds` over the sizes a process of its own opens a copy and makes `--window` real iterations, in blocks of
-100: iterations/s of the best and of the median block, and the same of CPU time, which other work on the machine
-disturbs less. Then `--processes` of them go on with the run at the same time, each in turn with as many episodes
-as it can get: iterations/s of all together. Then a process is killed (-9) in the middle of a search and the
-time until its work is resumed is taken. At the sizes of `--queries` every context query is timed.
+`--rounds` over the sizes a process of its own opens a copy and makes `--window` real iterations, in blocks
+of 100: iterations/s of the best and of the median block, and the same of CPU time, which other work on the
+machine disturbs less. Then `--processes` of them go on with the run at the same time, each in turn with as
+many episodes as it can get: iterations/s of all together. Then a process is killed (-9) in the middle of a
+search and the time until its work is resumed is taken. At the sizes of `--queries` every context query is
+timed.
 
 Second part (`--model-seconds`): 8 islands and one device, each reply and each evaluation takes its time,
 divided by `--scale`; the share of the time in which the device is busy.
