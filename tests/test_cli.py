@@ -195,6 +195,7 @@ def test_runs_show_and_best(call, stored, tmp_path):
     code, out, _ = call("show", run["run"][:6])
     assert code == 0
     assert out.startswith("task\n") and "best pass: node" in out and "passagent resume" in out
+    assert "None" not in out
     data = json.loads(call("show", "last", "--json")[1])
     assert len(data["tree"]) == 12
     assert {"node", "parent", "island", "status", "as_score", "files"} <= data["tree"][0].keys()

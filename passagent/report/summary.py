@@ -175,7 +175,8 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         )
         parts.append(finalists_text(data["finalists"]))
         parts.append(graph_table(evaluation_of(store, best).graphs))
-        parts.append(f"its files: {data['best']['path']}")
+        if data["best"]["path"]:
+            parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
     if data["seeds"]:
         parts.append(f"seeds of the expert: {_statuses(data['seeds'])}")

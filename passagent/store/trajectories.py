@@ -65,7 +65,7 @@ class Candidate(_Part):
     as_score: float | None
     note: str
     files: str
-    """The object that holds its files, relative to the runs directory."""
+    """The key of its files (store/files.py)."""
     repeat_of: int | None
 
 
