@@ -43,14 +43,13 @@ def find_devices(text: str) -> list[Device]:
     """
     if text == "cpu":
         return [Device("cpu", "cpu", device_name("cpu"))]
-    words = [word.strip() for word in text.split(",")]
-    numbers = [re.fullmatch(r"cuda(?::(\d+))?", word) for word in words]
-    if text != "cuda:all" and not all(numbers):
+    numbers = gpu_numbers(text)
+    if text != "cuda:all" and not numbers:
         raise UsageError(f"--device {text}: write {FORMS}")
     import torch
 
     count = torch.cuda.device_count()
-    wanted = list(range(count)) if text == "cuda:all" else [int(n.group(1) or 0) for n in numbers if n]
+    wanted = list(range(count)) if text == "cuda:all" else numbers
     if not wanted or max(wanted) >= count:
         raise UsageError(f"--device {text}: this machine has {count} CUDA device(s); use --device cpu")
     if len(set(wanted)) < len(wanted):
@@ -65,6 +64,12 @@ def find_devices(text: str) -> list[Device]:
             f"--device {text}: {' and '.join(models)} measure differently; name GPUs of one model"
         )
     return devices
+
+
+def gpu_numbers(text: str) -> list[int]:
+    """The numbers of the GPUs that `text` names, in order; none for another form; without torch."""
+    found = [re.fullmatch(r"cuda(?::(\d+))?", word.strip()) for word in text.split(",")]
+    return [int(number.group(1) or 0) for number in found if number] if all(found) else []
 
 
 def find_device(text: str) -> Device:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import IO
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
+from passagent.evaluator.devices import gpu_numbers
 from passagent.evaluator.environment import core_shares, import_path, worker_environment
 
 _END_S = 10.0
@@ -78,11 +78,11 @@ def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[OwnerProce
     It prepares for the task while this process imports, and a model thinks. Whoever takes it asks it; at the
     end it is killed, taken or not.
     """
-    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", config.device)
-    if not found:
+    devices = ["cpu"] if config.device == "cpu" else [f"cuda:{n}" for n in gpu_numbers(config.device)]
+    if len(devices) != 1:
         yield None
         return
-    device = "cpu" if config.device == "cpu" else f"cuda:{found.group(1) or 0}"
+    [device] = devices
     started = start_owner(device, config, core_shares(1)[0], task_path)
     try:
         yield started
