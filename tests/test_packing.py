@@ -8,6 +8,7 @@ import random
 import sqlite3
 import zlib
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -159,12 +160,17 @@ def test_a_message_that_others_are_packed_against_outlives_its_run(store):
         assert episodes.conversation(another, kept.id) == conversation_of(2)
 
 
-def test_a_database_of_before_is_packed_from_now_on(tmp_path, monkeypatch):
-    runs_dir = tmp_path / "runs"
-    newer = [m for m in migrations._migrations if m.name >= "0007"]
-    monkeypatch.setattr(migrations, "_migrations", [m for m in migrations._migrations if m not in newer])
-    Store.open(runs_dir).close()
-    monkeypatch.undo()
+def runs_of_before(place: Path, migration: str) -> Path:
+    """A runs directory whose database is as it was before a migration."""
+    with pytest.MonkeyPatch.context() as patch:
+        older = [one for one in migrations._migrations if one.name < migration]
+        patch.setattr(migrations, "_migrations", older)
+        Store.open(place / "runs").close()
+    return place / "runs"
+
+
+def test_a_database_of_before_is_packed_from_now_on(tmp_path):
+    runs_dir = runs_of_before(tmp_path, "0007")
     system, result = conversation_of(1)[0], evaluation([0.25, 0.5])
     with sqlite3.connect(runs_dir / DATABASE) as old:
         old.execute(
@@ -189,13 +195,9 @@ def test_a_database_of_before_is_packed_from_now_on(tmp_path, monkeypatch):
         assert store.row("SELECT pairs FROM tasks WHERE key = 'key'") == {"pairs": 3}
 
 
-def test_files_that_lay_beside_a_database_of_before_are_in_it_from_now_on(tmp_path, monkeypatch):
+def test_files_that_lay_beside_a_database_of_before_are_in_it_from_now_on(tmp_path):
     """One on the disk, one that was on its way there, one that is not whole, and one that is gone."""
-    runs_dir = tmp_path / "runs"
-    newer = [m for m in migrations._migrations if m.name >= "0013"]
-    monkeypatch.setattr(migrations, "_migrations", [m for m in migrations._migrations if m not in newer])
-    Store.open(runs_dir).close()
-    monkeypatch.undo()
+    runs_dir = runs_of_before(tmp_path, "0013")
     texts = [json.dumps({"Fused.py": f"x = {number}"}).encode() for number in range(4)]
     keys = [hashlib.sha256(text).hexdigest() for text in texts]
     for key, content in zip(keys, [texts[0], b"", texts[2][:9]], strict=False):
