@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from passagent.evaluator.guards import records, rules
+from passagent.evaluator.guards import classes, records, rules
 from passagent.evaluator.guards.names import CAST, HIDDEN, Names
 from passagent.evaluator.guards.scope import binds, bound_names, is_plain_format, literal_getattr, targets
 
@@ -270,6 +270,8 @@ class Host(Names):
                 self.annotation(part.annotation)
                 for one in given:
                     self.visit(one)
+            elif (function := classes.held(part)) is not None:
+                self.visit(function)
             elif not isinstance(part, ast.FunctionDef):  # a method: the class is refused
                 self.visit(part)
         if other:

@@ -119,7 +119,7 @@ IMPORTS |= {
 UNUSED_IMPORTS = {
     "argparse", "copy", "csv", "datetime", "gc", "heapq", "inspect", "io", "json", "numpy",
     "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string", "struct", "sys",
-    "time", "timeit", "torch.autograd", "torch.utils.benchmark", "traceback",
+    "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.cuda.amp", "torch.utils.benchmark", "traceback",
     "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
     "typing_extensions",
 }  # fmt: skip
