@@ -1,8 +1,9 @@
 """Classes of static functions, written as the functions that they are.
 
 Neither exists when the candidate runs: the loader compiles the trees that inspection reads, and in these a
-`@staticmethod` or `@classmethod` of a class is a function at the top of the file, `Rows.launch` is `Rows_launch`,
-and a torch.autograd.Function is its forward. So what is inspected is what runs, and no rule needs to know of methods.
+`@staticmethod` or `@classmethod` of a class is a function at the top of the file, `Rows.launch` is
+`Rows_launch`, and a torch.autograd.Function is its forward. So what is inspected is what runs, and no rule
+needs to know of such methods.
 What does not fit is left as it was written, and refused as any other class with methods.
 """
 
@@ -37,7 +38,8 @@ def write_out(tree: ast.Module) -> None:
                     definition.name = names[method]
                     known[node.name, method] = names[method]
                     body.append(definition)
-                node = _without(node, made, names, function) if made else node
+                body.append(_without(node, made, names, function) if made else node)
+                continue
         body.append(node)
     tree.body = body
     _Renamed(known).visit(tree)
