@@ -30,7 +30,7 @@ MESSAGE = (
     "decorator but dataclass; write functions at the top of the file"
 )
 _WORDS = (
-    "acc|align|aligned|alpha|axis|batch|batches|beta|bias|big|block|blocks|bytes|cap|causal|channels?|"
+    "acc|align|b|c|d|h|s|v|w|aligned|alpha|axis|batch|batches|beta|bias|big|block|blocks|bytes|cap|causal|channels?|"
     "choices?|chunks?|cols?|columns?|config|contiguous|count|ctas|depth|dim|dims|div|dtypes|elem|"
     "elements|elems|end|eps|even|exact|extra|factor|fast|features?|flags?|flat|for|full|fused|grid|"
     "groups?|has|heads?|height|hidden|high|hw|impl|in|index|inner|input|inputs|int32|is|items|iters|k|"

@@ -200,8 +200,9 @@ HOST_ATTRIBUTES = {
     "intersection",
     "is_integer", "isalnum", "isalpha", "isdigit", "isidentifier", "issubset", "issuperset", "items", "join",
     "keys", "ljust", "lower", "lstrip", "move_to_end", "partition", "pop", "popitem", "remove",
-    "removeprefix", "removesuffix", "replace", "reverse", "rfind", "rjust", "rpartition", "rsplit", "rstrip", "setdefault",
-    "sort", "splitlines", "startswith", "strip", "title", "union", "update", "upper", "values", "zfill",
+    "removeprefix", "removesuffix", "replace", "reverse", "rfind", "rjust", "rpartition", "rsplit", "rstrip",
+    "setdefault", "sort", "splitlines", "startswith", "strip", "title", "union", "update", "upper", "values",
+    "zfill",
 }  # fmt: skip
 """Attributes and methods of values in host code. Of these some are for containers only: see AMBIGUOUS."""
 
