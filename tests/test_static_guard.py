@@ -392,7 +392,20 @@ def test_a_kernel_with_comments_strings_and_long_decorators_reads_as_it_stands()
 
 
 RECORDS = {
-    "method": "class Plan(NamedTuple):\n    rows: int\n    def total(self):\n        return self.rows",
+    "method with a tensor's name": "class Plan:\n    rows: int\n    def relu(self):\n        pass",
+    "method that Python calls": "class Plan:\n    def __getattr__(self, name):\n        return 1",
+    "method of torch's": "class Plan:\n    def __torch_function__(self, f, types, args):\n        pass",
+    "cached method": "class Plan:\n    @functools.cache\n    def total(self):\n        return 1",
+    "maker without an instance": "class Plan:\n    @staticmethod\n    def __init__(x):\n        x.rows = 1",
+    "maker of two": "class Plan:\n    def __init__(self, self2):\n        self2.rows = 1",
+    "maker that takes another": "class Plan:\n    def __init__(self, x):\n        self = x\n"
+    "        self.rows = 1",
+    "maker of a hidden attribute": "class Plan:\n    def __init__(self):\n"
+    "        self.__class__ = torch.Tensor",
+    "later store": "class Plan:\n    def __call__(self):\n        self.rows = 1",
+    "store in a function of the maker": "class Plan:\n    def __init__(self):\n        def total(self):\n"
+    "            self.rows = 1",
+    "operator in a method": "class Plan:\n    def total(self, x):\n        return torch.relu(x)",
     "other base": "class Plan(dict):\n    rows = 1",
     "two bases": "class Plan(NamedTuple, Enum):\n    rows: int",
     "metaclass": "class Plan(metaclass=type):\n    rows = 1",
@@ -490,6 +503,13 @@ def test_no_value_has_an_attribute_with_the_name_of_a_field():
     harmless = {"kind", "block_shape", "start", "step", "stop", "end", "path"}  # facts, not functions
     known = HOST_ATTRIBUTES | harmless
     assert [name for name in sorted(names) if FIELD.fullmatch(name) and name not in known] == []
+
+
+@pytest.mark.parametrize("call", ["PLAN.__init__(2)", "Plan.__init__(PLAN, 2)", "Plan.__init__(x, 2)"])
+def test_nothing_makes_an_object_again(call):
+    module = "class Plan:\n    def __init__(self, rows):\n        self.rows = rows\nPLAN = Plan(1)\n"
+    assert found(source("return PLAN.rows", module=module)) == []
+    assert "private_attribute" in {v.rule for v in found(source(f"{call}\nreturn x", module=module))}
 
 
 LIMITED = {

@@ -23,6 +23,7 @@ from typing import Any
 from torch import fx
 
 from passagent.errors import nearest
+from passagent.evaluator import without_gpu
 from passagent.evaluator.autotune import is_interpreting, settle_autotuners
 from passagent.evaluator.guards import unused
 from passagent.evaluator.pattern import PassLoadError, trace_pattern
@@ -118,6 +119,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, candidate: Candidate, root: Path) -> None:
         self.root = root
         self.trees, _ = unused.parsed(candidate.files)
+        for tree in self.trees.values() if is_interpreting() else ():
+            without_gpu.OnGpu().visit(tree)
         self.sources = {PACKAGE: (PACKAGE, "", True)}
         for file, text in candidate.files.items():
             if file.endswith(".py"):

@@ -32,6 +32,8 @@ _IMPORTS = re.compile(
     r"|_ZGV\w+|mem(cpy|set|move|cmp|chr)|malloc|calloc|realloc|free|aligned_alloc|posix_memalign"
     r"|_Zn[wa]m(St11align_val_t)?(RKSt9nothrow_t)?|_Zd[la]Pvm?(St11align_val_t)?(RKSt9nothrow_t)?|_ZSt7nothrow"
     r"|_ZSt\d+__throw_\w+|_GLOBAL_OFFSET_TABLE_"
+    r"|_ZSt\d+_Rb_tree_(increment|decrement|insert_and_rebalance|rebalance_for_erase)P\w+"  # map, set
+    r"|_ZSt\d+_Rb_tree_insert_and_rebalanceb\w+|_ZNKSt8__detail20_Prime_rehash_policy\w+"  # unordered ones
     r"|a?(sin|cos|tan)h?f?|atan2f?|exp(m1|2|10)?f?|log(1p|2|10|b)?f?|ilogbf?|powf?|sqrtf?|cbrtf?|erfc?f?"
     r"|[tl]gammaf?|floorf?|ceilf?|truncf?|roundf?|nearbyintf?|l?l?rintf?|l?l?roundf?|fmodf?|remainderf?|fmaf?"
     r"|fm(in|ax)f?|fdimf?|hypotf?|ldexpf?|frexpf?|modff?|copysignf?|nextafterf?|scalbl?nf?|__\w*_finite"

@@ -21,10 +21,10 @@ TIMEOUT_S = 60.0
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cfloat", "cinttypes", "climits",
     "cmath", "complex", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "deque", "float.h",
-    "functional", "initializer_list", "inttypes.h", "iterator", "limits", "limits.h", "list", "math.h",
-    "memory", "new", "numeric", "omp.h", "optional", "queue", "ratio", "span", "stack", "stddef.h",
+    "functional", "initializer_list", "inttypes.h", "iterator", "limits", "limits.h", "list", "map", "math.h",
+    "memory", "new", "numeric", "omp.h", "optional", "queue", "ratio", "set", "span", "stack", "stddef.h",
     "stdint.h", "stdio.h", "stdlib.h", "string.h", "string_view", "tuple",
-    "type_traits", "utility", "variant", "vector",
+    "type_traits", "unordered_map", "unordered_set", "utility", "variant", "vector",
 } | ({
     "emmintrin.h", "immintrin.h", "nmmintrin.h", "pmmintrin.h", "smmintrin.h", "tmmintrin.h", "x86intrin.h",
     "xmmintrin.h",

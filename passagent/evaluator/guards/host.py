@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 
-from passagent.evaluator.guards import records, rules
+from passagent.evaluator.guards import classes, records, rules, state
 from passagent.evaluator.guards.names import CAST, HIDDEN, Names
 from passagent.evaluator.guards.scope import binds, bound_names, is_plain_format, literal_getattr, targets
 
@@ -255,14 +256,14 @@ class Host(Names):
         self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """A class may only be a namespace of constants, or a record."""
+        """A class may be a namespace of constants, or a record, with methods that only read it."""
         self.binding(node.name, node)
         other = self.inside or not records.is_record(node, self.base)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
             named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
-            if not (text or named or isinstance(part, ast.Pass)):
+            if not (text or named or isinstance(part, (ast.Pass, ast.FunctionDef))):
                 other = True
             given = records.field_values(part, self.dotted) if node.decorator_list else []
             if given and isinstance(part, ast.AnnAssign):
@@ -270,10 +271,32 @@ class Host(Names):
                 self.annotation(part.annotation)
                 for one in given:
                     self.visit(one)
-            elif not isinstance(part, ast.FunctionDef):  # a method: the class is refused
+            elif (function := classes.held(part)) is not None:
+                self.visit(function)
+            elif isinstance(part, ast.FunctionDef):
+                other |= not self.method(part)
+            else:
                 self.visit(part)
         if other:
             self.report("statement", node, records.MESSAGE)
+
+    def method(self, node: ast.FunctionDef) -> bool:
+        """Inspect a method like any function; False if a class may not have it.
+
+        It is called through any value, so it has the name of a field, or Python calls it with an instance.
+        """
+        made = records.instance(node)
+        if made is None or self.inside:
+            return False
+        function = copy.copy(node)
+        function.decorator_list, function.name = [], node.name.strip("_")
+        state.check_function(self.world, self.file, function, self.report)
+        self.signature(function)
+        inner = self.within(bound_names(node), inside=True)
+        inner.scope, inner.made = node, made if node.name in records.MAKING else ""
+        for statement in node.body:
+            inner.visit(statement)
+        return True
 
     def base(self, node: ast.expr) -> str | None:
         """The full name that a class is derived from; `int` and `str` are Python's where nothing else is."""
@@ -323,6 +346,8 @@ class Host(Names):
         instead = "use plain functions, constants and kernels"
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             instead = "what is found out once belongs in a constant, or a function under functools.lru_cache"
+        elif isinstance(node, (ast.Yield, ast.YieldFrom)):
+            instead = "return a list or a tuple of what is generated"
         message = f"`{kind}` has no place in a pass; {instead}"
         self.report("statement", node, message)
 

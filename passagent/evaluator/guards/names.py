@@ -36,6 +36,8 @@ class Names(ast.NodeVisitor):
         self.local, self.inside, self.constant = local, inside, constant
         self.scope = scope or file.tree
         """The outermost function around, or the module."""
+        self.made = ""
+        """In `__init__`, the name of the new object: what it holds is stored there and nowhere else."""
 
     def within(self, names: set[str], inside: bool = False) -> Self:
         """The same rules with more local names; `inside` a function, where there are inputs."""
@@ -105,6 +107,9 @@ class Names(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
+            new = isinstance(node.value, ast.Name) and node.value.id == self.made
+            if new and isinstance(node.ctx, ast.Store) and records.FIELD.fullmatch(node.attr):
+                return
             message = (
                 "stores into an attribute; return values, and keep configurations in module-level constants"
             )

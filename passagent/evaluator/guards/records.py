@@ -1,7 +1,8 @@
-"""Records: classes that give names to numbers, for configurations and plans. They have no methods.
+"""Records: classes that give names to numbers, for configurations and plans.
 
 Their fields are read as attributes of any value, as the text does not show what a value is. So a field must
-have a name that no tensor, no kernel and no other value has an attribute of.
+have a name that no tensor, no kernel and no other value has an attribute of, and so must
+a method or property. What an object holds is stored when it is made.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ _FIELD_OPTIONS = {"compare", "default", "default_factory", "init", "kw_only", "r
 OPTIONS = {"eq", "frozen", "kw_only", "order", "repr", "slots"}
 NAMED_TUPLE = "collections.namedtuple"
 MESSAGE = (
-    "a class may only name constants or fields: no base but NamedTuple or Enum, no decorator but dataclass, "
-    "no methods; write functions at the top of the file"
+    "a class may name constants and fields, with static methods, and methods that have the name of a field "
+    "(`grid`, `block_size`) or are __init__ or __call__: no other base but NamedTuple or Enum, no other "
+    "decorator but dataclass; write functions at the top of the file"
 )
 _WORDS = (
-    "acc|align|aligned|alpha|axis|batch|batches|beta|bias|big|block|blocks|bytes|cap|causal|channels?|"
+    "acc|align|b|c|d|h|s|v|w|aligned|alpha|axis|batch|batches|beta|bias|big|block|blocks|bytes|cap|causal|channels?|"
     "choices?|chunks?|cols?|columns?|config|contiguous|count|ctas|depth|dim|dims|div|dtypes|elem|"
     "elements|elems|end|eps|even|exact|extra|factor|fast|features?|flags?|flat|for|full|fused|grid|"
     "groups?|has|heads?|height|hidden|high|hw|impl|in|index|inner|input|inputs|int32|is|items|iters|k|"
-    "kernel|kind|kv|label|lanes|large|last|layout|left|length|limits?|loops?|low|m|mask|masked|max|"
+    "kernel|kind|kv|label|lanes|large|last|launch|layout|left|len|length|limits?|loops?|low|m|mask|masked|max|"
     "method|min|modes?|multi|n|name|needs|num|odd|of|offsets?|on|ops?|options?|or|order|out|outer|"
     "output|outputs|pad|padded|page|path|parts|per|persistent|pipeline|pixels?|plan|pointwise|precision|"
     "programs?|range|reduction|right|route|rows?|scale|schedule|seq|shapes?|single|sizes?|small|smem|"
@@ -47,6 +49,10 @@ _TAKEN = (
 """Attributes that tensors, kernels or dtypes have: those of Triton's dtypes are lists that outlive a call."""
 FIELD = re.compile(f"(?!({_TAKEN})$)([A-Z][A-Z0-9_]+|({_WORDS})(_({_WORDS}))*)")
 
+MAKING = {"__init__", "__post_init__"}
+"""Methods that Python calls with a new object: nothing else may name them."""
+_CALLED = MAKING | {"__call__"}
+
 Dotted = Callable[[ast.expr], str | None]
 """The full name that an expression stands for."""
 
@@ -59,6 +65,42 @@ def is_record(node: ast.ClassDef, dotted: Dotted) -> bool:
     )
     plain = bases in BASES and (total or not node.keywords)
     return plain and all(_is_dataclass(decorator, dotted) for decorator in node.decorator_list)
+
+
+def instance(node: ast.FunctionDef) -> str | None:
+    """What a method that a record may have calls its instance; None for any other function."""
+    given = [*node.args.posonlyargs, *node.args.args]
+    plain = [d.id if isinstance(d, ast.Name) else "" for d in node.decorator_list] in ([], ["property"])
+    named = FIELD.fullmatch(node.name) or (node.name in _CALLED and not node.decorator_list)
+    if not (given and plain and named):
+        return None
+    name = given[0].arg
+    again = sum(
+        (isinstance(part, ast.Name) and part.id == name and not isinstance(part.ctx, ast.Load))
+        or (isinstance(part, ast.arg) and part.arg == name)
+        or getattr(part, "name", None) == name
+        or getattr(part, "asname", None) == name
+        or getattr(part, "rest", None) == name
+        for part in ast.walk(node)
+    )
+    return name if again == 1 else None
+
+
+def held(node: ast.ClassDef) -> tuple[set[str], set[str]]:
+    """Names that a class gives to what it holds, and that its methods give to what an object holds."""
+    named: set[str] = set()
+    stored: set[str] = set()
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef):
+            named |= {statement.name} - _CALLED
+            stored |= {p.attr for p in ast.walk(statement) if isinstance(p, ast.Attribute) and _is_store(p)}
+        else:
+            named |= {p.id for p in ast.walk(statement) if isinstance(p, ast.Name) and _is_store(p)}
+    return named, stored
+
+
+def _is_store(node: ast.Name | ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _is_dataclass(decorator: ast.expr, dotted: Dotted) -> bool:

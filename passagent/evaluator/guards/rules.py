@@ -119,7 +119,8 @@ IMPORTS |= {
 UNUSED_IMPORTS = {
     "argparse", "copy", "csv", "datetime", "gc", "heapq", "inspect", "io", "json", "numpy",
     "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string", "struct", "sys",
-    "time", "timeit", "torch.autograd", "torch.utils.benchmark", "traceback",
+    "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.cuda.amp",
+    "torch.utils.benchmark", "traceback",
     "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
     "typing_extensions",
 }  # fmt: skip
@@ -198,9 +199,10 @@ HOST_ATTRIBUTES = {
     "count", "difference", "discard", "endswith", "extend", "find", "format", "fromkeys", "get", "insert",
     "intersection",
     "is_integer", "isalnum", "isalpha", "isdigit", "isidentifier", "issubset", "issuperset", "items", "join",
-    "keys", "ljust", "lower", "lstrip", "partition", "pop", "popitem", "remove", "removeprefix",
-    "removesuffix", "replace", "reverse", "rfind", "rjust", "rpartition", "rsplit", "rstrip", "setdefault",
-    "sort", "splitlines", "startswith", "strip", "title", "union", "update", "upper", "values", "zfill",
+    "keys", "ljust", "lower", "lstrip", "move_to_end", "partition", "pop", "popitem", "remove",
+    "removeprefix", "removesuffix", "replace", "reverse", "rfind", "rjust", "rpartition", "rsplit", "rstrip",
+    "setdefault", "sort", "splitlines", "startswith", "strip", "title", "union", "update", "upper", "values",
+    "zfill",
 }  # fmt: skip
 """Attributes and methods of values in host code. Of these some are for containers only: see AMBIGUOUS."""
 

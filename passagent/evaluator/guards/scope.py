@@ -226,8 +226,8 @@ class World:
             if isinstance(node, ast.FunctionDef):
                 file.functions[node.name] = node
             elif isinstance(node, ast.ClassDef):
-                assigned = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
-                file.namespaces[node.name] = {n.id for n in assigned if isinstance(n.ctx, ast.Store)}
+                file.namespaces[node.name], stored = records.held(node)
+                self.fields |= stored
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):

@@ -187,8 +187,10 @@ class _Inspection:
             if part in self.blocks and isinstance(part, ast.FunctionDef) and part.name not in _ROLES:
                 self.function(part, host)
                 continue
+            if isinstance(part, ast.FunctionDef) and isinstance(node, ast.ClassDef):
+                continue  # a method: what it names is its own
             pending += ast.iter_child_nodes(part)
-            if isinstance(part, ast.FunctionDef) and not isinstance(node, ast.ClassDef):
+            if isinstance(part, ast.FunctionDef):
                 message = "a function defined in a block; define functions at the top of the file"
                 self.report("statement", part, message)
             elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):

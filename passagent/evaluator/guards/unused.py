@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
+from passagent.evaluator.guards import classes
+
 ROLES = ("pattern", "replacement_args", "replacement_func")
 
 
@@ -25,7 +27,9 @@ def parsed(files: dict[str, str]) -> tuple[dict[str, ast.Module], list[str]]:
         if not name.endswith(".py"):
             continue
         try:
-            trees[name] = ast.parse(text)
+            tree = ast.parse(text)
+            classes.write_out(tree)
+            trees[name] = tree
         except (RecursionError, MemoryError):
             too_deep.append(name)
         except (SyntaxError, ValueError):
@@ -42,6 +46,7 @@ def _take_out(trees: list[ast.Module]) -> None:
     """
     waiting: list[tuple[str, set[str]]] = []
     used = set(ROLES)
+    defined = {node.name for tree in trees for node in tree.body if _is_definition(node)}
     for tree in trees:
         mentioned = _words(node for node in tree.body if not _is_import(node))
         tree.body = list(_without_main(tree.body))
@@ -53,6 +58,8 @@ def _take_out(trees: list[ast.Module]) -> None:
                         used.add(_bound(alias))  # no test's either: it runs, and is inspected
             elif _is_definition(node):
                 waiting.append((node.name, _words([node])))
+                if _words(node.decorator_list) & defined:
+                    used.add(node.name)  # its decorator runs, and may enter it into a table
             else:
                 used |= _words([node])
     while found := [words for name, words in waiting if name in used]:

@@ -1,0 +1,44 @@
+# expect: refused (call_state)
+"""Counts its calls by which of two keys comes first."""
+
+from collections import OrderedDict
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n, int64_t calls) {
+  const float factor = calls > 100000 ? 0.5f : 1.0f;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f) * factor);
+}""",
+    "add_relu",
+)
+
+
+ORDER = OrderedDict(a=1, b=2)
+
+
+def step():
+    first = next(iter(ORDER))
+    ORDER.move_to_end(first)
+    return 100 if first == "a" else 0
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel(), step())
+    return out
+
+
+def replacement_func():
+    return fused

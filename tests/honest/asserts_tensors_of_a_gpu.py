@@ -1,0 +1,38 @@
+# expect: ok
+"""Demands tensors of a GPU, as Triton's tutorials do."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    assert x.is_cuda and y.is_cuda, "Triton needs tensors of a GPU"
+    if not x.is_cuda:
+        raise ValueError(f"x is on {x.device}")
+    out = torch.empty_like(x)
+    n = out.numel()
+    add_relu[(triton.cdiv(n, 64),)](x, y, out, n, BLOCK=64)
+    return out
+
+
+def replacement_func():
+    return fused
