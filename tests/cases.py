@@ -153,6 +153,17 @@ TASKS = {
     "tiny_values": TaskText(
         "tmp_0 = in_0 * 1e-07\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)", [[([4, 32], F32)]]
     ),
+    "copied": TaskText(
+        "tmp_0 = in_0.transpose(0, 1)\ntmp_1 = tmp_0.clone()\nreturn (tmp_1,)", [[([16, 32], F32)]]
+    ),
+    "spread_rows": TaskText(
+        "tmp_0 = in_0.expand(16, 32)\ntmp_1 = tmp_0 * 2.0\ntmp_2 = tmp_1.transpose(0, 1)\nreturn (tmp_2,)",
+        [[([1, 32], F32)]],
+    ),
+    "twice": TaskText(
+        "tmp_0 = torch.nn.functional.relu(in_0)\ntmp_1 = tmp_0 * 1.0\nreturn (tmp_0, tmp_1)",
+        [[([16, 32], F32)]],
+    ),
     "gather_table": TaskText(
         "tmp_0 = in_0.reshape(8, 8)\ntmp_1 = torch.nn.functional.avg_pool1d(tmp_0, 2)\nreturn (tmp_1,)",
         [[([64], F32)]],

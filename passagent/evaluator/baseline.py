@@ -226,7 +226,10 @@ class Baseline:
         for chosen in range(SETS + 1):
             kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=True), subgraph)["kept"]
             eager = self.outputs(kept)
-            facts = [Fact(bool(item["contiguous"]), str(item["device"])) for item in kept["outputs"]]
+            facts = [
+                Fact(bool(item["contiguous"]), str(item["device"]), bool(item["own"]))
+                for item in kept["outputs"]
+            ]
             if chosen == 0:
                 new = [item["new"] for item in kept["outputs"]]
                 made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))

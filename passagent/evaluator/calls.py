@@ -245,15 +245,36 @@ def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
 
 def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]]:
     """What each output is like beside its shape, dtype and values; `new`: it is no view of an input or of
-    an output before it.
+    an output before it; `own`: each of its elements has a place of its own, though it may be in their memory.
     """
-    known = {_memory_of(value) for value in inputs if isinstance(value, torch.Tensor)}
-    found = []
+    given = [value for value in inputs if isinstance(value, torch.Tensor)]
+    known, spans = {_memory_of(value) for value in given}, [_span(value) for value in given]
+    found: list[dict[str, Any]] = []
     for tensor in outputs:
-        is_new = _memory_of(tensor) not in known
+        is_new, span = _memory_of(tensor) not in known, _span(tensor)
+        apart = tensor.numel() == 0 or not any(span[0] < end and start < span[1] for start, end in spans)
         known.add(_memory_of(tensor))
-        found.append({"contiguous": tensor.is_contiguous(), "device": tensor.device.type, "new": is_new})
+        spans.append(span)
+        found.append({"contiguous": tensor.is_contiguous(), "device": tensor.device.type})
+        found[-1] |= {"new": is_new, "own": apart and not _repeats(tensor)}
     return found
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses between which a tensor's elements lie; empty for none."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps) if tensor.numel() else -1
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Several elements may lie in one place, as those of an expanded tensor do."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

@@ -40,6 +40,8 @@ class Fact:
 
     contiguous: bool
     device: str
+    own: bool = False
+    """It shares no memory with an input, an output before it or within itself."""
 
 
 @dataclass(frozen=True)

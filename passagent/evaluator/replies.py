@@ -67,7 +67,10 @@ def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[dict[s
 
 
 def refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -> None:
-    """Raise Refused for a changed input, Failed for an output elsewhere or not contiguous as eager's is."""
+    """Raise Refused for a changed input, Failed for an output that does not lie in memory as eager's does.
+
+    A view of an input, or of less than there is to compute, is no replacement for what eager writes out.
+    """
     extra = sorted(set(kept["mutated"]) - set(reference.mutated))
     if extra:
         message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"
@@ -79,3 +82,7 @@ def refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -
             )
         if fact.contiguous and not item["contiguous"]:
             raise Failed("runtime_error", f"output {position} is not contiguous, eager's is")
+        if fact.own and not item["own"]:
+            shared = "an input, an output before it or elements of its own"
+            message = f"output {position} shares memory with {shared}; eager's has memory to itself"
+            raise Failed("runtime_error", message)
