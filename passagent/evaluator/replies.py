@@ -85,4 +85,4 @@ def refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -
         if fact.own and not item["own"]:
             shared = "an input, an output before it or elements of its own"
             message = f"output {position} shares memory with {shared}; eager's has memory to itself"
-            raise Failed("runtime_error", message)
+            raise Failed("wrong_result", message)

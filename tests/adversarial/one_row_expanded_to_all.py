@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: wrong_result
 # task: spread_rows
 """Returns one row with a stride of zero where eager has all of them."""
 

@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: wrong_result
 # task: twice
 """Returns one tensor twice where eager returns two."""
 

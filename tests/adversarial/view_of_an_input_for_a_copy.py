@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: wrong_result
 # task: copied
 """Returns a view of its input where eager copies."""
 
