@@ -16,7 +16,8 @@ from passagent.evaluator.result import Candidate
 from passagent.evaluator.rewrite import Rewritten, apply_passes
 from passagent.models.expert.author import Authored, author
 from passagent.models.expert.plan import Plan, default
-from passagent.tasks.capture import Captured, capture
+from passagent.tasks.capture import capture
+from passagent.tasks.straight import Captured
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="passagent-tests-")
 """Where candidates' files lie until the process ends: Triton reads a kernel's text at its first call."""

@@ -1,4 +1,4 @@
-"""Captured graphs are kept by content: a second evaluator of a task needs no Dynamo."""
+"""Graphs without Dynamo: read from the text, or captured once and kept by content."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from passagent.tasks import load_task
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, memory_gb=6)
 
 
+DYNAMOS = tiny.MODEL.replace("tmp_1 + 1.0", "tmp_1 + float(in_0.dim() - 1)")
+"""What is not read: the number is Python's, not the text's."""
+
+
 @pytest.fixture
 def task(tmp_path, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
-    return load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
+    return load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64], model=DYNAMOS))
 
 
 def judged(task):
@@ -53,6 +57,14 @@ def no_dynamo(tmp_path, monkeypatch):
     return begin
 
 
+def test_what_is_read_takes_no_dynamo_at_all(tmp_path, monkeypatch, no_dynamo):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
+    no_dynamo()
+    evaluation = judged(load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64])))
+    assert evaluation.status == "ok", evaluation.error
+    assert not (tmp_path / "cache/graphs").exists()
+
+
 def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
     first = judged(task)
     [file] = (tmp_path / "cache/graphs").iterdir()
@@ -65,7 +77,9 @@ def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
 
 def test_what_is_new_is_captured_without_dynamo_in_the_zygote_and_after_the_zygote_was_lost(task, tmp_path):
     assert judged(task).status == "ok"
-    more, last = (load_task(tiny.write_subgraph(tmp_path / f"g{n}", [2, n])) for n in (96, 128))
+    more, last = (
+        load_task(tiny.write_subgraph(tmp_path / f"g{n}", [2, n], model=DYNAMOS)) for n in (96, 128)
+    )
     with Referee(CONFIG) as referee:
         results = [referee.evaluate(one, tiny.candidate()) for one in (task, more)]
         os.kill(referee.workers.zygote._process.pid, signal.SIGKILL)
@@ -79,12 +93,12 @@ def test_what_is_kept_is_of_this_text_these_inputs_and_this_device(task):
     [subgraph] = task.subgraphs
     kept = captures.KeptGraph([{"op": "output"}], [0])
     captures.keep(subgraph, "cpu", kept)
-    assert captures.recall(subgraph, "cpu") == kept
-    assert captures.recall(replace(subgraph, path=subgraph.path / "copy", name="copy"), "cpu") == kept
-    assert captures.recall(subgraph, "cuda:0") is None
-    assert captures.recall(replace(subgraph, source=subgraph.source + "\n"), "cpu") is None
+    assert captures.without_dynamo(subgraph, "cpu") == kept
+    assert captures.without_dynamo(replace(subgraph, path=subgraph.path / "copy", name="copy"), "cpu") == kept
+    assert captures.without_dynamo(subgraph, "cuda:0") is None
+    assert captures.without_dynamo(replace(subgraph, source=subgraph.source + "\n"), "cpu") is None
     other = replace(subgraph.inputs[0], dtype="float16")
-    assert captures.recall(replace(subgraph, inputs=(other, *subgraph.inputs[1:])), "cpu") is None
+    assert captures.without_dynamo(replace(subgraph, inputs=(other, *subgraph.inputs[1:])), "cpu") is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": []}'])
@@ -92,11 +106,11 @@ def test_a_broken_file_is_captured_anew(task, tmp_path, text):
     captures.keep(task.subgraphs[0], "cpu", captures.KeptGraph([], []))
     [file] = (tmp_path / "cache/graphs").iterdir()
     file.write_text(text)
-    assert captures.recall(task.subgraphs[0], "cpu") is None
+    assert captures.without_dynamo(task.subgraphs[0], "cpu") is None
 
 
 def test_where_nothing_can_be_kept_each_evaluator_captures(task, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "file"))
     captures.keep(task.subgraphs[0], "cpu", captures.KeptGraph([], []))
-    assert captures.recall(task.subgraphs[0], "cpu") is None
+    assert captures.without_dynamo(task.subgraphs[0], "cpu") is None

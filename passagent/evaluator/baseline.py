@@ -206,7 +206,7 @@ class Baseline:
     def _prepare(self, made: Reference) -> None:
         """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
         subgraph, device = made.subgraph, self._config.device
-        captured = captures.recall(subgraph, device)
+        captured = captures.without_dynamo(subgraph, device)
         if not self._alive():
             if captured is None:
                 self._zygote.load_dynamo()

@@ -1,8 +1,8 @@
-"""Captured graphs, kept by content: a process that needs none of Dynamo does not wait for its import.
+"""Graphs without Dynamo, whose import a process does not wait for: read from the text, or kept by content.
 
-The graph that Dynamo captures of a subgraph depends on its text, the inputs' metadata, the device, and the
-versions of Python, torch and passagent. It is what a trusted worker answered, in the user's own cache, where
-no candidate can write.
+What Dynamo captures of a subgraph that cannot be read (tasks/straight.py) depends on its text, its inputs'
+metadata, the device, and the versions of Python, torch and passagent. It is what a trusted worker answered,
+in the user's own cache, where no candidate can write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import torch
 
 from passagent.cache import cache_dir, write_whole
 from passagent.evaluator.environment import evaluator_version
+from passagent.tasks.graphio import dump_graph
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.straight import read_graph
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,11 @@ class KeptGraph:
     order: list[int]
 
 
-def recall(subgraph: Subgraph, device: str) -> KeptGraph | None:
-    """The graph, if it is kept; a file that cannot be read is as good as none."""
+def without_dynamo(subgraph: Subgraph, device: str) -> KeptGraph | None:
+    """The graph, if its text is read or it is kept; a file that cannot be read is as good as none."""
+    read = read_graph(subgraph, device)
+    if read is not None:
+        return KeptGraph(dump_graph(read.graph_module), read.order)
     try:
         found = json.loads(_path(subgraph, device).read_bytes())
         return KeptGraph(found["nodes"], found["order"])

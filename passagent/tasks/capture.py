@@ -13,15 +13,7 @@ import torch.utils._pytree as pytree
 from torch._dynamo.eval_frame import _reset_guarded_backend_cache
 
 from passagent.errors import TaskError
-
-
-@dataclass(frozen=True)
-class Captured:
-    """`graph_module(*[inputs[i] for i in order])` is the list of outputs of `module(*inputs)`, flattened."""
-
-    graph_module: torch.fx.GraphModule
-    order: list[int]
-    """For each placeholder of the graph the position of its input."""
+from passagent.tasks.straight import Captured
 
 
 def capture(module: torch.nn.Module, inputs: list[Any]) -> Captured:
