@@ -44,14 +44,14 @@ def forks() -> Iterator[None]:
 
 def warm_up() -> None:
     """A first search, so that those of the forked processes find all loaded and read."""
-    from passagent.commands import searching
+    from passagent.commands import beginning
     from passagent.search import setup
 
     setup.load_hints = functools.cache(setup.load_hints)
     with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         task = tiny_search.write_task(Path(root) / "task")
         settings = tiny_search.settings(4, 2, 1)
-        searching.run(str(task), None, settings, f"{root}/runs", True, False, tiny_search.parts())
+        beginning.run(str(task), None, settings, f"{root}/runs", True, False, tiny_search.parts())
 
 
 def child(
@@ -69,12 +69,12 @@ def child(
     if prepare := how.get("prepare"):
         prepare()
     from passagent.cli import guarded
-    from passagent.commands import searching
+    from passagent.commands import beginning, searching
 
     parts = tiny_search.parts(how.get("seconds", 0.0), tiny_search.Gate(how["gate"]))
     sys.argv = ["passagent"]
     if verb == "run":
-        guarded(lambda: searching.run(target, None, settings, runs_dir, True, False, parts))
+        guarded(lambda: beginning.run(target, None, settings, runs_dir, True, False, parts))
     else:
         guarded(lambda: searching.resume(target, settings, runs_dir, True, parts))
 

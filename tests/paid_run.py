@@ -63,7 +63,7 @@ class AnyEvaluator(tiny_search.FastEvaluator):
 
 def parts() -> Any:
     """The stand-ins for evaluator and diagnosis; the model is the configured one."""
-    from passagent.commands.searching import Parts
+    from passagent.commands.beginning import Parts
 
     return Parts(None, AnyEvaluator(), tiny_search.diagnose)
 
@@ -95,7 +95,7 @@ def child(environment: dict[str, str], log: str, words: list[str]) -> None:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.commands import searching
+    from passagent.commands import beginning, searching
     from passagent.models import retry
 
     retry.BACKOFF = wait_random(0, 0.05)  # type: ignore[assignment]
@@ -103,7 +103,7 @@ def program() -> None:
     if verb == "run":
         iters, islands, models, *pairs = rest
         chosen = settings(int(iters), int(islands), models, *pairs)
-        searching.run(target, None, chosen, runs_dir, True, False, parts())
+        beginning.run(target, None, chosen, runs_dir, True, False, parts())
     else:
         searching.resume(target, {}, runs_dir, True, parts())
 

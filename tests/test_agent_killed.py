@@ -63,14 +63,14 @@ def die_after_one_step() -> None:
 
 
 def program() -> None:
-    from passagent.commands import searching
+    from passagent.commands import beginning, searching
 
     verb, *words = sys.argv[1:]
-    parts = searching.Parts(Model(), Evaluator(), tiny_search.diagnose)
+    parts = beginning.Parts(Model(), Evaluator(), tiny_search.diagnose)
     if "DIE" in os.environ:
         die_after_one_step()
     if verb == "run":
-        searching.run(words[0], None, SETTINGS, words[1], True, False, parts)
+        beginning.run(words[0], None, SETTINGS, words[1], True, False, parts)
     else:
         searching.resume("last", {}, words[0], True, parts)
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 import tiny_search
 
-from passagent.commands import searching
+from passagent.commands import beginning
 from passagent.config import AgentConfig
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
@@ -52,10 +52,10 @@ def test_knowledge_is_for_the_diagnosis() -> None:
 @contextmanager
 def searched(place: Path) -> Iterator[tuple[Store, runs.Run]]:
     """A store with a small search in it."""
-    parts = searching.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
+    parts = beginning.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     settings = tiny_search.settings(6, 2, 4)
     task = tiny_search.write_task(place / "task")
-    searching.run(str(task), None, settings, str(place / "runs"), True, False, parts)
+    beginning.run(str(task), None, settings, str(place / "runs"), True, False, parts)
     with Store.open(place / "runs") as store:
         yield store, runs.find_run(store, "last")
 

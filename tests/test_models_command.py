@@ -17,7 +17,7 @@ import tiny_search
 from wire_server import WireServer
 
 from passagent import cli
-from passagent.commands import searching
+from passagent.commands import beginning
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-planted-0123456789abcdef"
@@ -146,21 +146,21 @@ def _run(words: list[str], there: WireServer, monkeypatch: pytest.MonkeyPatch) -
     else:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{there.url}/v1")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", there.url)
-    whole = searching.run
+    whole = beginning.run
 
     def fast(*arguments: object) -> None:
         parts = paid_run.parts()
         preset, runs_dir = arguments[1], arguments[3]
         whole(str(arguments[0]), preset, arguments[2], runs_dir, False, True, parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(searching, "run", fast)
+    monkeypatch.setattr(beginning, "run", fast)
     words = ["task" if word == "TASK" else word for word in words]
     more = [] if "--iters" in words else ["--iters", "2", "--islands", "1"]
     monkeypatch.setattr(sys, "argv", ["passagent", "run", *words, *more])
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     assert not exit_.value.code
-    monkeypatch.setattr(searching, "run", whole)
+    monkeypatch.setattr(beginning, "run", whole)
 
 
 def test_the_documentation_s_python_runs(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 import tiny_search
 
 from passagent import cli
-from passagent.commands import searching
+from passagent.commands import beginning, searching
 from passagent.errors import PassagentError
 from passagent.evaluator import health
 from passagent.store import Store, evaluations, files, nodes, runs, workers
@@ -51,7 +51,7 @@ def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("place")
     task = tiny_search.write_task(path / "task")
     settings = tiny_search.settings(12, 2, 1) | {"search.finalists": 2}
-    searching.run(str(task), None, settings, str(path / "runs"), True, False, tiny_search.parts())
+    beginning.run(str(task), None, settings, str(path / "runs"), True, False, tiny_search.parts())
     return path
 
 
@@ -492,7 +492,7 @@ def test_runs_rm_takes_one_run_and_leaves_the_others_whole(call, copy, place, ca
     with Store.open(copy) as store:
         first = runs.find_run(store, "last").id
     settings = tiny_search.settings(6, 2, 3)
-    searching.run(str(place / "task"), None, settings, str(copy), True, False, tiny_search.parts())
+    beginning.run(str(place / "task"), None, settings, str(copy), True, False, tiny_search.parts())
     second = json.loads(capsys.readouterr().out)["run"]
     before = rows_of(copy, second)
     shared = {row["id"] for row in rows_of(copy, first)["evaluations"]}

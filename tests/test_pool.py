@@ -21,8 +21,10 @@ from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator import environment, health, nvml, pool
 from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
 from passagent.evaluator.pool import EvaluatorPool, SubjectLost
+from passagent.evaluator.referee import Referee
 from passagent.evaluator.starting import owner_ahead
 from passagent.evaluator.workers import PAIRS
+from passagent.tasks import load_task
 
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
 SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget_s": 3.0})
@@ -159,6 +161,20 @@ def test_who_asks_while_the_owner_prepares_is_not_told_to_wait(task):
     with owner_ahead(CONFIG, task) as ahead:
         wait_for(lambda: f"preparing for {task}" in DeviceLock(cpu).holder(), every_s=0.005)
         assert judged_by(ahead, task) == ("ok", ahead.process.pid, [])
+
+
+def test_references_are_prepared_while_nobody_waits(tmp_path, own_cpu):
+    lock, other = DeviceLock(own_cpu), DeviceLock(own_cpu)
+    found = load_task(tiny.write_task(tmp_path / "task"))
+    with Referee(CONFIG) as referee:
+        assert lock.try_acquire() and not lock.is_waited_for()
+        assert not other.try_acquire() and lock.is_waited_for()
+        referee.prepare(found, lambda: not lock.is_waited_for())
+        assert len(referee._baseline._kept) == 1
+        other.release()
+        referee.prepare(found, lambda: not lock.is_waited_for())
+        assert len(referee._baseline._kept) == len(found.subgraphs) > 1
+        lock.release()
 
 
 def test_an_owner_does_not_prepare_where_others_measure(task):

@@ -136,10 +136,10 @@ def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None
 
 
 def test_more_iterations(tmp_path: Path) -> None:
-    from passagent.commands import searching
+    from passagent.commands import beginning, searching
 
     task = tiny_search.write_task(tmp_path / "task")
-    searching.run(
+    beginning.run(
         str(task), None, tiny_search.settings(3, 2, 0), str(tmp_path), True, False, tiny_search.parts()
     )
     searching.resume("last", {"search.iters": 5}, str(tmp_path), True, tiny_search.parts())
@@ -151,10 +151,10 @@ def test_more_iterations(tmp_path: Path) -> None:
 
 
 def test_a_changed_task_is_not_gone_on_with(tmp_path: Path) -> None:
-    from passagent.commands import searching
+    from passagent.commands import beginning, searching
 
     task = tiny_search.write_task(tmp_path / "task")
-    searching.run(
+    beginning.run(
         str(task), None, tiny_search.settings(1, 1, 0), str(tmp_path), True, False, tiny_search.parts()
     )
     model = task / "graphs" / "g" / "model.py"

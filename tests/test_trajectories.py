@@ -15,7 +15,7 @@ import tiny_search
 from typer.testing import CliRunner
 
 from passagent.cli import app
-from passagent.commands import looking, prompting, searching
+from passagent.commands import beginning, looking, prompting, searching
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
@@ -43,10 +43,10 @@ def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTI
     if not task.exists():
         tiny_search.write_task(task)
     runs_dir = tmp_path / f"runs{len(list(tmp_path.glob('runs*')))}"
-    parts = searching.Parts(
+    parts = beginning.Parts(
         model or tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose
     )
-    searching.run(str(task), None, settings, str(runs_dir), True, False, parts)
+    beginning.run(str(task), None, settings, str(runs_dir), True, False, parts)
     return runs_dir
 
 
@@ -254,7 +254,7 @@ def test_a_prompt_is_printed_as_it_would_be(tmp_path: Path, capsys: pytest.Captu
     assert f"the files of node {parent.id}: status ok" in task["content"]
     assert "(measured here)" in task["content"]
     model = tiny_search.PacedModel()
-    parts = searching.Parts(model, tiny_search.FastEvaluator(), tiny_search.diagnose)
+    parts = beginning.Parts(model, tiny_search.FastEvaluator(), tiny_search.diagnose)
     searching.resume("last", {"search.iters": 3}, str(runs_dir), True, parts)
     told = model.calls[0][1]["content"]
     unmeasured = [line for line in told.split("\n") if "measured" not in line]

@@ -178,7 +178,7 @@ def diagnose(evaluation: Evaluation) -> Diagnosis:
 
 def parts(seconds: float = 0.0, gate: Gate | None = None):  # type: ignore[no-untyped-def]
     """The stand-ins for `commands.searching`."""
-    from passagent.commands.searching import Parts
+    from passagent.commands.beginning import Parts
 
     return Parts(PacedModel(seconds, gate), FastEvaluator(seconds), diagnose)
 
@@ -191,13 +191,13 @@ def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.commands import searching
+    from passagent.commands import beginning, searching
 
     verb, target, runs_dir, *rest = sys.argv[1:]
     made = parts(float(rest[-1]), Gate(Path(os.environ["HOLD"])) if "HOLD" in os.environ else None)
     if verb == "run":
         iters, islands, seed = map(int, rest[:3])
-        searching.run(target, None, settings(iters, islands, seed), runs_dir, True, False, made)
+        beginning.run(target, None, settings(iters, islands, seed), runs_dir, True, False, made)
     else:
         searching.resume(target, {}, runs_dir, True, made)
 

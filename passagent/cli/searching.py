@@ -64,7 +64,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
-    from passagent.commands import searching
+    from passagent.commands import beginning
 
     flags = {
         **model_flags(model, price),
@@ -82,7 +82,7 @@ def run(
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
-    searching.run(task, config, settings_of(set_, flags), runs_dir, json, new)
+    beginning.run(task, config, settings_of(set_, flags), runs_dir, json, new)
 
 
 @commands.command()

@@ -8,7 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from passagent.commands.searching import Parts, begin, search_run
+from passagent.commands.beginning import Parts, begin
+from passagent.commands.searching import search_run
 from passagent.config import Config, override
 from passagent.errors import UsageError
 from passagent.evaluator import known

@@ -10,18 +10,14 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from passagent.commands.beginning import Parts, begin
 from passagent.commands.operating import lift_pause
-from passagent.config import Config, load_config, override
+from passagent.config import Config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
-from passagent.evaluator.devices import find_devices
 from passagent.evaluator.pool import EvaluatorPool
-from passagent.evaluator.starting import OwnerProcess, owner_ahead
 from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
@@ -30,9 +26,8 @@ from passagent.report.text import counted
 from passagent.search.controller import Outcome, search
 from passagent.search.events import Trouble
 from passagent.search.runlog import run_log
-from passagent.search.session import Evaluator, Session
+from passagent.search.session import Session
 from passagent.search.setup import (
-    Diagnose,
     check_money,
     new_run,
     open_session,
@@ -43,7 +38,7 @@ from passagent.search.setup import (
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.faults import os_fault
 from passagent.store.runs import Run
-from passagent.tasks import Task, load_task
+from passagent.tasks import Task
 
 log = logging.getLogger("passagent.commands")
 
@@ -57,44 +52,21 @@ class Interrupted(PassagentError):
     exit_code = EXIT_INTERRUPTED
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Stand-ins for the model, evaluator and diagnosis that the configuration names."""
-
-    model: Any = None
-    evaluator: Evaluator | None = None
-    diagnose: Diagnose | None = None
-    ahead: OwnerProcess | None = None
-    """The evaluator's process, if it is on its way; see `begin`."""
-
-
-def run(
-    task_path: str,
-    preset: str | None,
-    settings: dict[str, Any],
-    runs_dir: str,
-    as_json: bool,
-    new: bool,
-    parts: Parts | None = None,
-) -> None:
+def start(task: Task, config: Config, runs_dir: str, as_json: bool, new: bool, parts: Parts) -> None:
     """Search for passes for a task; an equal search that was left unfinished is gone on with, unless `new`.
 
     Raises PassagentError; Interrupted after Ctrl-C.
     """
-    parts = parts or Parts()
-    task = load_task(task_path)
-    config = load_config(preset, settings)
-    with begin(config, task, parts) as parts:
-        model = parts.model or open_model(config.model)
-        check_money(config, model)
-        with Store.open(runs_dir) as store:
-            with store.transaction():  # of two that begin at the same moment one makes the run
-                found = None if new else same_run(store, task, config)
-                begun = found or new_run(store, task, config)
-            if found:
-                same = "it has this task and these settings (--new starts another)"
-                print(f"going on with run {found.id}: {same}", file=sys.stderr)
-            search_run(store, begun, task, config, model, as_json, parts)
+    model = parts.model or open_model(config.model)
+    check_money(config, model)
+    with Store.open(runs_dir) as store:
+        with store.transaction():  # of two that begin at the same moment one makes the run
+            found = None if new else same_run(store, task, config)
+            begun = found or new_run(store, task, config)
+        if found:
+            same = "it has this task and these settings (--new starts another)"
+            print(f"going on with run {found.id}: {same}", file=sys.stderr)
+        search_run(store, begun, task, config, model, as_json, parts)
 
 
 def resume(
@@ -128,20 +100,6 @@ def _with(config: Config, settings: dict[str, Any]) -> Config:
         if key in settings:
             raise UsageError(f"{key}: is fixed for a run's life; passagent fork starts a new one from a node")
     return override(config, settings)
-
-
-@contextmanager
-def begin(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
-    """`parts` with the evaluator's process, on its way before this one imports what takes long.
-
-    Raises UsageError for a device that is not here, before anything is stored.
-    """
-    if parts.evaluator is not None:
-        yield parts
-        return
-    with owner_ahead(config.evaluator, task.path) as ahead:
-        find_devices(config.evaluator.device)
-        yield replace(parts, ahead=ahead)
 
 
 def search_run(

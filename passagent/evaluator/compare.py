@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from passagent.evaluator.result import Worst
@@ -119,7 +120,7 @@ def _compare_output(position: int, want: torch.Tensor, have: torch.Tensor) -> _O
     level, most = max(one.level for one in parts), max(one.excess for one in parts)
     where = next(one.where for one in parts if one.excess == most)
     shape = (*want.shape, 2) if want.is_complex() else tuple(want.shape)
-    index = [int(i) for i in torch.unravel_index(torch.tensor(where), shape)] if shape else []
+    index = [int(i) for i in np.unravel_index(where, shape)] if shape else []
     worst = Worst(output=position, index=index, expected=float(flat[where]), got=float(other[where]))
     largest = max(one.max_abs_diff for one in parts)
     return _Output(level if level < _HOPELESS else None, largest, worst, most)

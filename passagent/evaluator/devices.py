@@ -116,6 +116,13 @@ class DeviceLock:
                 self._sign()
         return self._lock is not None
 
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for this lock, which is held here."""
+        queue = _flock(self._queue_path)
+        if queue is not None:
+            os.close(queue)
+        return queue is None
+
     def release(self) -> None:
         """Give up the lock, or the place in the queue."""
         if self._lock is not None:

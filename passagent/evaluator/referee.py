@@ -10,10 +10,11 @@ but its outputs and its clock, and the clock is audited. `Referee.evaluate` retu
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.baseline import Baseline
+from passagent.evaluator.baseline import SMALL, Baseline
 from passagent.evaluator.devices import find_device
 from passagent.evaluator.guards import static
 from passagent.evaluator.health import device_state
@@ -46,15 +47,22 @@ class Referee:
         self._baseline.close()
         self.workers.close()
 
-    def prepare(self, task: Task) -> None:
-        """What the first evaluation of a candidate on `task` begins with: workers, and the first reference.
+    def prepare(self, task: Task, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """What the first evaluation of a candidate on `task` begins with: workers, and a reference.
 
-        Raises as `evaluate` does.
+        Those of other small subgraphs, too, while that `is_wanted`. Raises as `evaluate` does.
         """
         dispatch = dispatch_of(self.config)
         self._prepare_workers(dispatch)
-        self._baseline.reference(task.subgraphs[0], dispatch)
+        first, *others = task.subgraphs
+        self._baseline.reference(first, dispatch)
         self.workers.settle()
+        elements = 0
+        for subgraph in others:
+            elements += sum(meta.numel for meta in subgraph.inputs)
+            if elements > SMALL or not is_wanted():
+                break
+            self._baseline.reference(subgraph, dispatch)
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.

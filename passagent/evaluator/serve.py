@@ -78,7 +78,7 @@ def _prepare(referee: Referee, task_path: str) -> dict[str, Any]:
     lock = DeviceLock(find_device(referee.config.device), f"passagent, preparing for {task_path}")
     try:
         if lock.try_acquire():
-            referee.prepare(load_task(task_path))
+            referee.prepare(load_task(task_path), lambda: not lock.is_waited_for())
     finally:
         lock.release()
     return {}

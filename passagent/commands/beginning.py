@@ -1,0 +1,60 @@
+"""How a search begins: the evaluator's process is on its way before this one imports what takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from passagent.config import Config, load_config
+from passagent.evaluator.devices import find_devices
+from passagent.evaluator.starting import OwnerProcess, owner_ahead
+from passagent.tasks.reader import Task, load_task
+
+if TYPE_CHECKING:
+    from passagent.search.session import Evaluator
+    from passagent.search.setup import Diagnose
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Stand-ins for the model, evaluator and diagnosis that the configuration names."""
+
+    model: Any = None
+    evaluator: Evaluator | None = None
+    diagnose: Diagnose | None = None
+    ahead: OwnerProcess | None = None
+    """The evaluator's process, if it is on its way; see `begin`."""
+
+
+def run(
+    task_path: str,
+    preset: str | None,
+    settings: dict[str, Any],
+    runs_dir: str,
+    as_json: bool,
+    new: bool,
+    parts: Parts | None = None,
+) -> None:
+    """`passagent run`, see searching.start. Raises PassagentError for a wrong task or settings, too."""
+    task = load_task(task_path)
+    config = load_config(preset, settings)
+    with begin(config, task, parts or Parts()) as begun:
+        from passagent.commands import searching  # as much again as the evaluator's process takes to begin
+
+        searching.start(task, config, runs_dir, as_json, new, begun)
+
+
+@contextmanager
+def begin(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
+    """`parts` with the evaluator's process, on its way before this one imports what takes long.
+
+    Raises UsageError for a device that is not here, before anything is stored.
+    """
+    if parts.evaluator is not None:
+        yield parts
+        return
+    with owner_ahead(config.evaluator, task.path) as ahead:
+        find_devices(config.evaluator.device)
+        yield replace(parts, ahead=ahead)
