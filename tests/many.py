@@ -260,7 +260,7 @@ def wait_with_the_finalists() -> None:
     """Measure one finalist again, and the next ones when `between_finalists` is gone."""
     whole, measured = finalists.evaluate, []
 
-    async def evaluate(session: Any, candidate: Any) -> Any:
+    async def evaluate(session: Any, candidate: Any, bar: float | None = None) -> Any:
         while measured and between_finalists(session.task.path).exists():
             await asyncio.sleep(0.01)
         measured.append(candidate)

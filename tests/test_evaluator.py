@@ -1,9 +1,11 @@
 """The referee on a small real task: honest work is scored, and every failure gets its own status."""
 
 import json
+import math
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -95,6 +97,16 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
     result = referee.evaluate(task, candidate(), bar=0.1)
     assert (result.stopped_early, {tuple(graph.pairs) for graph in result.graphs}) == (None, {(6, 6)})
     assert (result.bar, referee.evaluate(task, candidate()).bar) == (0.1, None)
+
+
+def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_counts(task):
+    baseline, workers = Mock(), Mock()
+    whole, part = (
+        judging.Judging(task, candidate(), CONFIG, baseline, workers, bar)._part() for bar in (None, 0.0)
+    )
+    assert len(task.subgraphs) == 3
+    assert part.interval == pytest.approx(2 * math.sqrt(3) * whole.interval)
+    assert part.budget_s == whole.budget_s / 2 == CONFIG.budget_s / 2 / judging.PAIRS
 
 
 def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -286,13 +287,14 @@ class Judging:
     def _part(self) -> EvaluatorConfig:
         """The settings of one pair of workers: its part of the calls.
 
-        Under a bar half the time and half the precision: a search measures its best again, in full.
+        Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
+        sqrt(n) than their mean.
         """
-        config, coarser = self.config, 2 if self.bar is not None else 1
+        config, is_searched = self.config, self.bar is not None
         return config.model_copy(
             update={
-                "interval": config.interval * coarser,
-                "budget_s": config.budget_s / self.pairs / coarser,
+                "interval": config.interval * (2 * math.sqrt(len(self.graphs)) if is_searched else 1),
+                "budget_s": config.budget_s / self.pairs / (2 if is_searched else 1),
                 "trials": max(1, config.trials // self.pairs),
                 "max_trials": max(1, config.max_trials // self.pairs),
             }

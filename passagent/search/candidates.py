@@ -108,7 +108,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     environment = session.environment
     with store.reading():
         _, best = nodes.as_before(store, node)
-        bar = best or 0.0  # nothing in a search is measured in full before it is measured again
+        bar = best or 0.0  # what is best is measured again
         found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
     if found:
         evaluation = found.evaluation
