@@ -108,6 +108,11 @@ TASKS = {
         "in_0 += in_1\ntmp_0 = torch.nn.functional.relu(in_0, inplace=True)\nreturn (tmp_0,)",
         [[([4, 32], F32)] * 2],
     ),
+    "chain_inplace": TaskText(
+        "in_0 += in_1\nin_0 *= 2.0\ntmp_0 = torch.nn.functional.relu(in_0, inplace=True)\nreturn (tmp_0,)",
+        [[([4, 32], F32)] * 2, [([4, 32], BF16)] * 2],
+    ),
+    "count_inplace": TaskText("in_0 += in_1\ntmp_0 = in_0 * 2\nreturn (tmp_0,)", [[([4, 32], I64)] * 2]),
     "broadcast": TaskText(
         "tmp_0 = in_0 + in_1\ntmp_1 = tmp_0 * in_2\nreturn (tmp_1,)",
         [[([4, 32], F32), ([32], F32), ([], F32)]],

@@ -10,7 +10,7 @@ from passagent.evaluator import score
 from passagent.evaluator.baseline import EXTREME, SETS, Reference
 from passagent.evaluator.compare import Comparison, compare, surely_agree
 from passagent.evaluator.exactness import Exactness, Expected, as_exact, drift, exactness, extreme_problem
-from passagent.evaluator.result import GraphResult, Violation
+from passagent.evaluator.result import GraphResult, Violation, Worst
 from passagent.evaluator.verdict import Failed, Refused
 
 
@@ -28,9 +28,11 @@ def judge_sets(
         comparison = compare(expected.eager, got)
         if comparison.problem:
             raise Failed("runtime_error", comparison.problem)
-        _note(result, comparison)
+        _note(result, comparison, expected)
         if comparison.passes_from_t is None:
-            raise Failed("wrong_result", "values differ from eager's at every t")
+            raise Failed(
+                "wrong_result", f"{_values(_worst(expected, comparison))} differ from eager's at every t"
+            )
         level = max(level, comparison.passes_from_t)
         _judge_errors(result, expected, got, comparison.passes_from_t, is_candidate)
     if len(found) > EXTREME and (problem := extreme_problem(reference.expected[EXTREME], found[EXTREME])):
@@ -39,18 +41,21 @@ def judge_sets(
     if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
         result.status = "wrong_result"
         needed = f"a correct pass agrees at t = {score.STRICT_T}"
-        result.error = f"values agree with eager's only from t = {level}; {needed}"
+        result.error = f"{_values(result.worst)} agree with eager's only from t = {level}; {needed}"
 
 
 def judge_timed(
-    eager: list[torch.Tensor], got: list[torch.Tensor], result: GraphResult, allowed: int
+    expected: Expected, eager: list[torch.Tensor], got: list[torch.Tensor], result: GraphResult, allowed: int
 ) -> None:
-    """Raise Failed unless a timed call's outputs agree with eager's from t = `allowed` on."""
+    """Raise Failed unless a timed call's outputs agree with eager's from t = `allowed` on.
+
+    `expected`: of the set that its values are of.
+    """
     if surely_agree(eager, got, allowed):
         return
     comparison = compare(eager, got)
     if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
-        result.worst = comparison.worst
+        result.worst = _worst(expected, comparison)
         raise _differs(result, comparison.problem or "stale or wrong values")
 
 
@@ -104,7 +109,17 @@ def _differs(result: GraphResult, what: str) -> Failed:
     return Failed("wrong_result", f"a timed call differs from eager: {what}")
 
 
-def _note(result: GraphResult, comparison: Comparison) -> None:
+def _note(result: GraphResult, comparison: Comparison, expected: Expected) -> None:
     """Keep the largest difference of all input sets."""
     if result.max_abs_diff is None or (comparison.max_abs_diff or 0.0) >= result.max_abs_diff:
-        result.max_abs_diff, result.worst = comparison.max_abs_diff, comparison.worst
+        result.max_abs_diff, result.worst = comparison.max_abs_diff, _worst(expected, comparison)
+
+
+def _worst(expected: Expected, comparison: Comparison) -> Worst | None:
+    """The element that is furthest outside, named after the input where it is of one."""
+    worst = comparison.worst
+    return worst and worst.model_copy(update={"input": expected.input_at(worst.output)})
+
+
+def _values(worst: Worst | None) -> str:
+    return "values" if worst is None or worst.input is None else f"values left in input {worst.input}"

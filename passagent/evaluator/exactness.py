@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+
+from passagent.evaluator.inplace import States
+from passagent.evaluator.result import place
 
 _SAMPLE = 1 << 13
 """Elements of an output that its error is estimated from, at most: shares come out within half a per cent."""
@@ -49,9 +52,13 @@ class Expected:
     """Eager's outputs on one input set."""
 
     eager: list[torch.Tensor]
+    """And then what eager leaves in the inputs that it writes into."""
     facts: list[Fact]
+    """Of the outputs."""
     float64: list[torch.Tensor] | None
-    """The same computed in float64; None where that does not run."""
+    """The same as `eager` computed in float64; None where that does not run."""
+    states: list[States] = field(default_factory=list)
+    """Of the inputs that eager writes into."""
 
     @cached_property
     def known(self) -> bool:
@@ -82,6 +89,11 @@ class Expected:
     def sizes(self) -> list[float]:
         """Of the exact outputs: root mean squares."""
         return [_size(exact) for exact in self.exact]
+
+    def input_at(self, position: int) -> int | None:
+        """The input whose last values stand at `position` of `eager`; None: an output does."""
+        outputs = len(self.facts)
+        return None if position < outputs else self.states[position - outputs].position
 
     def far(self, position: int, error: _Error) -> bool:
         """An output with this error is wrong for its size: on the whole, or in too many places for a jump."""
@@ -176,13 +188,14 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
         want, eager, have = map(_real, triple)
         if not _comparable(want, eager, have):
             continue
+        where = place(position, expected.input_at(position))
         if not all(
             bool(h.isfinite().all()) or bool((h.isfinite() | ~(e.isfinite() & w.isfinite())).all())
             for w, e, h in _chunks(want, eager, have)
         ):
-            return f"output {position} is not finite where eager's is, for inputs of large magnitude"
+            return f"{where} is not finite where eager's is, for inputs of large magnitude"
         if expected.far(position, _error(want, have)):
-            return f"output {position} is far from eager's for inputs of large magnitude"
+            return f"{where} is far from eager's for inputs of large magnitude"
     return None
 
 
