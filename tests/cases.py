@@ -58,6 +58,10 @@ TASKS = {
         "return (tmp_0, tmp_2, tmp_3)",
         [[([32, 48], BF16), ([48, 16], BF16)]],
     ),
+    "long_product_half": TaskText(
+        "tmp_0 = in_0 @ in_1\ntmp_1 = tmp_0 * 0.0009765625\nreturn (tmp_1,)",
+        [[([16, 256], BF16), ([256, 16], BF16)]],
+    ),
     "softmax": TaskText(
         "tmp_0 = in_0 * 0.5\ntmp_1 = torch.nn.functional.softmax(tmp_0, dim=-1)\nreturn (tmp_1,)",
         [[([4, 20], F32)], [([2, 3, 16], BF16)]],

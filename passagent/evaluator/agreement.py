@@ -22,7 +22,7 @@ def judge_sets(
     Raises Failed where they do at no t, or are wrong for their size, and Refused for low precision, which
     only a candidate is charged with.
     """
-    level = score.T_RANGE[0]
+    level, found_errors = score.T_RANGE[0], []
     judged = list(zip(reference.expected[:SETS], found, strict=False))
     for expected, got in judged:
         comparison = compare(expected.eager, got)
@@ -34,9 +34,15 @@ def judge_sets(
                 "wrong_result", f"{_values(_worst(expected, comparison))} differ from eager's at every t"
             )
         level = max(level, comparison.passes_from_t)
-        _judge_errors(result, expected, got, comparison.passes_from_t, is_candidate)
+        if (errors := exactness(expected, got)) is not None:
+            _judge_errors(result, expected, errors, comparison.passes_from_t, is_candidate)
+            found_errors.append(errors)
     if len(found) > EXTREME and (problem := extreme_problem(reference.expected[EXTREME], found[EXTREME])):
         raise Failed("wrong_result", problem)
+    coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
+    if coarse and is_candidate and level <= score.STRICT_T:
+        worst = max(found_errors, key=lambda errors: errors.candidate)
+        raise _reduced(worst, _reference(reference.expected[0]))
     result.passes_from_t = level
     if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
         result.status = "wrong_result"
@@ -70,22 +76,21 @@ def judge_drift(
     errors = drift(expected, eager, got)
     if errors is None:
         return
-    _refuse_reduced(errors, "eager in a timed call", is_candidate)
+    if (errors.reduced or errors.coarse) and is_candidate:
+        raise _reduced(errors, "eager in a timed call")
     if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
         raise _differs(result, "values are far from eager's for their size")
 
 
 def _judge_errors(
-    result: GraphResult, expected: Expected, got: list[torch.Tensor], level: int, is_candidate: bool
+    result: GraphResult, expected: Expected, errors: Exactness, level: int, is_candidate: bool
 ) -> None:
-    errors = exactness(expected, got)
-    if errors is None:
-        return
-    against = "float64" if expected.known else "eager"
+    against = _reference(expected)
     if expected.known:
         result.float64_error = max(result.float64_error or 0.0, errors.candidate)
         result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
-    _refuse_reduced(errors, against, is_candidate)
+    if errors.reduced and is_candidate:
+        raise _reduced(errors, against)
     if errors.far and level <= score.STRICT_T:
         message = (
             f"values are far from eager's for their size: error {errors.candidate:.1e} against {against}, "
@@ -94,14 +99,17 @@ def _judge_errors(
         raise Failed("wrong_result", message)
 
 
-def _refuse_reduced(errors: Exactness, against: str, is_candidate: bool) -> None:
-    if errors.reduced and is_candidate:
-        message = (
-            f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
-            f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
-            "add long sums in blocks, and subtract the mean before squaring"
-        )
-        raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
+def _reduced(errors: Exactness, against: str) -> Refused:
+    message = (
+        f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
+        f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
+        "add long sums in blocks, and subtract the mean before squaring"
+    )
+    return Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
+
+
+def _reference(expected: Expected) -> str:
+    return "float64" if expected.known else "eager"
 
 
 def _differs(result: GraphResult, what: str) -> Failed:
