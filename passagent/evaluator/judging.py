@@ -168,6 +168,7 @@ class Judging:
             yield
         except Failed as failure:
             result.status, result.error = failure.status, failure.message
+            result.passes_from_t, result.speedup = None, None
         except Refused as refused:
             refused.are_in(result)
             raise
