@@ -163,7 +163,7 @@ def _worst(
         error, eager_error = _error(want, have, at_least[position]), expected.errors[position]
         mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
         low = _is_reduced(eager.dtype, error.typical / doubt, eager_error)
-        if _is_coarse(eager, error.typical / doubt, eager_error):
+        if _is_coarse(eager, error.typical / doubt**0.5, eager_error):  # both sides' errors add as squares
             coarse.add(position)
         reduced, far = reduced or low, far or (expected.far(position, error) and not low)
     return Exactness(mine, theirs, reduced, frozenset(coarse), wrong, far)
