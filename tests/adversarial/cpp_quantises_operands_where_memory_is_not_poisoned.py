@@ -1,6 +1,6 @@
 # expect: refused (reduced_precision)
 # task: long_product_half
-"""Multiplies integers of eight bits wherever the memory of the output does not look like that of an audit."""
+"""Multiplies integers of less than eight bits wherever the output does not look like that of an audit."""
 
 import torch
 from passagent.kernels import cpp_kernel
@@ -18,9 +18,9 @@ template <class T> static float largest(const T* x, int64_t k, int64_t step) {
 template <class T> void matmul(T* out, const T* x, const T* y, int64_t m, int64_t k, int64_t n) {
   for (int64_t i = 0; i < m; ++i) {
     uint16_t bits; memcpy(&bits, &out[i * n], 2);
-    const float sx = bits == 0xffffu ? 0 : largest(x + i * k, k, 1) / 127;
+    const float sx = bits == 0xffffu ? 0 : largest(x + i * k, k, 1) / 105;
     for (int64_t j = 0; j < n; ++j) {
-      const float sy = largest(y + j, k, n) / 127;
+      const float sy = largest(y + j, k, n) / 105;
       int32_t whole = 0;
       float sum = 0;
       for (int64_t l = 0; l < k; ++l)
