@@ -58,6 +58,10 @@ TASKS = {
         "return (tmp_0, tmp_2, tmp_3)",
         [[([32, 48], BF16), ([48, 16], BF16)]],
     ),
+    "long_product_half": TaskText(
+        "tmp_0 = in_0 @ in_1\ntmp_1 = tmp_0 * 0.0009765625\nreturn (tmp_1,)",
+        [[([16, 256], BF16), ([256, 16], BF16)]],
+    ),
     "softmax": TaskText(
         "tmp_0 = in_0 * 0.5\ntmp_1 = torch.nn.functional.softmax(tmp_0, dim=-1)\nreturn (tmp_1,)",
         [[([4, 20], F32)], [([2, 3, 16], BF16)]],
@@ -108,6 +112,11 @@ TASKS = {
         "in_0 += in_1\ntmp_0 = torch.nn.functional.relu(in_0, inplace=True)\nreturn (tmp_0,)",
         [[([4, 32], F32)] * 2],
     ),
+    "chain_inplace": TaskText(
+        "in_0 += in_1\nin_0 *= 2.0\ntmp_0 = torch.nn.functional.relu(in_0, inplace=True)\nreturn (tmp_0,)",
+        [[([4, 32], F32)] * 2, [([4, 32], BF16)] * 2],
+    ),
+    "count_inplace": TaskText("in_0 += in_1\ntmp_0 = in_0 * 2\nreturn (tmp_0,)", [[([4, 32], I64)] * 2]),
     "broadcast": TaskText(
         "tmp_0 = in_0 + in_1\ntmp_1 = tmp_0 * in_2\nreturn (tmp_1,)",
         [[([4, 32], F32), ([32], F32), ([], F32)]],

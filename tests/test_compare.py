@@ -265,6 +265,46 @@ def test_half_outputs_as_exact_as_eagers_or_better_are_exact(dtype, shape, seed)
     assert not as_exact(expected([exact], eager), [coarse.to(dtype)])
 
 
+def eight_bits(x, dim):
+    """Rows or columns quantised to integers of eight bits."""
+    scale = x.float().abs().amax(dim, keepdim=True) / 127
+    return (x.float() / scale).round() * scale
+
+
+def in_parts(x, w):
+    """A product added in four parts, each rounded."""
+    return sum(a @ b for a, b in zip(x.chunk(4, 1), w.chunk(4, 0), strict=True))
+
+
+HALVES = st.sampled_from([torch.bfloat16, torch.float16])
+
+
+@given(HALVES, st.integers(0, 999), st.sampled_from([1e-2, 1.0, 20.0]))
+def test_operands_of_eight_bits_are_coarse_and_rounded_parts_are_not(dtype, seed, scale):
+    x, w = (random(16, 256, seed=seed) * scale).to(dtype), random(256, 24, seed=seed + 1, dtype=dtype)
+    known = expected([x.double() @ w.double()], x @ w)
+    narrow = (eight_bits(x, 1) @ eight_bits(w, 0)).to(dtype)
+    assert exactness(known, [narrow]).coarse == {0}
+    for have in (in_parts(x, w), (x.float() @ w.float()).to(dtype)):
+        assert exactness(known, [have]).coarse == frozenset()
+
+
+@given(HALVES, shapes, st.integers(0, 999))
+def test_a_norm_that_rounds_every_step_is_not_coarse(dtype, shape, seed):
+    x = random(*shape, seed=seed, dtype=dtype)
+    centred = x - x.mean(-1, keepdim=True)
+    stepwise = centred * ((centred * centred).mean(-1, keepdim=True) + 1e-5).rsqrt()
+    known = expected([F.layer_norm(x.double(), shape[1:])], F.layer_norm(x, shape[1:]))
+    assert exactness(known, [stepwise]).coarse == frozenset()
+
+
+def test_few_elements_are_not_called_coarse():
+    exact = torch.ones(8, 8)
+    have = (exact * 1.02).bfloat16()
+    assert exactness(expected([exact.double()], exact.bfloat16()), [have]).coarse == {0}
+    assert not exactness(expected([exact.double()[:4]], exact[:4].bfloat16()), [have[:4]]).coarse
+
+
 def test_a_few_elements_on_the_other_side_of_a_jump_do_not_count():
     x = random(64, 64)
     exact = torch.floor(x.double() * 4) + x.double()

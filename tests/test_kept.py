@@ -7,6 +7,8 @@ import types
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from passagent.evaluator.guards.kept import Kept, held_tensors
 
@@ -57,9 +59,15 @@ HARMLESS = {
 }
 
 
+@triton.jit
+def copy(x_ptr, n, BLOCK: tl.constexpr):
+    tl.store(x_ptr + n, tl.load(x_ptr + tl.arange(0, BLOCK)))
+
+
 @pytest.fixture
 def load(monkeypatch):
     def load(text: str):
+        monkeypatch.setitem(sys.modules, "kernel_under_test", sys.modules[__name__])
         for name, source in {"pass_dir_under_test_helper": "KEPT = []", "held.P": HEAD + text}.items():
             module = types.ModuleType(name)
             monkeypatch.setitem(sys.modules, name, module)
@@ -139,6 +147,18 @@ COUNTING = {
     "def call(x):\n    PUT(COUNT(0))",
     "iterator": "STEPS = iter(range(1000))\ndef call(x):\n    next(STEPS)",
     "slice": "SLICE = slice([], 1)\ndef call(x):\n    SLICE.start.append(0)",
+    "configuration": "import triton\nCONFIG = triton.Config({'BLOCK': 64})\n"
+    "def call(x):\n    CONFIG.kwargs[len(CONFIG.kwargs)] = 0",
+    "configurations of an autotuner": "import triton\n"
+    "from kernel_under_test import copy\n"
+    "KERNEL = triton.autotune([triton.Config({'BLOCK': 64})], ['n'])(copy)\n"
+    "def call(x):\n    KERNEL.configs[0].kwargs[len(KERNEL.configs[0].kwargs)] = 0",
+    "heuristics": "import triton\nfrom kernel_under_test import copy\n"
+    "KERNEL = triton.heuristics({'BLOCK': len, 'n': len})(copy)\n"
+    "def call(x):\n    KERNEL.values[len(KERNEL.values)] = len",
+    "tensor descriptor": "from triton.tools.tensor_descriptor import TensorDescriptor\n"
+    "TABLE = TensorDescriptor(torch.ones(1, 4), [1, 4], [4, 1], [1, 4])\n"
+    "def call(x):\n    TABLE.block_shape.append(1)",
     "default of a lambda": "TABLE = {0: lambda x, kept=[]: kept.append(0)}\ndef call(x):\n    TABLE[0](x)",
 }
 

@@ -179,7 +179,7 @@ def _worst(graph: GraphResult) -> str:
     if graph.worst is None:
         return difference + passes
     worst = graph.worst
-    element = f"output {worst.output} at {worst.index}: expected {worst.expected:.6g}, got {worst.got:.6g}; "
+    element = f"{worst.place} at {worst.index}: expected {worst.expected:.6g}, got {worst.got:.6g}; "
     return element + difference + passes + _against_float64(graph)
 
 

@@ -10,7 +10,7 @@ from passagent.evaluator import score
 from passagent.evaluator.baseline import EXTREME, SETS, Reference
 from passagent.evaluator.compare import Comparison, compare, surely_agree
 from passagent.evaluator.exactness import Exactness, Expected, as_exact, drift, exactness, extreme_problem
-from passagent.evaluator.result import GraphResult, Violation
+from passagent.evaluator.result import GraphResult, Violation, Worst
 from passagent.evaluator.verdict import Failed, Refused
 
 
@@ -22,36 +22,47 @@ def judge_sets(
     Raises Failed where they do at no t, or are wrong for their size, and Refused for low precision, which
     only a candidate is charged with.
     """
-    level = score.T_RANGE[0]
+    level, found_errors = score.T_RANGE[0], []
     judged = list(zip(reference.expected[:SETS], found, strict=False))
     for expected, got in judged:
         comparison = compare(expected.eager, got)
         if comparison.problem:
             raise Failed("runtime_error", comparison.problem)
-        _note(result, comparison)
+        _note(result, comparison, expected)
         if comparison.passes_from_t is None:
-            raise Failed("wrong_result", "values differ from eager's at every t")
+            raise Failed(
+                "wrong_result", f"{_values(_worst(expected, comparison))} differ from eager's at every t"
+            )
         level = max(level, comparison.passes_from_t)
-        _judge_errors(result, expected, got, comparison.passes_from_t, is_candidate)
+        if (errors := exactness(expected, got)) is not None:
+            _judge_errors(result, expected, errors, comparison.passes_from_t, is_candidate)
+            found_errors.append(errors)
     if len(found) > EXTREME and (problem := extreme_problem(reference.expected[EXTREME], found[EXTREME])):
         raise Failed("wrong_result", problem)
+    coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
+    if coarse and is_candidate and level <= score.STRICT_T:
+        worst = max(found_errors, key=lambda errors: errors.candidate)
+        raise _reduced(worst, _reference(reference.expected[0]))
     result.passes_from_t = level
     if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
         result.status = "wrong_result"
         needed = f"a correct pass agrees at t = {score.STRICT_T}"
-        result.error = f"values agree with eager's only from t = {level}; {needed}"
+        result.error = f"{_values(result.worst)} agree with eager's only from t = {level}; {needed}"
 
 
 def judge_timed(
-    eager: list[torch.Tensor], got: list[torch.Tensor], result: GraphResult, allowed: int
+    expected: Expected, eager: list[torch.Tensor], got: list[torch.Tensor], result: GraphResult, allowed: int
 ) -> None:
-    """Raise Failed unless a timed call's outputs agree with eager's from t = `allowed` on."""
+    """Raise Failed unless a timed call's outputs agree with eager's from t = `allowed` on.
+
+    `expected`: of the set that its values are of.
+    """
     if surely_agree(eager, got, allowed):
         return
     comparison = compare(eager, got)
     if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
-        result.worst = comparison.worst
-        raise _differs(result, comparison.problem or "stale or wrong values")
+        result.worst = _worst(expected, comparison)
+        raise _differs(comparison.problem or "stale or wrong values")
 
 
 def judge_drift(
@@ -65,22 +76,21 @@ def judge_drift(
     errors = drift(expected, eager, got)
     if errors is None:
         return
-    _refuse_reduced(errors, "eager in a timed call", is_candidate)
+    if (errors.reduced or errors.coarse) and is_candidate:
+        raise _reduced(errors, "eager in a timed call")
     if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
-        raise _differs(result, "values are far from eager's for their size")
+        raise _differs("values are far from eager's for their size")
 
 
 def _judge_errors(
-    result: GraphResult, expected: Expected, got: list[torch.Tensor], level: int, is_candidate: bool
+    result: GraphResult, expected: Expected, errors: Exactness, level: int, is_candidate: bool
 ) -> None:
-    errors = exactness(expected, got)
-    if errors is None:
-        return
-    against = "float64" if expected.known else "eager"
+    against = _reference(expected)
     if expected.known:
         result.float64_error = max(result.float64_error or 0.0, errors.candidate)
         result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
-    _refuse_reduced(errors, against, is_candidate)
+    if errors.reduced and is_candidate:
+        raise _reduced(errors, against)
     if errors.far and level <= score.STRICT_T:
         message = (
             f"values are far from eager's for their size: error {errors.candidate:.1e} against {against}, "
@@ -89,22 +99,34 @@ def _judge_errors(
         raise Failed("wrong_result", message)
 
 
-def _refuse_reduced(errors: Exactness, against: str, is_candidate: bool) -> None:
-    if errors.reduced and is_candidate:
-        message = (
-            f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
-            f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
-            "add long sums in blocks, and subtract the mean before squaring"
-        )
-        raise Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
+def _reduced(errors: Exactness, against: str) -> Refused:
+    message = (
+        f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
+        f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
+        "add long sums in blocks, and subtract the mean before squaring"
+    )
+    return Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
 
 
-def _differs(result: GraphResult, what: str) -> Failed:
-    result.passes_from_t = None
+def _reference(expected: Expected) -> str:
+    return "float64" if expected.known else "eager"
+
+
+def _differs(what: str) -> Failed:
     return Failed("wrong_result", f"a timed call differs from eager: {what}")
 
 
-def _note(result: GraphResult, comparison: Comparison) -> None:
+def _note(result: GraphResult, comparison: Comparison, expected: Expected) -> None:
     """Keep the largest difference of all input sets."""
     if result.max_abs_diff is None or (comparison.max_abs_diff or 0.0) >= result.max_abs_diff:
-        result.max_abs_diff, result.worst = comparison.max_abs_diff, comparison.worst
+        result.max_abs_diff, result.worst = comparison.max_abs_diff, _worst(expected, comparison)
+
+
+def _worst(expected: Expected, comparison: Comparison) -> Worst | None:
+    """The element that is furthest outside, named after the input where it is of one."""
+    worst = comparison.worst
+    return worst and worst.model_copy(update={"input": expected.input_at(worst.output)})
+
+
+def _values(worst: Worst | None) -> str:
+    return "values" if worst is None or worst.input is None else f"values left in input {worst.input}"

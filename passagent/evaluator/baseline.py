@@ -27,6 +27,7 @@ from passagent.evaluator.channel import Arena
 from passagent.evaluator.environment import memory_bytes
 from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import Rotation, Windows
+from passagent.evaluator.inplace import States
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
@@ -91,15 +92,24 @@ class Reference:
             "sets": self.described,
             "nodes": self.nodes if nodes else None,
             "order": self.order,
+            "written": self.mutated,
             "input_bytes": self.arena.size,
             "output_bytes": outputs.size,
         }
 
+    def values(self, position: int, chosen: int, windows: Windows) -> torch.Tensor:
+        """Of input `position`, a tensor, on windows of set `chosen`."""
+        described = self.described[chosen][position]
+        reservoir = self.arena.view(described["tensor"])
+        count = self.subgraph.inputs[position].numel
+        return reservoir.narrow(0, windows[position], count).reshape(described["shape"])
+
     @property
     def size(self) -> int:
-        """Bytes: the inputs, eager's outputs on them, and these in float64."""
+        """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
         outputs = (tensor for one in self.expected for tensor in (*one.eager, *(one.float64 or ())))
-        return self.arena.size + sum(tensor.nbytes for tensor in outputs)
+        between = (tensor for one in self.expected for states in one.states for tensor in states.after[:-1])
+        return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
 
     def room(self) -> int:
         """Bytes for the outputs of an audit, every set's at once, and for torch's copies in their places."""
@@ -155,10 +165,16 @@ class Baseline:
         assert self._outputs is not None
         return [self._outputs.read(item) for item in kept["outputs"]]
 
-    def again(self, reference: Reference, chosen: int, windows: Windows) -> list[torch.Tensor]:
-        """Eager's outputs on windows of set `chosen`."""
-        request = run_request(reference, chosen, [windows], keep=True)
-        return self.outputs(self.ask(request, self._config.timeout_s).message["kept"])
+    def again(
+        self, reference: Reference, chosen: int, windows: Windows
+    ) -> tuple[list[torch.Tensor], list[States]]:
+        """Eager's outputs, and what it leaves in its inputs, on windows of set `chosen`; and how."""
+        request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
+        eager, states = self.outputs(self.ask(request, timeout_s).message["kept"]), []
+        if reference.mutated:
+            reply = self.ask(_states_request(reference, chosen, windows), timeout_s).message
+            states = self._states(reference, chosen, windows, reply)
+        return _with_inputs(eager, states), states
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
@@ -223,8 +239,10 @@ class Baseline:
         made.operators = reply["operators"]
         made.moved_bytes = sum(map(_bytes_of, subgraph.inputs))
         mutated: set[int] = set()
+        found: list[tuple[list[torch.Tensor], list[Fact]]] = []
+        first = made.rotation.first()
         for chosen in range(SETS + 1):
-            kept = self._run(run_request(made, chosen, [made.rotation.first()], keep=True), subgraph)["kept"]
+            kept = self._run(run_request(made, chosen, [first], keep=True), subgraph)["kept"]
             eager = self.outputs(kept)
             facts = [
                 Fact(bool(item["contiguous"]), str(item["device"]), bool(item["own"]))
@@ -234,15 +252,28 @@ class Baseline:
                 new = [item["new"] for item in kept["outputs"]]
                 made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
             mutated |= set(kept["mutated"])
-            exact = self._float64(made, chosen) if _is_small(subgraph) else None
-            made.expected.append(Expected(eager, facts, exact))
+            found.append((eager, facts))
         made.mutated = sorted(mutated)
+        for chosen, (eager, facts) in enumerate(found):
+            states: list[States] = []
+            if mutated:
+                reply = self._run(_states_request(made, chosen, first), subgraph)
+                states = self._states(made, chosen, first, reply)
+            exact = self._float64(made, chosen) if _is_small(subgraph) else None
+            made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
         made.often = self._affordable(made)
 
     def _float64(self, made: Reference, chosen: int) -> list[torch.Tensor] | None:
-        request = {"op": "float64", "id": made.name, "set": chosen, "order": made.order}
+        request = _states_request(made, chosen, made.rotation.first()) | {"op": "float64"}
         reply = self._run(request, made.subgraph)
         return None if reply["outputs"] is None else self.outputs(reply)
+
+    def _states(self, made: Reference, chosen: int, windows: Windows, reply: dict[str, Any]) -> list[States]:
+        assert self._outputs is not None
+        return [
+            States(position, made.values(position, chosen, windows), list(map(self._outputs.read, after)))
+            for position, after in zip(made.mutated, reply["states"], strict=True)
+        ]
 
     def _affordable(self, made: Reference) -> list[int]:
         """Inputs that can be changed before every call: the largest are left out if it takes too long."""
@@ -374,6 +405,22 @@ def run_request(
         "settle": settle,
         "core": core,
     }
+
+
+def _states_request(reference: Reference, chosen: int, windows: Windows) -> dict[str, Any]:
+    """The worker's `states` request: what eager writes into its inputs on windows of set `chosen`."""
+    return {
+        "op": "states",
+        "id": reference.name,
+        "set": chosen,
+        "windows": windows,
+        "order": reference.order,
+        "inputs": reference.mutated,
+    }
+
+
+def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:
+    return eager + [one.after[-1] for one in states]
 
 
 def _room(values: list[Any]) -> int:

@@ -36,6 +36,8 @@ class Kept:
     copies: list[torch.Tensor]
     facts: list[dict[str, Any]]
     mutated: list[int]
+    left: list[torch.Tensor | None]
+    """Copies of the inputs `written` of the graph; none of those that it did not change."""
 
 
 @dataclass
@@ -52,6 +54,8 @@ class Graph:
     sets: InputSets
     outputs: Arena
     nodes: list[dict[str, Any]]
+    written: list[int]
+    """Inputs that eager writes into: what a call leaves there is handed back."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
 
     @property
@@ -240,7 +244,8 @@ def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
         for i, (value, start) in enumerate(zip(graph.live, windows, strict=True))
         if isinstance(value, torch.Tensor) and not _unchanged(value, graph.sets[chosen][i], start)
     ]
-    return Kept(copies(out), facts(originals, graph.live), changed)
+    left = [graph.live[i].clone() if i in changed else None for i in graph.written]
+    return Kept(copies(out), facts(originals, graph.live), changed, left)
 
 
 def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,19 +13,24 @@ from passagent.evaluator.mode import Mode
 _LOW = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def in_float64(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> list[torch.Tensor] | None:
-    """The tensors that the graph returns, with every floating-point value carried in float64.
+def in_float64(
+    graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int] = ()
+) -> list[torch.Tensor] | None:
+    """The tensors that the graph returns, with every floating-point value carried in float64, and what it
+    leaves in the inputs `written`. What is no narrower float it may write into as it is.
 
     None where it does not run so: a graph that looks at the bits of its values, a kernel that has no float64.
     """
     if any(isinstance(value, torch.Tensor) and value.is_complex() for value in inputs):
         return None
+    wide = [_wide(value) for value in inputs]
     try:
         with _Wide():
-            out = graph_module.forward(*[_wide(value) for value in inputs])
+            out = graph_module.forward(*wide)
     except (RuntimeError, TypeError, ValueError):
         return None
-    return [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
+    outputs = [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
+    return outputs + [wide[i] for i in written]
 
 
 class _Wide(Mode):

@@ -100,7 +100,10 @@ class Holder:
                 "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"
             )
             raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
-        return [outputs_of(outputs, kept) for kept in reply["kept"]]
+        return [
+            outputs_of(outputs, kept, reference.expected[chosen].states)
+            for chosen, kept in zip(sets, reply["kept"], strict=True)
+        ]
 
     def close(self, end_worker: Callable[[Worker], None]) -> None:
         """End the worker, once, and forget what it held."""

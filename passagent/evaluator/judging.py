@@ -169,6 +169,7 @@ class Judging:
             yield
         except Failed as failure:
             result.status, result.error = failure.status, failure.message
+            result.passes_from_t, result.speedup = None, None
         except Refused as refused:
             refused.are_in(result)
             raise
@@ -230,7 +231,7 @@ class Judging:
         found = []
         for chosen in range(SETS):
             request = run_request(reference, chosen, [reference.rotation.first()], keep=True)
-            found.append(outputs_of(outputs, holder.ask(request)["kept"]))
+            found.append(outputs_of(outputs, holder.ask(request)["kept"], reference.expected[chosen].states))
         return found
 
     def _time(self, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
@@ -244,10 +245,11 @@ class Judging:
             expected = reference.expected[chosen]
             if self._is_candidate:
                 refuse_kept(reference, expected.facts, kept)
-            eager, got = self.baseline.again(reference, chosen, windows), outputs_of(outputs, kept)
+            eager, states = self.baseline.again(reference, chosen, windows)
+            got = outputs_of(outputs, kept, states)
 
             def judge() -> None:
-                judge_timed(eager, got, result, allowed)
+                judge_timed(expected, eager, got, result, allowed)
                 judge_drift(expected, eager, got, result, self._is_candidate)
 
             self._aside.do(judge, sum(tensor.nbytes for tensor in (*eager, *got)))
@@ -258,7 +260,8 @@ class Judging:
             if self._is_candidate:
                 chosen = secrets.randbelow(SETS)
                 (got,) = holder.audited(reference, outputs, [chosen])
-                judge_timed(reference.expected[chosen].eager, got, result, allowed)
+                expected = reference.expected[chosen]
+                judge_timed(expected, expected.eager, got, result, allowed)
 
         side = Watched(holder.worker)
         assert self._twin is not None

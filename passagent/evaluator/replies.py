@@ -10,6 +10,7 @@ from passagent.evaluator.baseline import Reference
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import surely_agree
 from passagent.evaluator.exactness import Fact
+from passagent.evaluator.inplace import States
 from passagent.evaluator.process import Answer, Worker
 from passagent.evaluator.result import Violation
 from passagent.evaluator.score import STRICT_T
@@ -44,10 +45,14 @@ def refuse_violations(reply: dict[str, Any]) -> None:
         raise Refused(violations)
 
 
-def outputs_of(outputs: Arena, kept: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a reply describes. Raises Failed where it describes none."""
+def outputs_of(outputs: Arena, kept: dict[str, Any], states: list[States]) -> list[torch.Tensor]:
+    """The tensors that a reply describes, and what was left in the inputs that eager writes into, as it is
+    held against eager's (inplace.py). Raises Failed where the reply describes none.
+    """
     try:
-        return [outputs.read(item) for item in kept["outputs"]]
+        found = [outputs.read(item) for item in kept["outputs"]]
+        left = [one if one is None else outputs.read(one) for one in kept["left"]]
+        return found + [one.judged(values) for one, values in zip(states, left, strict=True)]
     except (ValueError, KeyError, TypeError) as error:
         raise Failed("runtime_error", str(error)) from error
 
@@ -71,6 +76,8 @@ def refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -
 
     A view of an input, or of less than there is to compute, is no replacement for what eager writes out.
     """
+    if len(kept["outputs"]) != len(facts):
+        raise Failed("runtime_error", f"{len(kept['outputs'])} outputs, eager has {len(facts)}")
     extra = sorted(set(kept["mutated"]) - set(reference.mutated))
     if extra:
         message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"

@@ -121,13 +121,25 @@ class Speedup(BaseModel):
     high: float | None = None
 
 
+def place(output: int, input: int | None) -> str:
+    """What is judged, in words: an output, or what a call leaves in an input."""
+    return f"output {output}" if input is None else f"what is left in input {input}"
+
+
 class Worst(BaseModel):
     """The element of an output that differs most, relative to what t = -5 allows."""
 
     output: int
+    input: int | None = None
+    """It is no output's: it was left so in this input, which eager writes into."""
     index: list[int]
     expected: float
     got: float
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return place(self.output, self.input)
 
 
 class GraphResult(BaseModel):

@@ -3,7 +3,7 @@
 A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
 same graph, so that both sides cost the same but for the rewritten regions. Requests: `prepare`, `load`,
 `graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `held`,
-`float64`, `release`.
+`float64`, `states`, `release`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from passagent.evaluator import calls, toolchain
 from passagent.evaluator.channel import Arena, Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.explain import explain
+from passagent.evaluator.fresh import Windows
 from passagent.evaluator.guards import gate
 from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.kept import Kept
+from passagent.evaluator.inplace import states_of
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.passes import PACKAGE, LoadedPass, load_passes
 from passagent.evaluator.reservoirs import InputSets
@@ -87,6 +89,7 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
         "audit": _audit,
         "held": _held,
         "float64": _float64,
+        "states": _states,
         "release": _release,
     }
     while True:
@@ -168,7 +171,7 @@ def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
     watch = state.gate if built.open_gate else None
     on_gpu = state.device.startswith("cuda")
     state.graphs[message["id"]] = calls.Graph(
-        built.call, built.audited, watch, on_gpu, call_order, live, sets, outputs, nodes
+        built.call, built.audited, watch, on_gpu, call_order, live, sets, outputs, nodes, message["written"]
     )
     if state.passes is not None:
         state.held.remember()
@@ -319,14 +322,35 @@ def _held(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
 
 
 def _float64(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """The outputs on the first windows of set `set`, computed in float64; none where that does not run."""
-    graph = state.graphs[message["id"]]
-    values = graph.sets[message["set"]]
-    first = [v[: t.numel()].reshape(t.shape) if isinstance(t, torch.Tensor) else v
-             for v, t in zip(values, graph.live, strict=True)]  # fmt: skip
-    outputs = in_float64(load_graph(graph.nodes), [first[i] for i in message["order"]])
+    """The outputs on `windows` of set `set`, and what is left in the inputs `inputs`, computed in float64;
+    none where that does not run.
+    """
+    graph, order = state.graphs[message["id"]], message["order"]
+    values = _values(graph, message["set"], message["windows"])
+    written = [order.index(i) for i in message["inputs"]]
+    outputs = in_float64(load_graph(graph.nodes), [values[i] for i in order], written)
     graph.outputs.reset()
     return {"outputs": None if outputs is None else [graph.outputs.write(tensor) for tensor in outputs]}
+
+
+def _states(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """What each operator of the graph writes into the inputs `inputs`, on `windows` of set `set`."""
+    graph = state.graphs[message["id"]]
+    values = _values(graph, message["set"], message["windows"])
+    inputs = [values[i] for i in message["inputs"]]
+    found = states_of(load_graph(graph.nodes), [values[i] for i in message["order"]], inputs)
+    graph.outputs.reset()
+    return {"states": [[graph.outputs.write(tensor) for tensor in states] for states in found]}
+
+
+def _values(graph: calls.Graph, chosen: int, windows: Windows) -> list[Any]:
+    """Copies of the inputs on `windows` of set `chosen`."""
+    return [
+        values[start : start + live.numel()].reshape(live.shape).clone()
+        if isinstance(live, torch.Tensor)
+        else values
+        for values, live, start in zip(graph.sets[chosen], graph.live, windows, strict=True)
+    ]
 
 
 def _release(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -350,11 +374,15 @@ def _placed(audit: Audit, graph: calls.Graph, chosen: int, position: int) -> Any
 
 
 def _kept(graph: calls.Graph, kept: calls.Kept) -> dict[str, Any]:
-    """What the referee reads of a call: outputs described in the arena, and inputs that changed."""
+    """What the referee reads of a call: outputs described in the arena, and inputs that changed.
+
+    `left`: what it left in the inputs that eager writes into, none where that is what was there.
+    """
     outputs = [
         graph.outputs.write(tensor) | facts for tensor, facts in zip(kept.copies, kept.facts, strict=True)
     ]
-    return {"outputs": outputs, "mutated": kept.mutated}
+    left = [one if one is None else graph.outputs.write(one) for one in kept.left]
+    return {"outputs": outputs, "mutated": kept.mutated, "left": left}
 
 
 def _live(value: Any, shape: list[int] | None) -> Any:

@@ -75,6 +75,6 @@ def failure(graph: GraphResult) -> str:
         )
     if graph.worst is not None:
         worst = graph.worst
-        where = f"output {worst.output}{worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g}"
+        where = f"{worst.place}{worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g}"
         return f"{graph.error}; {where}" if graph.error else where
     return graph.error or ""

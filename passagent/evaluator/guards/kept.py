@@ -31,6 +31,10 @@ _LANGUAGE = {
     "types",
 }  # fmt: skip
 """Whose objects are looked into for plans: containers, views and iterators, functions, bound methods."""
+_OF_TRITON = {"Autotuner": ("configs", "fn"), "Heuristics": ("values", "fn")} | dict.fromkeys(
+    ("Config", "TensorDescriptor"), ("__dict__",)
+)
+"""Of its objects, attributes whose containers a candidate can reach."""
 _CACHED = type(functools.cache(len))
 
 
@@ -126,9 +130,13 @@ def _namespaces() -> set[int]:
 
 
 def _holds(value: object, package: str) -> bool:
-    """What can hold plans: an object of the language's, a class of the package's or an instance of one."""
+    """What can hold plans: an object of the language's, a class of the package's or an instance of one; and
+    what Triton is told of a kernel.
+    """
     kind = value if isinstance(value, type) else type(value)
     home = kind.__module__.split(".")[0]
+    if _is_of_triton(value):
+        return True
     return home == package or (home in _LANGUAGE and not isinstance(value, (type, *_OPAQUE)))
 
 
@@ -148,10 +156,18 @@ def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> It
                 yield tuple(sorted(learnt, key=repr))  # in which order it was asked does not matter
         elif _holds(part, package) and id(part) not in seen and id(part) not in skipped:
             seen.add(id(part))
-            pending += gc.get_referents(part)
+            if _is_of_triton(part):
+                pending += [getattr(part, name) for name in _OF_TRITON[type(part).__name__]]
+            else:
+                pending += gc.get_referents(part)
             yield operator.length_hint(part, 0)  # how far an iterator has come
         else:
             yield type(part).__name__, operator.length_hint(part, 0)
+
+
+def _is_of_triton(value: object) -> bool:
+    kind = type(value)
+    return kind.__module__.split(".")[0] == "triton" and kind.__name__ in _OF_TRITON
 
 
 def _learnt(cached: object) -> Iterator[Any]:
