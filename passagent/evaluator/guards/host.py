@@ -7,7 +7,15 @@ import copy
 
 from passagent.evaluator.guards import classes, records, rules, state
 from passagent.evaluator.guards.names import CAST, HIDDEN, Names
-from passagent.evaluator.guards.scope import binds, bound_names, is_plain_format, literal_getattr, targets
+from passagent.evaluator.guards.scope import (
+    assigned_values,
+    binds,
+    bound_names,
+    is_plain_format,
+    literal_getattr,
+    targets,
+)
+from passagent.evaluator.guards.trees import without_nested
 
 _TELLING = {
     "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
@@ -69,6 +77,10 @@ class Host(Names):
             for keyword in node.keywords:
                 self.visit(keyword.value)
             return
+        if self.is_made_above(node):
+            for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self.visit(part)
+            return
         if self.is_launch(function) or self.dotted(function) in rules.TAKING_CONSTANTS:
             self.visit(function)
             for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
@@ -78,11 +90,26 @@ class Host(Names):
         if isinstance(function, ast.Attribute) and self.of_value(function):
             if function.attr == "type" and (node.args or node.keywords):
                 self.report("host_cast", node, f"`.type(...)` {CAST}")
-            elif function.attr == "format" and is_plain_format(function.value):
+            elif function.attr == "format" and is_plain_format(self.text_of(function.value)):
                 for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
                     self.visit(part)
                 return
         self.generic_visit(node)
+
+    def text_of(self, node: ast.expr) -> ast.expr:
+        """The text that a name of the module stands for, if it was given one only."""
+        own = self.world.own(self.dotted(node) or "") if isinstance(node, (ast.Name, ast.Attribute)) else None
+        given = assigned_values(own[0].tree, own[1]) if own is not None else []
+        return given[0] if len(given) == 1 else node
+
+    def is_made_above(self, call: ast.Call) -> bool:
+        """`super().__init__(...)` in an `__init__`, or `super().launch(...)` in a method."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
+            return False
+        named = function.attr in (records.MAKING if self.made else self.world.fields)
+        above = isinstance(function.value.func, ast.Name) and function.value.func.id == "super"
+        return above and (named or function.attr in self.world.fields) and self.is_object(function.value)
 
     def visit_Compare(self, node: ast.Compare) -> None:
         for part in [node.left, *node.comparators]:
@@ -130,7 +157,8 @@ class Host(Names):
             base = node.value
             while isinstance(base, ast.Subscript):
                 base = base.value
-            if not isinstance(base, ast.Name):
+            field = isinstance(base, ast.Attribute) and self.is_object(base.value)
+            if not isinstance(base, ast.Name) and not field:
                 message = f"stores into `{ast.unparse(base)}`; store into a variable of the function's own"
                 self.report("attribute_store", node, message)
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -171,7 +199,8 @@ class Host(Names):
                 self.visit(decorator)
             elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
                 known = ", ".join(sorted(rules.DECORATORS))
-                message = f"`@{ast.unparse(called)}` is no decorator of a pass; known: {known}"
+                instead = rules.DECORATE_INSTEAD.get(full or "", f"known: {known}")
+                message = f"`@{ast.unparse(called)}` is no decorator of a pass; {instead}"
                 self.report("decorator", decorator, message)
             elif isinstance(decorator, ast.Call):
                 for part in [*decorator.args, *(keyword.value for keyword in decorator.keywords)]:
@@ -258,7 +287,7 @@ class Host(Names):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may be a namespace of constants, or a record, with methods that only read it."""
         self.binding(node.name, node)
-        other = self.inside or not records.is_record(node, self.base)
+        other = self.inside or not records.is_record(node, self.base, self.world.classes.__contains__)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
@@ -293,13 +322,14 @@ class Host(Names):
         state.check_function(self.world, self.file, function, self.report)
         self.signature(function)
         inner = self.within(bound_names(node), inside=True)
-        inner.scope, inner.made = node, made if node.name in records.MAKING else ""
+        inner.scope, inner.instance = node, made if classes.is_guarded(node, made) else ""
+        inner.made = made if node.name in records.MAKING else ""
         for statement in node.body:
             inner.visit(statement)
         return True
 
     def base(self, node: ast.expr) -> str | None:
-        """The full name that a class is derived from; `int` and `str` are Python's where nothing else is."""
+        """The full name that a class is derived from; `int` is Python's where nothing else is."""
         full = self.dotted(node)
         if full is not None or not isinstance(node, ast.Name) or binds(self.file.tree, node.id):
             return full
@@ -332,7 +362,7 @@ class Host(Names):
         for item in node.items:
             entered = item.context_expr
             own = not isinstance(entered, (ast.Name, ast.Attribute)) or self.dotted(entered) is None
-            if not (own and self.is_made(entered, rules.CONTEXTS)):
+            if not (own and (self.is_made(entered, rules.CONTEXTS) or self.gives_context(entered))):
                 known = ", ".join(sorted(rules.CONTEXTS))
                 self.report(
                     "context",
@@ -340,6 +370,20 @@ class Host(Names):
                     f"a pass may enter {known} only; kernels run on the current stream",
                 )
         self.generic_visit(node)
+
+    def gives_context(self, entered: ast.expr) -> bool:
+        """A call of a function of the candidate's that returns what a pass may enter, and nothing else."""
+        own = self.world.own(self.dotted(entered.func) or "") if isinstance(entered, ast.Call) else None
+        function = own[0].functions.get(own[1]) if own is not None else None
+        if own is None or function is None or function.decorator_list:
+            return False
+        host = Host(self.world, own[0], self.report, scope=function).within(
+            bound_names(function), inside=True
+        )
+        returned = [part.value for part in without_nested(function) if isinstance(part, ast.Return)]
+        return bool(returned) and all(
+            value is not None and host.is_made(value, rules.CONTEXTS) for value in returned
+        )
 
     def refuse_statement(self, node: ast.AST) -> None:
         kind = type(node).__name__

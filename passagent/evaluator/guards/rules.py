@@ -33,6 +33,8 @@ _TORCH_FACTS = {
     "memory_format", "no_grad", "numel", "preserve_format", "promote_types", "result_type", "strided",
     "version.cuda", "version.hip",
 }  # fmt: skip
+_OF_TENSORS = {"contiguous", "detach", "dim", "is_contiguous", "numel", "size", "stride"}
+"""Methods that may be named as functions, as in `map(torch.Tensor.contiguous, inputs)`."""
 _SETTINGS = {
     "are_deterministic_algorithms_enabled", "backends.cpu.get_cpu_capability",
     "backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32", "cuda.is_bf16_supported",
@@ -66,7 +68,10 @@ _ABSTRACT = {
     "Callable", "Collection", "Hashable", "Iterable", "Iterator", "Mapping", "Sequence", "Set", "Sized",
 }  # fmt: skip
 """Of collections.abc, for annotations."""
-_TELLING = {"getLogger", "debug", "info", "warning", "error", "critical"}
+_TELLING = {
+    "CRITICAL", "DEBUG", "ERROR", "INFO", "Logger", "WARNING", "critical", "debug", "error", "getLogger",
+    "info", "warning",
+}  # fmt: skip
 """Of logging: what is logged goes to the candidate's own standard error."""
 VERSIONS = {"torch.__version__", "triton.__version__"}
 """Strings, though their names look private."""
@@ -76,6 +81,7 @@ KERNEL_DTYPES = {
 }  # fmt: skip
 HOST_NAMES = (
     {f"torch.{name}" for name in _DTYPES | FACTORIES | TORCH_VIEWS | _TORCH_FACTS | _SETTINGS}
+    | {f"torch.Tensor.{name}" for name in _OF_TENSORS}
     | {f"triton.{name}" for name in _TRITON}
     | {f"triton.language.{name}" for name in KERNEL_DTYPES | {"dtype"}}
     | {f"functools.{name}" for name in ("partial", "reduce")}
@@ -117,10 +123,11 @@ IMPORTS |= {
     "torch._inductor.runtime.triton_helpers", "warnings",
 }  # fmt: skip
 UNUSED_IMPORTS = {
-    "argparse", "copy", "csv", "datetime", "gc", "heapq", "inspect", "io", "json", "numpy",
-    "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string", "struct", "sys",
+    "abc", "argparse", "copy", "csv", "datetime", "gc", "heapq", "importlib", "importlib.metadata", "inspect",
+    "io", "json", "numpy", "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string",
+    "struct", "sys",
     "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.cuda.amp",
-    "torch.utils.benchmark", "traceback",
+    "torch.library", "torch.utils.benchmark", "traceback",
     "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
     "typing_extensions",
 }  # fmt: skip
@@ -193,7 +200,8 @@ HOST_ATTRIBUTES = {
     "best_config", "constants", "cuda_stream", "function", "kwargs", "metadata", "n_regs", "n_spills",
     "num_ctas", "num_stages", "num_warps", "packed_metadata", "run", "shared", "warmup",
     # loggers and versions
-    "critical", "debug", "error", "info", "micro", "release", "warning",
+    "critical", "debug", "error", "exception", "getChild", "info", "isEnabledFor", "micro", "release",
+    "warning",
     # Python's containers and strings
     "add", "append", "as_integer_ratio", "bit_count", "bit_length", "capitalize", "center", "clear", "copy",
     "count", "difference", "discard", "endswith", "extend", "find", "format", "fromkeys", "get", "insert",
@@ -232,6 +240,9 @@ DECORATORS = {
     "torch.inference_mode", "torch.no_grad",
     "triton.autotune", "triton.constexpr_function", "triton.heuristics", "triton.jit",
 }  # fmt: skip
+DECORATE_INSTEAD = {
+    "contextlib.contextmanager": "write `with torch.cuda.device(x.device):` where the kernel is launched",
+}
 CONTEXTS = {
     "contextlib.nullcontext", "torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode",
     "torch.no_grad",
@@ -325,7 +336,7 @@ def shadows(name: str) -> bool:
 
 def are_alike(one: str, other: str) -> bool:
     """Whether two full names are of the same library, or of its function, which versions have elsewhere."""
-    if {one, other} <= LIBDEVICE:
+    if {one, other} <= LIBDEVICE | {"triton.language.math"}:
         return True
     (place, _, name), (other_place, _, other_name) = one.rpartition("."), other.rpartition(".")
     return name == other_name and {place, other_place} <= LIBDEVICE | {"triton.language.math"}
@@ -354,6 +365,8 @@ def pattern_reference(name: str) -> str:
 def unknown_name(full: str) -> str:
     """Message for a full name that is not in the closed world."""
     root = full.split(".", maxsplit=1)[0]
+    if full.startswith(("torch.library.", "torch.ops.")):
+        return f"`{full}` asks torch for an operator; {IMPORT_INSTEAD['torch.library']}"
     if root == "torch":
         return f"`{full}` is not among torch's names for host code; {COMPUTE}"
     if root in ("logging", "warnings"):

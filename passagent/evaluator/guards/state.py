@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.names import Report
 from passagent.evaluator.guards.scope import File, World, bound_names
+from passagent.evaluator.guards.trees import without_nested
 
 _CACHES = {"functools.cache", "functools.lru_cache"}
 _LAZY = {"iter", "map", "filter", "zip", "enumerate", "reversed"}
@@ -224,8 +225,21 @@ def _allocates(world: World, file: File, call: ast.Call) -> bool:
     if called is None:
         return False
     own, function = called
-    calls = (part for part in ast.walk(function) if isinstance(part, ast.Call))
+    calls = _calls(function)
     return world.once("allocates", function, lambda: any(_allocates(world, own, part) for part in calls))
+
+
+def _calls(function: ast.FunctionDef) -> Iterator[ast.Call]:
+    """The calls that a call of a function makes; not those of a function that it only returns."""
+    parts = list(without_nested(function))
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    yield from calls
+    named = {part.id for call in calls for part in ast.walk(call) if isinstance(part, ast.Name)}
+    for part in parts:
+        if isinstance(part, ast.FunctionDef) and part.name in named:
+            yield from _calls(part)
+        elif isinstance(part, ast.Lambda):
+            yield from (one for one in ast.walk(part) if isinstance(one, ast.Call))
 
 
 def _is_tensor(world: World, file: File, node: ast.expr, names: set[str]) -> bool:

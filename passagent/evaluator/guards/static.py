@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 
-from passagent.evaluator.guards import bodies, intake, rules, state
+from passagent.evaluator.guards import bodies, classes, intake, rules, state
 from passagent.evaluator.guards.host import Host
 from passagent.evaluator.guards.names import HIDDEN
 from passagent.evaluator.guards.scope import OWN, File, World
@@ -187,7 +187,7 @@ class _Inspection:
             if part in self.blocks and isinstance(part, ast.FunctionDef) and part.name not in _ROLES:
                 self.function(part, host)
                 continue
-            if isinstance(part, ast.FunctionDef) and isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and (isinstance(part, ast.FunctionDef) or classes.held(part)):
                 continue  # a method: what it names is its own
             pending += ast.iter_child_nodes(part)
             if isinstance(part, ast.FunctionDef):
@@ -209,7 +209,7 @@ class _Inspection:
             self.report("rebound_import", name, f"`{name.id}` is imported and assigned; use another name")
         elif name.id in _ROLES:
             self.report("role_assigned", name, f"`{name.id}` must be written as a function, with def")
-        elif name.id in self.file.functions or name.id in self.file.namespaces:
+        elif (name.id in self.file.functions and not optional) or name.id in self.file.namespaces:
             self.report("defined_twice", name, f"`{name.id}` is defined and assigned; use another name")
 
     def kernel_options(self) -> None:
