@@ -25,7 +25,7 @@ _PRAGMAS = (
     r"(omp|once|unroll|nounroll|ivdep|vector|simd|STDC FP_CONTRACT|clang (loop|fp)"
     r"|GCC (ivdep|unroll|novector|optimize|target|diagnostic|push_options|pop_options))\b"
 )
-_RULES = lexer.Rules("cpp", toolchain.HEADERS, re.compile(_PRAGMAS))
+_RULES = lexer.Rules("cpp", toolchain.HEADERS | toolchain.NOTHING, re.compile(_PRAGMAS))
 _LIBRARIES = ["-lmvec", "-lm"] if os.uname().machine == "x86_64" else ["-lm"]
 _LINK = ["-shared", "-s", "-nostartfiles", "-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack,-z,text"]
 _STARTUP = re.compile(r"\.(pre)?init|\.fini|\.ctors|\.dtors|\.tdata|\.tbss")
@@ -94,7 +94,10 @@ def _compile(source: str, text: str, name: str, prelude: Path, target: Path) -> 
         scratch = Path(directory)
         (scratch / "kernel.cpp").write_text(text)
         (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
-        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-include", str(prelude)]
+        for header in toolchain.NOTHING:
+            (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / "nothing" / header).touch()
+        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-include", str(prelude), "-Inothing"]
         try:
             toolchain.run([*command, "-c", "kernel.cpp", "-o", "kernel.o"], name, scratch)
         except KernelBuildError as error:
