@@ -396,7 +396,6 @@ RECORDS = {
     "method that Triton asks for": "class Plan:\n    rows: int\n    def data_ptr(self):\n        return 1",
     "method that Python calls": "class Plan:\n    def __getattr__(self, name):\n        return 1",
     "method of torch's": "class Plan:\n    def __torch_function__(self, f, types, args):\n        pass",
-    "cached method": "class Plan:\n    @functools.cache\n    def total(self):\n        return 1",
     "maker without an instance": "class Plan:\n    @staticmethod\n    def __init__(x):\n        x.rows = 1",
     "maker of two": "class Plan:\n    def __init__(self, self2):\n        self2.rows = 1",
     "maker that takes another": "class Plan:\n    def __init__(self, x):\n        self = x\n"
@@ -979,3 +978,64 @@ def test_a_context_may_come_from_a_function(function, fine):
     )
     text = source(f"with {function}(x):\n        return x", module=module)
     assert (found(text) == []) == fine
+
+
+ONCE = "COUNT = {}\n\n\ndef count(x):\n    global COUNT\n    if {}:\n        COUNT = {}\n{}    return COUNT\n"
+FOUND_ONCE = {
+    "a global": (ONCE.format("None", "COUNT is None", "torch.cuda.device_count()", ""), None),
+    "a global that is false": (ONCE.format("None", "not COUNT", "len(x.shape)", ""), None),
+    "a count": (ONCE.format("0", "not COUNT", "1", ""), "statement"),
+    "of another": (ONCE.format("None", "LIMITS is None", "1", ""), "statement"),
+    "and again": (ONCE.format("None", "COUNT is None", "1", "    COUNT += 1\n"), "statement"),
+    "a tensor": (ONCE.format("None", "COUNT is None", "torch.empty(4)", ""), "kept_tensor"),
+    "what computes": (ONCE.format("None", "COUNT is None", "torch.sin", ""), "host_name"),
+}
+MAKER = "class Plan:\n    def __init__(self):\n        self.rows = None\n\n    def count(self, x):\n"
+ASKED = "        if {0}.rows is None:\n            {0}.rows = {1}\n        return self.rows\n\n"
+ASKED += "count = Plan().count\n"
+FOUND_ONCE |= {
+    "an attribute": (MAKER + ASKED.format("self", "len(x.shape)"), None),
+    "an attribute of a tensor": (MAKER + ASKED.format("x", "1"), "attribute_store"),
+    "an attribute that is a tensor": (MAKER + ASKED.format("self", "torch.empty(4)"), "kept_tensor"),
+    "an attribute again": (MAKER + "        self.rows = 1\n\ncount = Plan().count\n", "attribute_store"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND_ONCE)
+def test_a_number_may_be_found_out_once(name):
+    module, rule = FOUND_ONCE[name]
+    assert rules(source("return x.view(count(x))", module=module)) == ({rule} if rule else set())
+
+
+HABITS = {
+    "environment": ("import os\nFAST = os.getenv('FAST', '0') == '1' or os.environ.get('FAST')\n", None),
+    "environment by a name": ("import os\nFAST = os.getenv(str(LIMITS))\n", "host_name"),
+    "environment that is set": ("import os\nos.environ['FAST'] = '1'\n", "import"),
+    "version": ("import sys\nassert sys.version_info >= (3, 8)\n", None),
+    "modules": ("import sys\nHELD = sys.modules\n", "import"),
+    "logging": ("import logging\nlogging.basicConfig(level=logging.INFO)\n", None),
+    "compiler": ("@torch.compiler.disable\ndef f(x):\n    return x\nHELD = f\n", None),
+    "compiled": ("@torch.compile\ndef f(x):\n    return x\nHELD = f\n", "decorator"),
+    "math for libdevice": ("try:\n    import a\nexcept ImportError:\n    libdevice = tl.math\n", "import"),
+    "torch for libdevice": ("libdevice = torch\n", "host_name"),
+    "template": ("TEXT = 'int n = {n};'\nHELD = TEXT.format(n=1)\n", None),
+    "template of attributes": ("TEXT = '{n.__class__}'\nHELD = TEXT.format(n=1)\n", "host_method"),
+    "template that changes": ("TEXT = '{n}'\nTEXT = '{n.real}'\nHELD = TEXT.format(n=1)\n", "host_method"),
+    "name of a class": (
+        "class A:\n    def __call__(self):\n        return self.__class__.__name__\n\nHELD = A()()\n",
+        None,
+    ),
+    "class of an object": (
+        "class A:\n    def __call__(self):\n        return self.__class__\n\nHELD = A()()\n",
+        "private_attribute",
+    ),
+    "method as a function": ("HELD = torch.Tensor.contiguous\n", None),
+    "method that computes": ("HELD = torch.Tensor.add\n", "host_name"),
+}
+
+
+@pytest.mark.parametrize("name", HABITS)
+def test_a_habit_is_told_from_what_looks_like_it(name):
+    module, rule = HABITS[name]
+    refused = rules(source("return x", module=module))
+    assert (rule in refused) if rule else not refused

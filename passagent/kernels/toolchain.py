@@ -32,7 +32,7 @@ HEADERS = frozenset({
 } if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
 """Headers that a kernel may include. What they offer is judged where it is used, by the object."""
 NOTHING = frozenset({
-    "any", "bits/stdc++.h", "chrono", "condition_variable", "ctime", "execution", "fstream", "future",
+    "any", "bits/stdc++.h", "chrono", "condition_variable", "ctime", "execution", "future",
     "iomanip", "iostream", "mutex", "random", "shared_mutex", "thread",
 })  # fmt: skip
 """Headers that a kernel may include out of habit: to it they are empty."""

@@ -15,7 +15,7 @@ import copy
 from typing import TypeGuard
 
 from passagent.evaluator.guards import records
-from passagent.evaluator.guards.trees import dotted, identifiers, imported, is_store, meanings, words
+from passagent.evaluator.guards.trees import dotted, identifiers, imported, is_store, meanings, root, words
 
 _AUTOGRAD = {"torch.autograd.Function", "torch.autograd.function.Function"}
 _NO_GRADIENT = {"backward", "jvp", "setup_context", "vmap", "vjp"}
@@ -23,10 +23,11 @@ _NO_GRADIENT = {"backward", "jvp", "setup_context", "vmap", "vjp"}
 _MODULE = "torch.nn.Module"
 _DESCRIBING = {"abc.ABC", "object", "typing.Generic", "typing.Protocol"}
 _DECORATIONS = {
-    "abc.abstractmethod", "typing.final", "typing.override", "typing.runtime_checkable",
+    "abc.abstractmethod", "enum.unique", "typing.final", "typing.override", "typing.runtime_checkable",
     "typing_extensions.override",
 }  # fmt: skip
 """Bases and decorators without a meaning for the objects of a class."""
+_CACHES = {"functools.cache", "functools.cached_property", "functools.lru_cache"}
 OBJECT = "__own_object__"
 """An attribute that only classes of the candidate's have."""
 _AUTOCAST = "custom_fwd"
@@ -75,12 +76,24 @@ def _simplify(node: ast.ClassDef, imports: dict[str, str]) -> None:
     for part in decorated:
         part.decorator_list = [d for d in part.decorator_list if dotted(d, imports) not in _DECORATIONS]
     for function in _functions(node):
+        _forget(function, imports)
         _Above(node.name, bool(node.bases)).visit(function)
     methods = {function.name: function for function in _functions(node)}
     if _MODULE in bases and "forward" in methods and "__call__" not in methods:
         call = copy.deepcopy(methods["forward"])
         call.name = "__call__"
         node.body.append(call)
+
+
+def _forget(function: ast.FunctionDef, imports: dict[str, str]) -> None:
+    """Have a method that is cached find its answer again: its cache would hold objects."""
+    if _kind(function) is not None:
+        return
+    called = [dotted(d.func if isinstance(d, ast.Call) else d, imports) for d in function.decorator_list]
+    kept = [d for d, full in zip(function.decorator_list, called, strict=True) if full not in _CACHES]
+    if "functools.cached_property" in called:
+        kept.append(ast.copy_location(ast.Name("property", ast.Load()), function))
+    function.decorator_list = kept
 
 
 class _Above(ast.NodeTransformer):
@@ -120,7 +133,7 @@ def _take_kernels(
 
 
 def _guard(node: ast.ClassDef) -> None:
-    """Have a method ask for an object of its class, where it names what means something else of other values.
+    """Have a method ask for an object of its class, where of another value it would do something else.
 
     It may be called without an object, as `Rows.launch(x)`; not so those that Python calls.
     """
@@ -128,7 +141,7 @@ def _guard(node: ast.ClassDef) -> None:
         instance = records.instance(function)
         if instance is None or function.name.startswith("__"):
             continue
-        if any(not records.is_field(name) for name in _asked(function, instance)):
+        if _stores(function, instance) or not all(map(records.is_field, _asked(function, instance))):
             asked = ast.Expr(ast.Attribute(ast.Name(instance, ast.Load()), OBJECT, ast.Load()))
             function.body.insert(0, _located(asked, function))
     mark = ast.Assign([ast.Name(OBJECT, ast.Store())], ast.Constant(True))
@@ -148,6 +161,12 @@ def _asked(function: ast.FunctionDef, name: str) -> set[str]:
     """The attributes of what has that name."""
     found = (part for part in ast.walk(function) if isinstance(part, ast.Attribute))
     return {part.attr for part in found if _is_name(part.value, name)}
+
+
+def _stores(function: ast.FunctionDef, name: str) -> bool:
+    """Whether a function stores into what has that name, or into what that holds."""
+    stored = (part for part in ast.walk(function) if isinstance(part, (ast.Attribute, ast.Subscript)))
+    return any(_is_name(root(part), name) for part in stored if not isinstance(part.ctx, ast.Load))
 
 
 def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:

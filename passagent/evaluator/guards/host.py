@@ -15,7 +15,7 @@ from passagent.evaluator.guards.scope import (
     literal_getattr,
     targets,
 )
-from passagent.evaluator.guards.trees import without_nested
+from passagent.evaluator.guards.trees import is_store, none_in, without_nested
 
 _TELLING = {
     "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
@@ -157,7 +157,9 @@ class Host(Names):
             base = node.value
             while isinstance(base, ast.Subscript):
                 base = base.value
-            field = isinstance(base, ast.Attribute) and self.is_object(base.value)
+            field = isinstance(base, ast.Attribute) and (
+                self.is_object(base.value) or self.world.is_named(base, self.file, self.local)
+            )
             if not isinstance(base, ast.Name) and not field:
                 message = f"stores into `{ast.unparse(base)}`; store into a variable of the function's own"
                 self.report("attribute_store", node, message)
@@ -284,6 +286,32 @@ class Host(Names):
                 self.report("rebound_import", node, f"`{node.name}` is imported too; use another name")
         self.generic_visit(node)
 
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        inner = self.within(set())
+        inner.made, inner.asked = self.made, self.asked | {none_in(node.test)}
+        for statement in node.body:
+            inner.visit(statement)
+        for statement in node.orelse:
+            self.visit(statement)
+
+    def visit_Global(self, node: ast.Global) -> None:
+        """A number that is found out once: None at first, and given a value where it still is None."""
+        if not all(self.is_found_once(name) for name in node.names):
+            self.refuse_statement(node)
+
+    def is_found_once(self, name: str) -> bool:
+        first = self.file.values.get(name)
+        asked = [
+            statement
+            for part in ast.walk(self.file.tree)
+            if isinstance(part, ast.If) and none_in(part.test) == name
+            for statement in part.body
+        ]
+        stores = sum(is_store(part) and part.id == name for part in ast.walk(self.file.tree))
+        found = {part for one in asked for part in ast.walk(one) if is_store(part) and part.id == name}
+        return isinstance(first, ast.Constant) and first.value is None and stores == len(found) + 1
+
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may be a namespace of constants, or a record, with methods that only read it."""
         self.binding(node.name, node)
@@ -395,7 +423,7 @@ class Host(Names):
         message = f"`{kind}` has no place in a pass; {instead}"
         self.report("statement", node, message)
 
-    visit_Global = visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
+    visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
     visit_TypeAlias = visit_AsyncWith = visit_Await = visit_Yield = visit_YieldFrom = refuse_statement
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:

@@ -10,6 +10,7 @@ What does not fit is left as it was written, and refused.
 from __future__ import annotations
 
 import ast
+import sys
 from typing import TypeGuard
 
 from passagent.evaluator.guards.trees import dotted, identifiers, imported, named_arguments, without_nested
@@ -17,8 +18,14 @@ from passagent.evaluator.guards.trees import dotted, identifiers, imported, name
 _OPERATORS = {"torch.library.custom_op", "torch.library.triton_op"}
 _REGISTERING = {"impl_abstract", "register_autograd", "register_fake"}
 """For tracing and gradients: no pass is traced, and no gradient is asked for."""
-_WRAPPERS = {"torch.library.wrap_triton", "torch._library.wrap_triton"}
+_WRAPPERS = {"torch.library.wrap_triton", "torch._library.wrap_triton", "types.MappingProxyType"}
+"""Of one argument, which does as well."""
 _OVERLOADS = {"typing.overload", "typing_extensions.overload"}
+_OF_COMPILERS = {
+    "torch._dynamo.allow_in_graph", "torch._dynamo.disable", "torch.compiler.allow_in_graph",
+    "torch.compiler.disable", "torch.jit.ignore", "torch.jit.unused", "typing.no_type_check",
+}  # fmt: skip
+"""Decorators that tell a compiler of a function: none sees it."""
 _ENVIRONMENT = {"os.getenv", "os.environ.get"}
 _SPEAKING = {"logging.basicConfig", "warnings.filterwarnings", "warnings.simplefilter"}
 """What is logged goes nowhere."""
@@ -79,6 +86,9 @@ class _Written(ast.NodeTransformer):
         self.generic_visit(node)
         if any(_called(d, self.imports) in _OVERLOADS for d in node.decorator_list):
             return None
+        node.decorator_list = [
+            d for d in node.decorator_list if _called(d, self.imports) not in _OF_COMPILERS
+        ]
         if not node.decorator_list and "generated" not in self.taken:
             _write_generator(node)
         return node
@@ -108,6 +118,9 @@ class _Written(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if dotted(node, self.imports) == "sys.version_info":
+            numbers = [ast.copy_location(ast.Constant(n), node) for n in sys.version_info[:3]]
+            return ast.copy_location(ast.Tuple(list[ast.expr](numbers), ast.Load()), node)
         name = self.operators.get(dotted(node, self.imports).removesuffix(".default"))
         return ast.copy_location(ast.Name(name, ast.Load()), node) if name else self.generic_visit(node)
 
@@ -120,14 +133,18 @@ def _write_generator(node: ast.FunctionDef) -> None:
     endless = any(isinstance(part, ast.While) and isinstance(part.test, ast.Constant) for part in parts)
     returned = any(isinstance(part, ast.Return) and part.value is not None for part in parts)
     if yields and not endless and not returned and all(one in statements for one in yields):
-        _Collected().generic_visit(node)
-        first, last = ast.parse("generated = []\nreturn generated").body
+        returned_as = "iter(generated)" if node.name == "__iter__" else "generated"
+        _Collected(returned_as).generic_visit(node)
+        first, last = ast.parse(f"generated = []\nreturn {returned_as}").body
         node.body = [_located(first, node), *node.body, _located(last, node)]
         node.returns = None
 
 
 class _Collected(ast.NodeTransformer):
     """Writes `generated.append(x)` for `yield x`."""
+
+    def __init__(self, returned: str) -> None:
+        self.returned = returned
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Yield):
@@ -143,7 +160,7 @@ class _Collected(ast.NodeTransformer):
         return call
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
-        return _located(ast.parse("return generated").body[0], node)
+        return _located(ast.parse(f"return {self.returned}").body[0], node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
         return node

@@ -38,6 +38,8 @@ class Names(ast.NodeVisitor):
         """The outermost function around, or the module."""
         self.instance = ""
         """In a method, the name of its object."""
+        self.asked: frozenset[str] = frozenset()
+        """What is None here, as `self.plan` after `if self.plan is None:`: it may be found out."""
         self.made = ""
         """In `__init__`, the name of the new object: what it holds is stored there and nowhere else."""
 
@@ -45,7 +47,7 @@ class Names(ast.NodeVisitor):
         """The same rules with more local names; `inside` a function, where there are inputs."""
         local, inside = self.local | names, self.inside or inside
         made = type(self)(self.world, self.file, self.report, local, inside, scope=self.scope)
-        made.instance = self.instance
+        made.instance, made.asked = self.instance, self.asked
         return made
 
     def dotted(self, node: ast.expr) -> str | None:
@@ -112,11 +114,12 @@ class Names(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
             new = isinstance(node.value, ast.Name) and node.value.id == self.made
+            new |= ast.unparse(node) in self.asked and self.is_object(node.value)
             if new and isinstance(node.ctx, ast.Store) and not node.attr.startswith("__"):
                 return
             message = (
-                "stores into an attribute; return values, store into an object of its own in __init__ only, "
-                "and keep configurations in module-level constants"
+                "stores into an attribute; return values, store into an object of its own in __init__, or "
+                "under `if self.plan is None:`, and keep configurations in module-level constants"
             )
             self.report("attribute_store", node, message)
             return

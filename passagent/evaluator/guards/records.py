@@ -15,7 +15,8 @@ from pathlib import Path
 from passagent.evaluator.guards import rules
 
 BASES = [
-    [], ["enum.Enum"], ["enum.IntEnum"], ["enum.StrEnum"], ["builtins.int", "enum.Enum"],
+    [], ["enum.Enum"], ["enum.Flag"], ["enum.IntEnum"], ["enum.IntFlag"], ["enum.StrEnum"],
+    ["builtins.int", "enum.Enum"],
     ["builtins.str", "enum.Enum"], ["typing.NamedTuple"], ["typing.TypedDict"],
 ]  # fmt: skip
 """What a record may be derived from."""
@@ -25,7 +26,7 @@ DECORATOR = "dataclasses.dataclass"
 FIELD_OF_ONE = "dataclasses.field"
 _FIELD_OPTIONS = {"compare", "default", "default_factory", "init", "kw_only", "repr"}
 """Not metadata, which is a dict that outlives every call."""
-OPTIONS = {"eq", "frozen", "kw_only", "order", "repr", "slots"}
+OPTIONS = {"eq", "frozen", "init", "kw_only", "order", "repr", "slots"}
 NAMED_TUPLE = "collections.namedtuple"
 MESSAGE = (
     "a class may hold constants, fields and methods, and be a dataclass, an Enum, a NamedTuple, an exception "
@@ -40,9 +41,13 @@ Without those that host code may name anyway, and a few that are numbers (start,
 MAKING = {"__init__", "__post_init__"}
 """Methods that Python calls with a new object: nothing else may name them."""
 _CALLED = MAKING | {
-    "__bool__", "__call__", "__contains__", "__getitem__", "__len__", "__repr__", "__str__",
+    "__bool__", "__call__", "__contains__", "__ge__", "__getitem__", "__gt__", "__iter__", "__le__",
+    "__len__", "__lt__", "__repr__", "__str__",
 }  # fmt: skip
-"""Methods that Python calls with an object, of those that a class may have."""
+"""Methods that Python calls with an object, of those that a class may have.
+
+Not __hash__ and __eq__: by these a cache tells what it was asked before.
+"""
 _TOLD = {"cache_key", "data_ptr", "keys", "tma_desc_cpu_ptr"}
 """Methods by which Triton and Python tell a tensor, a kernel and a dict."""
 _ERRORS = {f"builtins.{name}" for name in rules.BUILTINS if name.endswith(("Error", "Exception", "Warning"))}

@@ -49,8 +49,8 @@ _TRITON = {
     "tools.tensor_descriptor.TensorDescriptor", "tools.tensor_descriptor.TensorDescriptor.from_tensor",
 }  # fmt: skip
 _ARITHMETIC = {
-    "add", "and_", "eq", "floordiv", "ge", "gt", "index", "le", "lshift", "lt", "mod", "mul", "ne", "neg",
-    "or_", "pow", "rshift", "sub", "truediv", "xor",
+    "add", "and_", "eq", "floordiv", "ge", "gt", "index", "itemgetter", "le", "lshift", "lt", "mod", "mul",
+    "ne", "neg", "or_", "pow", "rshift", "sub", "truediv", "xor",
 }  # fmt: skip
 """Of the module operator: what the language's own operators do."""
 _ITERATORS = {
@@ -59,13 +59,15 @@ _ITERATORS = {
 }  # fmt: skip
 """Of itertools: not those without an end, which count."""
 _TYPING = {
-    "Any", "Callable", "ClassVar", "Dict", "Final", "FrozenSet", "Iterable", "Iterator", "List", "Literal",
-    "Mapping", "NamedTuple", "NoReturn", "Optional", "Sequence", "Set", "TYPE_CHECKING", "Tuple", "Type",
-    "TypeAlias", "TypeVar", "Union", "cast",
+    "Any", "AnyStr", "Callable", "ClassVar", "Collection", "DefaultDict", "Dict", "Final", "FrozenSet",
+    "Generator", "Hashable", "Iterable", "Iterator", "List", "Literal", "Mapping", "MutableMapping",
+    "NamedTuple", "Never", "NoReturn", "Optional", "ParamSpec", "Self", "Sequence", "Set", "Sized",
+    "TYPE_CHECKING", "Text", "Tuple", "Type", "TypeAlias", "TypeVar", "Union", "cast",
 }  # fmt: skip
 """Not get_type_hints: it evaluates strings."""
 _ABSTRACT = {
-    "Callable", "Collection", "Hashable", "Iterable", "Iterator", "Mapping", "Sequence", "Set", "Sized",
+    "Callable", "Collection", "Generator", "Hashable", "Iterable", "Iterator", "Mapping", "MutableMapping",
+    "Sequence", "Set", "Sized",
 }  # fmt: skip
 """Of collections.abc, for annotations."""
 _TELLING = {
@@ -94,6 +96,7 @@ HOST_NAMES = (
     | VERSIONS
     | {"enum.auto", "dataclasses.asdict", "dataclasses.astuple", "dataclasses.replace"}
     | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
+    | {"collections.ChainMap", "collections.Counter", "collections.deque"}
     | {"contextlib.nullcontext", "textwrap.dedent"}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
@@ -127,7 +130,7 @@ UNUSED_IMPORTS = {
     "io", "json", "numpy", "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string",
     "struct", "sys",
     "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.cuda.amp",
-    "torch.library", "torch.utils.benchmark", "traceback",
+    "torch.library", "torch.types", "torch.utils.benchmark", "traceback", "types",
     "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
     "typing_extensions",
 }  # fmt: skip
@@ -147,7 +150,7 @@ OF_PYTHON = {
 }  # fmt: skip
 IN_CLASSES = {
     "collections.namedtuple", "dataclasses.dataclass", "dataclasses.field", "enum.Enum", "enum.IntEnum",
-    "enum.StrEnum",
+    "enum.Flag", "enum.IntFlag", "enum.StrEnum",
 }  # fmt: skip
 """Names that make a class of constants or fields, and mean nothing else (records.py)."""
 EXTENSIONS = (

@@ -105,6 +105,7 @@ class _Stores:
         self.outer = outer - self.local
         self.tensors = tensor_names(world, file, node)
         self.kept = self._aliases()
+        self.found = {n for part in ast.walk(node) if isinstance(part, ast.Global) for n in part.names}
 
     def check(self) -> None:
         pending: list[ast.AST] = list(self.node.body)
@@ -126,6 +127,9 @@ class _Stores:
         if isinstance(target, (ast.Tuple, ast.List)):
             for item in target.elts:
                 self._stored(item, value)
+        elif isinstance(target, ast.Attribute) or getattr(target, "id", None) in self.found:
+            if self.node.name not in ("init", "post_init"):  # what is new may hold tensors
+                self._keeps(target, [value])
         elif isinstance(target, ast.Subscript) and self._outlives(target):
             self._keeps(target, [value])
             held = ast.dump(_root(target))
@@ -152,6 +156,8 @@ class _Stores:
         node = _root(node)
         if isinstance(node, ast.Name):
             return node.id in self.kept or node.id not in self.local
+        if isinstance(node, ast.Attribute) and self.world.is_named(node, self.file, self.local):
+            return True
         return self.world.own(self.world.dotted(node, self.file, self.local) or "") is not None
 
     def _aliases(self) -> set[str]:

@@ -61,6 +61,24 @@ def is_store(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
 
 
+def none_in(test: ast.expr) -> str:
+    """`PLAN` of `PLAN is None`, `self.plan` of `not self.plan`; empty for another test."""
+    asked: ast.expr | None = None
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and len(test.ops) == 1:
+        none = test.comparators[0]
+        asked = test.left if isinstance(none, ast.Constant) and none.value is None else None
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        asked = test.operand
+    return ast.unparse(asked) if isinstance(asked, (ast.Name, ast.Attribute)) else ""
+
+
+def root(node: ast.expr) -> ast.expr:
+    """`plan` of `plan.rows[0].size`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node
+
+
 def words(tree: ast.AST) -> set[str]:
     """Every name in a tree."""
     return {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
