@@ -1007,10 +1007,31 @@ def test_a_number_may_be_found_out_once(name):
     assert rules(source("return x.view(count(x))", module=module)) == ({rule} if rule else set())
 
 
+FROZEN = (
+    "from dataclasses import dataclass\nHELD = LIMITS\n\n\n@dataclass(frozen=True)\n"
+    "class A:\n    rows: int = 1\n\n"
+    "    def __post_init__(self):\n        object.__setattr__({}, '{}', 2)\n\n\nMADE = A()\n"
+)
 HABITS = {
     "environment": ("import os\nFAST = os.getenv('FAST', '0') == '1' or os.environ.get('FAST')\n", None),
     "environment by a name": ("import os\nFAST = os.getenv(str(LIMITS))\n", "host_name"),
-    "environment that is set": ("import os\nos.environ['FAST'] = '1'\n", "import"),
+    "environment that is set": ("import os\nos.environ['FAST'] = '1'\nFAST = 'FAST' in os.environ\n", None),
+    "environment as a whole": ("import os\nHELD = os.environ\n", "import"),
+    "seed": ("torch.manual_seed(0)\n", None),
+    "random numbers": ("HELD = torch.rand(4)\n", "host_name"),
+    "slots": (
+        "class A:\n    __slots__ = ('rows',)\n\n    def __init__(self):\n        self.rows = 1\n\nMADE = A()",
+        None,
+    ),
+    "frozen": (f"{FROZEN.format('self', 'rows')}", None),
+    "frozen, another's": (f"{FROZEN.format('HELD', 'rows')}", "private_attribute"),
+    "frozen, another name": (f"{FROZEN.format('self', '__class__')}", "private_attribute"),
+    "order": (
+        "@functools.total_ordering\nclass A:\n    def __lt__(self, other):\n        return 1\n\nMADE = A()",
+        None,
+    ),
+    "binary search": ("import bisect\nHELD = bisect.bisect_left([1, 2], 1)\n", None),
+    "sorted insertion": ("import bisect\nHELD = bisect.insort\n", "host_name"),
     "version": ("import sys\nassert sys.version_info >= (3, 8)\n", None),
     "modules": ("import sys\nHELD = sys.modules\n", "import"),
     "logging": ("import logging\nlogging.basicConfig(level=logging.INFO)\n", None),

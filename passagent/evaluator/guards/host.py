@@ -77,6 +77,9 @@ class Host(Names):
             for keyword in node.keywords:
                 self.visit(keyword.value)
             return
+        if self.is_set_when_made(node):
+            self.visit(node.args[2])
+            return
         if self.is_made_above(node):
             for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 self.visit(part)
@@ -95,6 +98,14 @@ class Host(Names):
                     self.visit(part)
                 return
         self.generic_visit(node)
+
+    def is_set_when_made(self, call: ast.Call) -> bool:
+        """`object.__setattr__(self, "rows", 1)` in a frozen dataclass's `__post_init__`."""
+        if ast.unparse(call.func) != "object.__setattr__" or len(call.args) != 3 or call.keywords:
+            return False
+        new, name = call.args[:2]
+        known = isinstance(name, ast.Constant) and name.value in self.world.fields
+        return known and isinstance(new, ast.Name) and new.id == self.made != ""
 
     def text_of(self, node: ast.expr) -> ast.expr:
         """The text that a name of the module stands for, if it was given one only."""
@@ -202,6 +213,8 @@ class Host(Names):
             elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
                 known = ", ".join(sorted(rules.DECORATORS))
                 instead = rules.DECORATE_INSTEAD.get(full or "", f"known: {known}")
+                if full is not None and self.world.own(full) and self.world.is_kernel(self.file, node):
+                    instead = "write what it comes to, such as @triton.autotune(...), above the kernel itself"
                 message = f"`@{ast.unparse(called)}` is no decorator of a pass; {instead}"
                 self.report("decorator", decorator, message)
             elif isinstance(decorator, ast.Call):

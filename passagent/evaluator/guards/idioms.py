@@ -27,8 +27,11 @@ _OF_COMPILERS = {
 }  # fmt: skip
 """Decorators that tell a compiler of a function: none sees it."""
 _ENVIRONMENT = {"os.getenv", "os.environ.get"}
-_SPEAKING = {"logging.basicConfig", "warnings.filterwarnings", "warnings.simplefilter"}
-"""What is logged goes nowhere."""
+_SPEAKING = {
+    "logging.basicConfig", "os.environ.setdefault", "torch.manual_seed", "warnings.filterwarnings",
+    "warnings.simplefilter",
+}  # fmt: skip
+"""What is logged goes nowhere, the environment is nobody's, and no kernel asks torch for random numbers."""
 _AUTOCAST = ("custom_fwd", "custom_bwd")
 _MODULES = {
     "triton.language.extra.cuda.libdevice", "triton.language.extra.libdevice", "triton.language.math",
@@ -71,7 +74,9 @@ def _registers(node: ast.stmt, functions: set[str], imports: dict[str, str]) -> 
 
 
 def _speaks(node: ast.stmt, imports: dict[str, str]) -> bool:
-    """A statement that settles what is logged, and how."""
+    """A statement that settles what is logged, or what others find in the environment."""
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        return dotted(node.targets[0].value, imports) == "os.environ" and len(node.targets) == 1
     full = _called(node.value, imports) if isinstance(node, ast.Expr) else ""
     return full in _SPEAKING or full.endswith((".addHandler", ".setLevel"))
 
@@ -115,6 +120,13 @@ class _Written(ast.NodeTransformer):
             given = named_arguments(node, ("key", "default"))
             if given is not None and "key" in given and _is_text(given["key"]):
                 return given.get("default") or ast.copy_location(ast.Constant(None), node)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        of_environment = dotted(node.comparators[0], self.imports) == "os.environ" and len(node.ops) == 1
+        if of_environment and isinstance(node.ops[0], (ast.In, ast.NotIn)) and _is_text(node.left):
+            return ast.copy_location(ast.Constant(isinstance(node.ops[0], ast.NotIn)), node)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:

@@ -15,6 +15,7 @@ Report = Callable[[str, ast.AST, str], None]
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
 _MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
+_SPECIAL = {"__all__", "__author__", "__slots__", "__version__", classes.OBJECT}
 HIDDEN = {"pattern", "replacement_args"}
 """Functions that only describe: nothing may call or pass them on."""
 
@@ -106,7 +107,7 @@ class Names(ast.NodeVisitor):
 
     def binding(self, name: str, node: ast.AST) -> None:
         """A name that is given a meaning."""
-        if name.startswith("__") and name not in ("__all__", "__author__", "__version__", classes.OBJECT):
+        if name.startswith("__") and name not in _SPECIAL:
             self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
         elif not self.inside and rules.shadows(name):
             self.report("builtin", node, f"`{name}` is a built-in of Python; use another name")

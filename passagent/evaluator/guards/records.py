@@ -23,6 +23,7 @@ BASES = [
 METHODS = {"_asdict", "_fields", "_replace"}
 """Of a NamedTuple; no tensor and no kernel has one of that name."""
 DECORATOR = "dataclasses.dataclass"
+ORDERING = "functools.total_ordering"
 FIELD_OF_ONE = "dataclasses.field"
 _FIELD_OPTIONS = {"compare", "default", "default_factory", "init", "kw_only", "repr"}
 """Not metadata, which is a dict that outlives every call."""
@@ -72,7 +73,8 @@ def is_record(node: ast.ClassDef, dotted: Dotted, is_own: Callable[[str], bool])
     )
     derived = all(base is not None and (is_own(base) or base in _ERRORS) for base in bases)
     plain = (bases in BASES or derived) and (total or not node.keywords)
-    return plain and all(_is_dataclass(decorator, dotted) for decorator in node.decorator_list)
+    others = [d for d in node.decorator_list if dotted(d) != ORDERING]
+    return plain and all(_is_dataclass(decorator, dotted) for decorator in others)
 
 
 def instance(node: ast.FunctionDef) -> str | None:

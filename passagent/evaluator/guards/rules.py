@@ -25,7 +25,8 @@ TORCH_VIEWS = {
     "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze", "view_as_complex", "view_as_real",
 }  # fmt: skip
 _TORCH_FACTS = {
-    "Size", "Tensor", "broadcast_shapes", "can_cast", "channels_last", "channels_last_3d",
+    "_assert", "_check", "is_grad_enabled", "Size", "Tensor", "broadcast_shapes", "can_cast",
+    "channels_last", "channels_last_3d",
     "contiguous_format", "cuda.current_device", "cuda.current_stream", "cuda.device", "cuda.device_count",
     "cuda.device_of", "cuda.get_device_capability", "cuda.get_device_name", "cuda.get_device_properties",
     "cuda.is_available", "cuda.synchronize", "device", "dtype", "finfo", "fx.wrap", "get_default_dtype",
@@ -98,6 +99,7 @@ HOST_NAMES = (
     | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
     | {"collections.ChainMap", "collections.Counter", "collections.deque"}
     | {"contextlib.nullcontext", "textwrap.dedent"}
+    | {f"bisect.{name}" for name in ("bisect", "bisect_left", "bisect_right")}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
@@ -112,7 +114,8 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 """Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
+    "__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum",
+    "functools",
     "itertools", "math", "operator", "passagent.kernels", "textwrap", "torch", "torch.fx", "torch.nn",
     "torch.nn.functional", "torch.testing", "triton", "triton.language", "triton.language.extra",
     "triton.language.extra.cuda", "triton.language.extra.hip", "triton.language.extra.libdevice",
@@ -139,6 +142,11 @@ IMPORT_INSTEAD = {
     "os": "a pass has no environment and no files: write the setting as a constant",
     "numpy": "plan with Python's numbers and math; what is computed on tensors belongs in a kernel",
     "time": "a pass has no clock: the evaluator times it",
+    "copy": "write dict(plan) or list(sizes)",
+    "random": "what a pass does depends on its arguments only: write the number as a constant",
+    "re": "take a text apart with split and partition",
+    "threading": "a pass runs in one thread and needs no lock",
+    "types": "write a NamedTuple or a dataclass to give names to numbers",
     "contextlib": "a pass may enter torch.no_grad, torch.inference_mode and torch.cuda.device only",
     "torch.library": "return a plain function that launches the kernel; it needs no registration",
     "torch.autograd": "write the forward as a plain function; no gradient is asked for",
@@ -150,7 +158,7 @@ OF_PYTHON = {
 }  # fmt: skip
 IN_CLASSES = {
     "collections.namedtuple", "dataclasses.dataclass", "dataclasses.field", "enum.Enum", "enum.IntEnum",
-    "enum.Flag", "enum.IntFlag", "enum.StrEnum",
+    "enum.Flag", "enum.IntFlag", "enum.StrEnum", "functools.total_ordering",
 }  # fmt: skip
 """Names that make a class of constants or fields, and mean nothing else (records.py)."""
 EXTENSIONS = (
