@@ -952,6 +952,31 @@ def test_an_operator_that_is_not_the_candidate_s_is_refused(call):
     assert "return a plain function" in violation.message
 
 
+LIBRARY = """
+LIB = torch.library.Library("own", "DEF")
+LIB.define("double(Tensor x) -> Tensor")
+
+
+def double(x):
+    return {0}
+
+
+def fake(x):
+    return torch.sin(x)
+
+
+LIB.impl("double", double, "CUDA")
+LIB.impl("double", fake, "Meta")
+"""
+
+
+def test_an_operator_of_a_library_is_its_function():
+    fine, wrong = (LIBRARY.format(value) for value in ("torch.empty_like(x)", "torch.sin(x)"))
+    assert found(source("return torch.ops.own.double(x)", module=fine)) == []
+    assert rules(source("return torch.ops.own.double(x)", module=wrong)) == {"host_name"}
+    assert rules(source("return torch.ops.own.other(x)", module=fine)) == {"host_name"}
+
+
 GENERATORS = {
     "values": ("for i in range(2):\n        yield i\n    yield from (5, 6)", None),
     "returns": ("if LIMITS:\n        return\n    yield 1", None),

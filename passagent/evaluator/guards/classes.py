@@ -40,6 +40,9 @@ def write_out(tree: ast.Module) -> None:
     taken = identifiers(tree)
     if taken & {"staticmethod", "classmethod"}:
         return  # mean something else here
+    bases = {
+        name for node in tree.body if isinstance(node, ast.ClassDef) for b in node.bases for name in words(b)
+    }
     known: dict[tuple[str, str], str] = {}
     body: list[ast.stmt] = []
     for node in tree.body:
@@ -47,7 +50,7 @@ def write_out(tree: ast.Module) -> None:
             _simplify(node, imports)
             body += _take_kernels(node, tree, imports, known)
             function = any(dotted(base, imports) in _AUTOGRAD for base in node.bases)
-            made = _forward(node) if function else _static(node)
+            made = _forward(node) if function else _static(node, node.name in bases)
             names = {method: f"{node.name}_{method}" for method in made}
             if not taken.intersection(names.values()):
                 for method, definition in made.items():
@@ -139,7 +142,7 @@ def _guard(node: ast.ClassDef) -> None:
     """
     for function in _functions(node):
         instance = records.instance(function)
-        if instance is None or function.name.startswith("__"):
+        if instance is None or is_guarded(function, instance):
             continue
         if _stores(function, instance) or not all(map(records.is_field, _asked(function, instance))):
             asked = ast.Expr(ast.Attribute(ast.Name(instance, ast.Load()), OBJECT, ast.Load()))
@@ -154,7 +157,7 @@ def is_guarded(function: ast.FunctionDef, instance: str) -> bool:
     first = function.body[0]
     asked = first.value if isinstance(first, ast.Expr) else None
     guard = isinstance(asked, ast.Attribute) and asked.attr == OBJECT and _is_name(asked.value, instance)
-    return guard or function.name.startswith("__")
+    return guard or function.name.startswith("__") or _kind(function) == "classmethod"
 
 
 def _asked(function: ast.FunctionDef, name: str) -> set[str]:
@@ -192,8 +195,8 @@ def held(part: ast.AST) -> ast.expr | None:
     return value.args[0] if static and isinstance(value.args[0], ast.Name) else None
 
 
-def _static(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
-    """The functions of a class that take no instance."""
+def _static(node: ast.ClassDef, derived: bool) -> dict[str, ast.FunctionDef]:
+    """The functions of a class that take no instance; of one that is `derived` from, no class either."""
     made: dict[str, ast.FunctionDef] = {}
     own = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and is_store(part)}
     for part in node.body:
@@ -202,7 +205,7 @@ def _static(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
             continue
         function = copy.deepcopy(part)
         del function.decorator_list[0]
-        if kind == "classmethod" and not _bind_class(function, node.name):
+        if kind == "classmethod" and (derived or not _bind_class(function, node.name)):
             continue
         made_early = [*function.decorator_list, *function.args.defaults, *function.args.kw_defaults]
         if part.name not in own and not any(one is not None and words(one) & own for one in made_early):

@@ -16,6 +16,9 @@ from typing import TypeGuard
 from passagent.evaluator.guards.trees import dotted, identifiers, imported, named_arguments, without_nested
 
 _OPERATORS = {"torch.library.custom_op", "torch.library.triton_op"}
+_LIBRARY = "torch.library.Library"
+_OF_VALUES = {"", "CPU", "CUDA", "CompositeExplicitAutograd", "CompositeImplicitAutograd"}
+"""Dispatch keys of functions that are called with values; the last one told counts."""
 _REGISTERING = {"impl_abstract", "register_autograd", "register_fake"}
 """For tracing and gradients: no pass is traced, and no gradient is asked for."""
 _WRAPPERS = {"torch.library.wrap_triton", "torch._library.wrap_triton", "types.MappingProxyType"}
@@ -57,9 +60,33 @@ def _take_operators(tree: ast.Module, imports: dict[str, str]) -> dict[str, str]
             functions.add(node.name)
             names = [a.value for d in found if isinstance(d, ast.Call) for a in d.args[:1] if _is_text(a)]
             operators |= {f"torch.ops.{str(name).replace('::', '.')}": node.name for name in names}
+    operators |= _take_libraries(tree, imports)
     tree.body = [
         node for node in tree.body if not _registers(node, functions, imports) and not _speaks(node, imports)
     ]
+    return operators
+
+
+def _take_libraries(tree: ast.Module, imports: dict[str, str]) -> dict[str, str]:
+    """Leave out `LIB = torch.library.Library("own", ...)` and what it is told: operators' functions."""
+    spaces: dict[str, str] = {}
+    operators: dict[str, str] = {}
+    kept: list[ast.stmt] = []
+    for node in tree.body:
+        call = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
+        given = call.args if isinstance(call, ast.Call) else []
+        full = _called(call, imports) if isinstance(call, ast.Call) else ""
+        home, _, told = full.rpartition(".")
+        named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and bool(given)
+        if named and full == _LIBRARY and _is_text(given[0]):
+            spaces[ast.unparse(node.targets[0])] = str(given[0].value)  # type: ignore[attr-defined]
+        elif home in spaces and told == "impl" and len(given) > 1 and _is_text(given[0]):
+            where = given[2].value if len(given) > 2 and _is_text(given[2]) else ""
+            if isinstance(given[1], ast.Name) and where in _OF_VALUES:
+                operators[f"torch.ops.{spaces[home]}.{given[0].value!s}"] = given[1].id
+        elif not (home in spaces and told == "define"):
+            kept.append(node)
+    tree.body = kept
     return operators
 
 

@@ -78,9 +78,10 @@ def is_record(node: ast.ClassDef, dotted: Dotted, is_own: Callable[[str], bool])
 
 
 def instance(node: ast.FunctionDef) -> str | None:
-    """What a method that a record may have calls its instance; None for any other function."""
+    """What a method that a record may have calls its instance, or its class; None for any other function."""
     given = [*node.args.posonlyargs, *node.args.args]
-    plain = [d.id if isinstance(d, ast.Name) else "" for d in node.decorator_list] in ([], ["property"])
+    decorators = [d.id if isinstance(d, ast.Name) else "" for d in node.decorator_list]
+    plain = decorators in ([], ["classmethod"], ["property"])
     special = node.name.startswith("__") or node.name in _TOLD
     if not (given and plain) or (special and (node.name not in _CALLED or node.decorator_list)):
         return None
