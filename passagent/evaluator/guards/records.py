@@ -37,7 +37,7 @@ MESSAGE = (
 _TAKEN = frozenset(Path(__file__).with_name("taken.txt").read_text().split())
 """Public attributes of what a candidate can get hold of: tensors, kernels, dtypes, loggers, frames.
 
-Without those that host code may name anyway, and a few that are numbers (start, stop, axis).
+Without those that host code may name anyway, and a few that are plain facts (start, stop, axis, level).
 """
 MAKING = {"__init__", "__post_init__"}
 """Methods that Python calls with a new object: nothing else may name them."""
