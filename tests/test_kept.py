@@ -140,6 +140,11 @@ COUNTING = {
     "def call(x):\n    SIZES.seen.append(0)",
     "enumeration": "import enum\nclass Mode(enum.Enum):\n    ROWS = []\n"
     "def call(x):\n    Mode.ROWS.value.append(0)",
+    "number that holds a list": "import enum\nclass Mode(int, enum.Enum):\n    ROWS = 1\n"
+    "    def __init__(self, n):\n        self.seen = []\ndef call(x):\n    Mode.ROWS.seen.append(0)",
+    "members that look alike": "import enum\nclass Mode(str, enum.Enum):\n    A = 'a'\n    B = 'b'\n"
+    "    def __repr__(self):\n        return ''\nNOW = [Mode.A]\n"
+    "def call(x):\n    NOW[0] = Mode.B if NOW[0] is Mode.A else Mode.A",
     "partial": "def put(kept, x):\n    kept.append(0)\nPUT = functools.partial(put, [])\n"
     "def call(x):\n    PUT(x)",
     "view of a dict": "VIEW = {0: []}.values()\ndef call(x):\n    for kept in VIEW:\n        kept.append(0)",

@@ -136,6 +136,26 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
     assert (caught.value.rule, caught.value.line) == (rule, line)
 
 
+def test_a_kernel_that_throws_is_told_what_to_do():
+    source = (
+        "#include <stdexcept>\nvoid f(float* x, int64_t n) {\n  if (n < 0) throw std::runtime_error(0);\n}"
+    )
+    with pytest.raises(KernelBuildError, match=r"f\.cpp:3.*check its arguments in Python"):
+        cpp_kernel(source, "f")(torch.zeros(1), 1)
+
+
+def test_habitual_headers_are_empty():
+    source = "#include <iostream>\nvoid f(float* x) {\n  std::cout << x[0];\n}"
+    with pytest.raises(KernelBuildError, match="cout"):
+        cpp_kernel(source, "f")(torch.zeros(1))
+
+
+@pytest.mark.parametrize("header", ["torch/extension.h", "ATen/ATen.h"])
+def test_headers_of_torch_are_told_apart(header):
+    with pytest.raises(KernelRefused, match="take pointers and sizes"):
+        cpp_kernel(f"#include <{header}>\n{BODY}", "f")(torch.zeros(1))
+
+
 @pytest.mark.parametrize(
     ("text", "instead"),
     [

@@ -19,9 +19,10 @@ from cases import HERE, read_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passagent.evaluator.guards.records import FIELD
+from passagent.evaluator.guards.records import is_field
 from passagent.evaluator.guards.rules import HOST_ATTRIBUTES
 from passagent.evaluator.guards.static import inspect
+from passagent.evaluator.passes import load_passes
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.kernels import cpp_kernel, cuda_kernel
 
@@ -152,11 +153,11 @@ NEIGHBOURS = {
     "a module behind warnings": ("import warnings\n", "warnings.sys.modules"),
     "filters": ("import warnings\n", "warnings.simplefilter('error')"),
     "a module behind packaging": ("import packaging.version\n", "packaging.version.re"),
-    "a habitual import that is used": ("import os\n", "os.getenv('A')"),
+    "a habitual import that is used": ("import os\n", "os.getcwd()"),
     "used as a value": ("import sys\n", "[sys]"),
     "used by another name": ("import numpy as np\n", "np.add(1, 2)"),
     "a name of it that is used": ("from time import time\n", "time()"),
-    "in a helper": ("import helper\n", "helper.os.getenv('A')"),
+    "in a helper": ("import helper\n", "helper.os.getcwd()"),
     "from a helper": ("from helper import os\n", "os.getenv('A')"),
     "helpers of kernels in host code": (
         "from torch._inductor.runtime import triton_helpers\n",
@@ -392,10 +393,9 @@ def test_a_kernel_with_comments_strings_and_long_decorators_reads_as_it_stands()
 
 
 RECORDS = {
-    "method with a tensor's name": "class Plan:\n    rows: int\n    def relu(self):\n        pass",
+    "method that Triton asks for": "class Plan:\n    rows: int\n    def data_ptr(self):\n        return 1",
     "method that Python calls": "class Plan:\n    def __getattr__(self, name):\n        return 1",
     "method of torch's": "class Plan:\n    def __torch_function__(self, f, types, args):\n        pass",
-    "cached method": "class Plan:\n    @functools.cache\n    def total(self):\n        return 1",
     "maker without an instance": "class Plan:\n    @staticmethod\n    def __init__(x):\n        x.rows = 1",
     "maker of two": "class Plan:\n    def __init__(self, self2):\n        self2.rows = 1",
     "maker that takes another": "class Plan:\n    def __init__(self, x):\n        self = x\n"
@@ -500,9 +500,10 @@ def test_no_value_has_an_attribute_with_the_name_of_a_field():
         cpp_kernel("template <class T> void f(T* out) {}", "f"), cuda_kernel("__global__ void f() {}", "f"),
     ]  # fmt: skip
     names = {name for value in values for name in {*dir(value), *getattr(value, "__dict__", ())}}
-    harmless = {"kind", "block_shape", "start", "step", "stop", "end", "path"}  # facts, not functions
+    harmless = {"kind", "block_shape", "start", "step", "stop", "end", "path", "strides"}  # facts
+    harmless |= {"forward"}  # of modules, which no pass has
     known = HOST_ATTRIBUTES | harmless
-    assert [name for name in sorted(names) if FIELD.fullmatch(name) and name not in known] == []
+    assert [name for name in sorted(names) if is_field(name) and name not in known] == []
 
 
 @pytest.mark.parametrize("call", ["PLAN.__init__(2)", "Plan.__init__(PLAN, 2)", "Plan.__init__(x, 2)"])
@@ -629,7 +630,8 @@ IN_BLOCKS = {
     "calls host code": ("try:\n    import triton.language.math\n", "fused(x, x)", "kernel_name"),
     "reads like another": ("try:\n    pass\n", '"""\n@triton.jit\ndef helper(x):\n    0"""', "kernel_text"),
     "at the top too": (f"{JIT.format('x')}\ntry:\n    pass\n", "x", "defined_twice"),
-    "assigned too": ("try:\n    helper = tl.sin\n", "x", "defined_twice"),
+    "assigned too": ("try:\n    helper = tl.sin\n", "x", None),
+    "assigned what computes": ("try:\n    helper = torch.sin\n", "x", "defined_twice"),
 }  # fmt: skip
 
 
@@ -877,3 +879,209 @@ def test_a_torn_candidate_is_answered(candidate, data):
     for violation in inspect(Candidate(candidate.files | {name: torn})):
         assert violation.file in candidate.files
         assert violation.line > 0
+
+
+FRAMES = "class Plan:\n    def __init__(self):\n        self.gi_frame = self._rows = 1\n\n"
+OBJECTS = {
+    "its own": ("    def rows(self):\n        return self.gi_frame + self._rows\n", "Plan().rows()", None),
+    "one that the module made": ("PLAN = Plan()\n", "PLAN.gi_frame", None),
+    "another value": ("", "x.gi_frame", "host_method"),
+    "another value's private one": ("", "x._rows", "private_attribute"),
+    "made by nobody knows whom": ("PLANS = [Plan()]\n", "PLANS[0].gi_frame", "host_method"),
+    "of a class in a block": (
+        "if LIMITS:\n    class Other:\n        def rows(self):\n            return self.gi_frame\n",
+        "Other.rows(x)",
+        "host_method",
+    ),
+    "Python's own": (
+        "    def rows(self):\n        return self.__dict__\n",
+        "Plan().rows()",
+        "private_attribute",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_that_the_text_shows_may_have_attributes_of_any_name(name):
+    module, returned, rule = OBJECTS[name]
+    refused = rules(source(f"return {returned}", module=FRAMES + module))
+    assert (rule in refused) if rule else not refused
+
+
+def test_a_method_is_for_objects_of_its_class(tmp_path):
+    """Where it names what other values have too: called with another value it does nothing."""
+    module = FRAMES + "    def rows(self):\n        return self.gi_frame\n"
+    candidate = Candidate({"fuse.py": source("return Plan.rows(x)", module), MANIFEST: '["fuse"]'})
+    assert inspect(candidate) == []
+    [loaded] = load_passes(candidate, tmp_path)
+    with pytest.raises(AttributeError, match="__own_object__"):
+        loaded.replacement_func((i for i in range(3)), 1)
+
+
+REGISTERED = """
+@torch.library.custom_op("own::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return {0}
+
+
+@double.register_fake
+def _(x):
+    return torch.sin(x)
+
+
+@torch.library.register_fake("own::double")
+def fake(x):
+    return torch.sin(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "called", ["double(x)", "torch.ops.own.double(x)", "torch.ops.own.double.default(x)"]
+)
+def test_a_registered_operator_is_its_function(called):
+    fine, wrong = (REGISTERED.format(value) for value in ("torch.empty_like(x)", "torch.sin(x)"))
+    assert found(source(f"return {called}", module=fine)) == []
+    assert [v.rule for v in found(source(f"return {called}", module=wrong))] == ["host_name"]
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.ops.aten.relu(x)", "torch.ops.own.other(x)", 'torch.library.custom_op("own::f", double)']
+)
+def test_an_operator_that_is_not_the_candidate_s_is_refused(call):
+    [violation] = found(source(f"return {call}", module=REGISTERED.format("x")))
+    assert "return a plain function" in violation.message
+
+
+LIBRARY = """
+LIB = torch.library.Library("own", "DEF")
+LIB.define("double(Tensor x) -> Tensor")
+
+
+def double(x):
+    return {0}
+
+
+def fake(x):
+    return torch.sin(x)
+
+
+LIB.impl("double", double, "CUDA")
+LIB.impl("double", fake, "Meta")
+"""
+
+
+def test_an_operator_of_a_library_is_its_function():
+    fine, wrong = (LIBRARY.format(value) for value in ("torch.empty_like(x)", "torch.sin(x)"))
+    assert found(source("return torch.ops.own.double(x)", module=fine)) == []
+    assert rules(source("return torch.ops.own.double(x)", module=wrong)) == {"host_name"}
+    assert rules(source("return torch.ops.own.other(x)", module=fine)) == {"host_name"}
+
+
+GENERATORS = {
+    "values": ("for i in range(2):\n        yield i\n    yield from (5, 6)", None),
+    "returns": ("if LIMITS:\n        return\n    yield 1", None),
+    "a value that is sent": ("n = yield 1\n    yield n", "statement"),
+    "no end": ("while True:\n        yield 1", "statement"),
+    "a tensor's operator": ("yield torch.sin(1)", "host_name"),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_is_a_list(name):
+    body, rule = GENERATORS[name]
+    module = f"def sizes():\n    {body}\n"
+    refused = {v.rule for v in found(source("return [n for n in sizes()]", module=module))}
+    assert refused == ({rule} if rule else set())
+
+
+@pytest.mark.parametrize(("function", "fine"), [("guard", True), ("either", True), ("other", False)])
+def test_a_context_may_come_from_a_function(function, fine):
+    module = (
+        "def guard(x):\n    return torch.cuda.device(x.device)\n\n\n"
+        "def either(x):\n    given = torch.no_grad() if x else torch.cuda.device(0)\n    return given\n\n\n"
+        "def other(x):\n    if LIMITS:\n        return torch.no_grad()\n    return x\n"
+    )
+    text = source(f"with {function}(x):\n        return x", module=module)
+    assert (found(text) == []) == fine
+
+
+ONCE = "COUNT = {}\n\n\ndef count(x):\n    global COUNT\n    if {}:\n        COUNT = {}\n{}    return COUNT\n"
+FOUND_ONCE = {
+    "a global": (ONCE.format("None", "COUNT is None", "torch.cuda.device_count()", ""), None),
+    "a global that is false": (ONCE.format("None", "not COUNT", "len(x.shape)", ""), None),
+    "a count": (ONCE.format("0", "not COUNT", "1", ""), "statement"),
+    "of another": (ONCE.format("None", "LIMITS is None", "1", ""), "statement"),
+    "and again": (ONCE.format("None", "COUNT is None", "1", "    COUNT += 1\n"), "statement"),
+    "a tensor": (ONCE.format("None", "COUNT is None", "torch.empty(4)", ""), "kept_tensor"),
+    "what computes": (ONCE.format("None", "COUNT is None", "torch.sin", ""), "host_name"),
+}
+MAKER = "class Plan:\n    def __init__(self):\n        self.rows = None\n\n    def count(self, x):\n"
+ASKED = "        if {0}.rows is None:\n            {0}.rows = {1}\n        return self.rows\n\n"
+ASKED += "count = Plan().count\n"
+FOUND_ONCE |= {
+    "an attribute": (MAKER + ASKED.format("self", "len(x.shape)"), None),
+    "an attribute of a tensor": (MAKER + ASKED.format("x", "1"), "attribute_store"),
+    "an attribute that is a tensor": (MAKER + ASKED.format("self", "torch.empty(4)"), "kept_tensor"),
+    "an attribute again": (MAKER + "        self.rows = 1\n\ncount = Plan().count\n", "attribute_store"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND_ONCE)
+def test_a_number_may_be_found_out_once(name):
+    module, rule = FOUND_ONCE[name]
+    assert rules(source("return x.view(count(x))", module=module)) == ({rule} if rule else set())
+
+
+FROZEN = (
+    "from dataclasses import dataclass\nHELD = LIMITS\n\n\n@dataclass(frozen=True)\n"
+    "class A:\n    rows: int = 1\n\n"
+    "    def __post_init__(self):\n        object.__setattr__({}, '{}', 2)\n\n\nMADE = A()\n"
+)
+HABITS = {
+    "environment": ("import os\nFAST = os.getenv('FAST', '0') == '1' or os.environ.get('FAST')\n", None),
+    "environment by a name": ("import os\nFAST = os.getenv(str(LIMITS))\n", "host_name"),
+    "environment that is set": ("import os\nos.environ['FAST'] = '1'\nFAST = 'FAST' in os.environ\n", None),
+    "environment as a whole": ("import os\nHELD = os.environ\n", "import"),
+    "seed": ("torch.manual_seed(0)\n", None),
+    "random numbers": ("HELD = torch.rand(4)\n", "host_name"),
+    "slots": (
+        "class A:\n    __slots__ = ('rows',)\n\n    def __init__(self):\n        self.rows = 1\n\nMADE = A()",
+        None,
+    ),
+    "frozen": (f"{FROZEN.format('self', 'rows')}", None),
+    "frozen, another's": (f"{FROZEN.format('HELD', 'rows')}", "private_attribute"),
+    "frozen, another name": (f"{FROZEN.format('self', '__class__')}", "private_attribute"),
+    "order": (
+        "@functools.total_ordering\nclass A:\n    def __lt__(self, other):\n        return 1\n\nMADE = A()",
+        None,
+    ),
+    "binary search": ("import bisect\nHELD = bisect.bisect_left([1, 2], 1)\n", None),
+    "sorted insertion": ("import bisect\nHELD = bisect.insort\n", "host_name"),
+    "version": ("import sys\nassert sys.version_info >= (3, 8)\n", None),
+    "modules": ("import sys\nHELD = sys.modules\n", "import"),
+    "logging": ("import logging\nlogging.basicConfig(level=logging.INFO)\n", None),
+    "compiler": ("@torch.compiler.disable\ndef f(x):\n    return x\nHELD = f\n", None),
+    "compiled": ("@torch.compile\ndef f(x):\n    return x\nHELD = f\n", "decorator"),
+    "math for libdevice": ("try:\n    import a\nexcept ImportError:\n    libdevice = tl.math\n", "import"),
+    "torch for libdevice": ("libdevice = torch\n", "host_name"),
+    "template": ("TEXT = 'int n = {n};'\nHELD = TEXT.format(n=1)\n", None),
+    "template of attributes": ("TEXT = '{n.__class__}'\nHELD = TEXT.format(n=1)\n", "host_method"),
+    "template that changes": ("TEXT = '{n}'\nTEXT = '{n.real}'\nHELD = TEXT.format(n=1)\n", "host_method"),
+    "name of a class": (
+        "class A:\n    def __call__(self):\n        return self.__class__.__name__\n\nHELD = A()()\n",
+        None,
+    ),
+    "class of an object": (
+        "class A:\n    def __call__(self):\n        return self.__class__\n\nHELD = A()()\n",
+        "private_attribute",
+    ),
+    "method as a function": ("HELD = torch.Tensor.contiguous\n", None),
+    "method that computes": ("HELD = torch.Tensor.add\n", "host_name"),
+}
+
+
+@pytest.mark.parametrize("name", HABITS)
+def test_a_habit_is_told_from_what_looks_like_it(name):
+    module, rule = HABITS[name]
+    refused = rules(source("return x", module=module))
+    assert (rule in refused) if rule else not refused

@@ -25,7 +25,7 @@ _PRAGMAS = (
     r"(omp|once|unroll|nounroll|ivdep|vector|simd|STDC FP_CONTRACT|clang (loop|fp)"
     r"|GCC (ivdep|unroll|novector|optimize|target|diagnostic|push_options|pop_options))\b"
 )
-_RULES = lexer.Rules("cpp", toolchain.HEADERS, re.compile(_PRAGMAS))
+_RULES = lexer.Rules("cpp", toolchain.HEADERS | toolchain.NOTHING, re.compile(_PRAGMAS))
 _LIBRARIES = ["-lmvec", "-lm"] if os.uname().machine == "x86_64" else ["-lm"]
 _LINK = ["-shared", "-s", "-nostartfiles", "-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack,-z,text"]
 _STARTUP = re.compile(r"\.(pre)?init|\.fini|\.ctors|\.dtors|\.tdata|\.tbss")
@@ -38,6 +38,8 @@ _STACK = (
     "adjust_trampoline", "init_descriptor", "adjust_descriptor", "thread_pointer", "set_thread_pointer",
     "call_with_static_chain", "saveregs", "next_arg",
 )  # fmt: skip
+_THROWS = re.compile(r"exception handling disabled, use \S+ to enable")
+_NO_THROW = "a kernel throws nothing; check its arguments in Python, before the call"
 _BRANCHES = ("indirect_branch", "function_return")  # as returns, which are not seen to go through a pointer
 _POISONED = (
     *_ASSEMBLY, "weakref", "__weakref__", *_BRANCHES, *(f"__{name}__" for name in _BRANCHES),
@@ -94,12 +96,15 @@ def _compile(source: str, text: str, name: str, prelude: Path, target: Path) -> 
         scratch = Path(directory)
         (scratch / "kernel.cpp").write_text(text)
         (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
-        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-include", str(prelude)]
+        for header in toolchain.NOTHING:
+            (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / "nothing" / header).touch()
+        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-include", str(prelude), "-Inothing"]
         try:
             toolchain.run([*command, "-c", "kernel.cpp", "-o", "kernel.o"], name, scratch)
         except KernelBuildError as error:
             _raise_if_poisoned(str(error), name)
-            raise
+            raise KernelBuildError(_THROWS.sub(_NO_THROW, str(error))) from None
         objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
         link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
         toolchain.run([*link, "-o", "kernel.so", *_LIBRARIES], name, scratch)

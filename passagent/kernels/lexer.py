@@ -31,6 +31,7 @@ _OPERATORS = {"_Pragma", "__has_include", "__has_include_next", "__has_embed"}
 _DIRECTIVES = {
     "define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include",
 }  # fmt: skip
+_OF_TORCH = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h")
 _WORDS = {
     "asm": "asm", "__asm": "asm", "__asm__": "asm", "thread_local": "state", "__thread": "state",
     "__has_include": "include", "__has_include_next": "include", "__has_embed": "include",
@@ -143,8 +144,10 @@ def _check_directive(line: list[Token], rules: Rules) -> list[Token]:
         given = "".join(token.text for token in rest)
         quoted = given[:1] + given[-1:] in ("<>", '""')
         if name != "include" or not quoted or given[1:-1] not in rules.headers:
-            known = ", ".join(sorted(rules.headers))
-            message = f"#{name} {given}: not among the headers a kernel may include: {known}"
+            known = f"not among the headers a kernel may include: {', '.join(sorted(rules.headers))}"
+            torch = given[1:-1].startswith(_OF_TORCH)
+            instead = "a kernel has no torch; take pointers and sizes (const float* x, int64_t n)"
+            message = f"#{name} {given}: {instead if torch else known}"
             raise KernelRefused(f"{rules.language}_include", line[0].line, message)
         return []
     if name == "pragma":

@@ -19,18 +19,24 @@ from passagent.kernels.errors import KernelBuildError
 
 TIMEOUT_S = 60.0
 HEADERS = frozenset({
-    "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cfloat", "cinttypes", "climits",
-    "cmath", "complex", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "deque", "float.h",
-    "functional", "initializer_list", "inttypes.h", "iterator", "limits", "limits.h", "list", "map", "math.h",
-    "memory", "new", "numeric", "omp.h", "optional", "queue", "ratio", "set", "span", "stack", "stddef.h",
-    "stdint.h", "stdio.h", "stdlib.h", "string.h", "string_view", "tuple",
-    "type_traits", "unordered_map", "unordered_set", "utility", "variant", "vector",
+    "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cctype", "cfloat", "cinttypes",
+    "climits", "cmath", "compare", "complex", "concepts", "cstddef", "cstdint", "cstdio", "cstdlib",
+    "cstring", "deque", "exception", "float.h", "functional", "initializer_list", "inttypes.h", "iosfwd",
+    "iterator", "limits", "limits.h", "list", "map", "math.h", "memory", "new", "numbers", "numeric", "omp.h",
+    "optional", "queue", "ranges", "ratio", "set", "span", "sstream", "stack", "stddef.h", "stdexcept",
+    "stdint.h", "stdio.h", "stdlib.h", "string", "string.h", "string_view", "tuple", "type_traits",
+    "typeinfo", "unordered_map", "unordered_set", "utility", "valarray", "variant", "vector",
 } | ({
     "emmintrin.h", "immintrin.h", "nmmintrin.h", "pmmintrin.h", "smmintrin.h", "tmmintrin.h", "x86intrin.h",
     "xmmintrin.h",
 } if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
 """Headers that a kernel may include. What they offer is judged where it is used, by the object."""
-FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+NOTHING = frozenset({
+    "any", "bits/stdc++.h", "chrono", "condition_variable", "ctime", "execution", "future",
+    "iomanip", "iostream", "mutex", "random", "shared_mutex", "thread",
+})  # fmt: skip
+"""Headers that a kernel may include out of habit: to it they are empty."""
+FLAGS = ["-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 FLAGS += ["-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-jump-tables"]
 FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-DNDEBUG"]
 FLAGS += ["-g1", "-gdwarf-4"]  # lines of a source; of DWARF 5 objdump mistakes the first function's file

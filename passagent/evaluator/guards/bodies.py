@@ -181,7 +181,7 @@ def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report
             if full is not None:
                 _kernel_full(world, full, part, report)
                 continue
-            field = part.attr in world.fields and records.FIELD.fullmatch(part.attr)
+            field = part.attr in world.fields - rules.HOST_ATTRIBUTES and records.is_field(part.attr)
             known = field or part.attr in rules.KERNEL_ATTRIBUTES
             if not isinstance(part.ctx, ast.Load) or not known:
                 report(

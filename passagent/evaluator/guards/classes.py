@@ -1,10 +1,11 @@
-"""Classes of static functions, written as the functions that they are.
+"""Classes, written as what inspection knows: functions at the top of the file, and records.
 
 Neither exists when the candidate runs: the loader compiles the trees that inspection reads, and in these a
 `@staticmethod` or `@classmethod` of a class is a function at the top of the file, `Rows.launch` is
-`Rows_launch`, and a torch.autograd.Function is its forward. So what is inspected is what runs, and no rule
-needs to know of such methods.
-What does not fit is left as it was written, and refused as any other class with methods.
+`Rows_launch`, a kernel in a class is one outside of it, and a torch.autograd.Function is its forward. A
+torch.nn.Module is a plain class that calls its forward; bases that describe (ABC, Protocol) are left out.
+So what is inspected is what runs, and no rule needs to know of such methods.
+What does not fit is left as it was written, and refused.
 """
 
 from __future__ import annotations
@@ -13,25 +14,43 @@ import ast
 import copy
 from typing import TypeGuard
 
+from passagent.evaluator.guards import records
+from passagent.evaluator.guards.trees import dotted, identifiers, imported, is_store, meanings, root, words
+
 _AUTOGRAD = {"torch.autograd.Function", "torch.autograd.function.Function"}
 _NO_GRADIENT = {"backward", "jvp", "setup_context", "vmap", "vjp"}
 """Of a torch.autograd.Function: no gradient is asked for."""
+_MODULE = "torch.nn.Module"
+_DESCRIBING = {"abc.ABC", "object", "typing.Generic", "typing.Protocol"}
+_DECORATIONS = {
+    "abc.abstractmethod", "enum.unique", "typing.final", "typing.override", "typing.runtime_checkable",
+    "typing_extensions.override",
+}  # fmt: skip
+"""Bases and decorators without a meaning for the objects of a class."""
+_CACHES = {"functools.cache", "functools.cached_property", "functools.lru_cache"}
+OBJECT = "__own_object__"
+"""An attribute that only classes of the candidate's have."""
 _AUTOCAST = "custom_fwd"
 """A decorator of its forward, which does nothing where autocast is off."""
 
 
 def write_out(tree: ast.Module) -> None:
     """Replace such classes in the tree of a file."""
-    imports = _imports(tree)
-    taken = _identifiers(tree)
+    imports = imported(tree)
+    taken = identifiers(tree)
     if taken & {"staticmethod", "classmethod"}:
         return  # mean something else here
+    bases = {
+        name for node in tree.body if isinstance(node, ast.ClassDef) for b in node.bases for name in words(b)
+    }
     known: dict[tuple[str, str], str] = {}
     body: list[ast.stmt] = []
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            function = any(_dotted(base, imports) in _AUTOGRAD for base in node.bases)
-            made = _forward(node) if function else _static(node)
+            _simplify(node, imports)
+            body += _take_kernels(node, tree, imports, known)
+            function = any(dotted(base, imports) in _AUTOGRAD for base in node.bases)
+            made = _forward(node) if function else _static(node, node.name in bases)
             names = {method: f"{node.name}_{method}" for method in made}
             if not taken.intersection(names.values()):
                 for method, definition in made.items():
@@ -43,9 +62,131 @@ def write_out(tree: ast.Module) -> None:
         body.append(node)
     tree.body = body
     _Renamed(known).visit(tree)
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            _guard(node)
 
 
-def held(part: ast.stmt) -> ast.expr | None:
+def _simplify(node: ast.ClassDef, imports: dict[str, str]) -> None:
+    """Leave out what has no meaning for objects of the class, and call a module's forward."""
+    bases = [dotted(b.value if isinstance(b, ast.Subscript) else b, imports) for b in node.bases]
+    gone = {*_DESCRIBING, _MODULE}
+    node.bases = [base for base, full in zip(node.bases, bases, strict=True) if full not in gone]
+    node.keywords = [
+        k for k in node.keywords if k.arg != "metaclass" or dotted(k.value, imports) != "abc.ABCMeta"
+    ]
+    decorated: list[ast.ClassDef | ast.FunctionDef] = [node, *_functions(node)]
+    for part in decorated:
+        part.decorator_list = [d for d in part.decorator_list if dotted(d, imports) not in _DECORATIONS]
+    for function in _functions(node):
+        _forget(function, imports)
+        _Above(node.name, bool(node.bases)).visit(function)
+    methods = {function.name: function for function in _functions(node)}
+    if _MODULE in bases and "forward" in methods and "__call__" not in methods:
+        call = copy.deepcopy(methods["forward"])
+        call.name = "__call__"
+        node.body.append(call)
+
+
+def _forget(function: ast.FunctionDef, imports: dict[str, str]) -> None:
+    """Have a method that is cached find its answer again: its cache would hold objects."""
+    if _kind(function) is not None:
+        return
+    called = [dotted(d.func if isinstance(d, ast.Call) else d, imports) for d in function.decorator_list]
+    kept = [d for d, full in zip(function.decorator_list, called, strict=True) if full not in _CACHES]
+    if "functools.cached_property" in called:
+        kept.append(ast.copy_location(ast.Name("property", ast.Load()), function))
+    function.decorator_list = kept
+
+
+class _Above(ast.NodeTransformer):
+    """Writes `super()` for `super(Rows, self)`, and nothing for `super().__init__()` with no class above."""
+
+    def __init__(self, name: str, derived: bool) -> None:
+        self.name, self.derived = name, derived
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        self.generic_visit(node)
+        nothing = not self.derived and ast.unparse(node) == "super().__init__()"
+        return ast.copy_location(ast.Pass(), node) if nothing else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        named = isinstance(node.func, ast.Name) and node.func.id == "super" and len(node.args) == 2
+        if named and isinstance(node.args[0], ast.Name) and node.args[0].id == self.name:
+            node.args = []
+        return node
+
+
+def _take_kernels(
+    node: ast.ClassDef, tree: ast.Module, imports: dict[str, str], known: dict[tuple[str, str], str]
+) -> list[ast.stmt]:
+    """Take its kernels out of a class: under the same names, which stand in the text that Triton reads."""
+    found: list[ast.stmt] = []
+    for position, part in enumerate(node.body):
+        called = [d.func if isinstance(d, ast.Call) else d for d in getattr(part, "decorator_list", [])]
+        if not isinstance(part, ast.FunctionDef) or "triton.jit" not in {dotted(d, imports) for d in called}:
+            continue
+        if meanings(tree, part.name) == 1:
+            part.decorator_list = [d for d in part.decorator_list if _last(d) != "staticmethod"]
+            known[node.name, part.name] = part.name
+            found.append(part)
+            node.body[position] = _holding(part.name, part.name, part)
+    return found
+
+
+def _guard(node: ast.ClassDef) -> None:
+    """Have a method ask for an object of its class, where of another value it would do something else.
+
+    It may be called without an object, as `Rows.launch(x)`; not so those that Python calls.
+    """
+    for function in _functions(node):
+        instance = records.instance(function)
+        if instance is None or is_guarded(function, instance):
+            continue
+        if _stores(function, instance) or not all(map(records.is_field, _asked(function, instance))):
+            asked = ast.Expr(ast.Attribute(ast.Name(instance, ast.Load()), OBJECT, ast.Load()))
+            function.body.insert(0, _located(asked, function))
+    mark = ast.Assign([ast.Name(OBJECT, ast.Store())], ast.Constant(True))
+    if _functions(node):
+        node.body.append(_located(mark, node))
+
+
+def is_guarded(function: ast.FunctionDef, instance: str) -> bool:
+    """Whether a method is called with an object of its class only."""
+    first = function.body[0]
+    asked = first.value if isinstance(first, ast.Expr) else None
+    guard = isinstance(asked, ast.Attribute) and asked.attr == OBJECT and _is_name(asked.value, instance)
+    return guard or function.name.startswith("__") or _kind(function) == "classmethod"
+
+
+def _asked(function: ast.FunctionDef, name: str) -> set[str]:
+    """The attributes of what has that name."""
+    found = (part for part in ast.walk(function) if isinstance(part, ast.Attribute))
+    return {part.attr for part in found if _is_name(part.value, name)}
+
+
+def _stores(function: ast.FunctionDef, name: str) -> bool:
+    """Whether a function stores into what has that name, or into what that holds."""
+    stored = (part for part in ast.walk(function) if isinstance(part, (ast.Attribute, ast.Subscript)))
+    return any(_is_name(root(part), name) for part in stored if not isinstance(part.ctx, ast.Load))
+
+
+def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [part for part in node.body if isinstance(part, ast.FunctionDef)]
+
+
+def _holding(name: str, function: str, node: ast.AST) -> ast.stmt:
+    return _located(ast.parse(f"{name} = staticmethod({function})").body[0], node)
+
+
+def _located(statement: ast.stmt, node: ast.AST) -> ast.stmt:
+    for part in ast.walk(statement):
+        ast.copy_location(part, node)
+    return statement
+
+
+def held(part: ast.AST) -> ast.expr | None:
     """The function that a class holds by `launch = staticmethod(Rows_launch)`."""
     value = part.value if isinstance(part, ast.Assign) else None
     if not isinstance(value, ast.Call) or len(value.args) != 1 or value.keywords:
@@ -54,20 +195,20 @@ def held(part: ast.stmt) -> ast.expr | None:
     return value.args[0] if static and isinstance(value.args[0], ast.Name) else None
 
 
-def _static(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
-    """The functions of a class that take no instance."""
+def _static(node: ast.ClassDef, derived: bool) -> dict[str, ast.FunctionDef]:
+    """The functions of a class that take no instance; of one that is `derived` from, no class either."""
     made: dict[str, ast.FunctionDef] = {}
-    own = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and _is_store(part)}
+    own = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and is_store(part)}
     for part in node.body:
         kind = _kind(part)
         if not isinstance(part, ast.FunctionDef) or kind is None or part.name.startswith("__"):
             continue
         function = copy.deepcopy(part)
         del function.decorator_list[0]
-        if kind == "classmethod" and not _bind_class(function, node.name):
+        if kind == "classmethod" and (derived or not _bind_class(function, node.name)):
             continue
         made_early = [*function.decorator_list, *function.args.defaults, *function.args.kw_defaults]
-        if part.name not in own and not any(one is not None and _words(one) & own for one in made_early):
+        if part.name not in own and not any(one is not None and words(one) & own for one in made_early):
             made[part.name] = function
     return made
 
@@ -75,7 +216,7 @@ def _static(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
 def _bind_class(function: ast.FunctionDef, name: str) -> bool:
     """Write the class for a classmethod's first parameter; False where that means something else too."""
     first = _without_first(function)
-    if first is None or first in _identifiers(function):
+    if first is None or first in identifiers(function):
         return False
     for part in ast.walk(function):
         if isinstance(part, ast.Name) and part.id == first:
@@ -89,13 +230,16 @@ def _forward(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     forward = copy.deepcopy(methods.get("forward"))
     if forward is None or _kind(forward) != "staticmethod" or set(methods) - _NO_GRADIENT - {"forward"}:
         return {}
-    forward.decorator_list = [d for d in forward.decorator_list[1:] if _last(d) != _AUTOCAST]
+    forward.decorator_list = [d for d in forward.decorator_list[1:] if not _last(d).endswith(_AUTOCAST)]
     if "setup_context" not in methods:
         context = _without_first(forward)
         if context is None:
             return {}
-        _Unnoted(context).visit(forward)
-        if context in _identifiers(forward) | _words(forward):
+        stored = {p.attr for p in ast.walk(forward) if _is_noted(p, context)}
+        if {f"{context}_{name}" for name in stored} & words(forward):
+            return {}
+        _Unnoted(context, len(forward.args.posonlyargs + forward.args.args), stored).visit(forward)
+        if context in identifiers(forward) | words(forward):
             return {}
     return {"apply": forward}
 
@@ -106,10 +250,7 @@ def _without(
     """The class with the functions as values, for other files and for instances."""
     gone = {"forward", *_NO_GRADIENT} if function else set(made)
     kept = [part for part in node.body if not (isinstance(part, ast.FunctionDef) and part.name in gone)]
-    held = [ast.parse(f"{method} = staticmethod({name})").body[0] for method, name in names.items()]
-    for statement in held:
-        for part in ast.walk(statement):
-            ast.copy_location(part, node)
+    held = [_holding(method, name, node) for method, name in names.items()]
     changed = copy.copy(node)
     changed.body = [*kept, *held]
     changed.bases = [] if function else node.bases
@@ -117,24 +258,36 @@ def _without(
 
 
 class _Unnoted(ast.NodeTransformer):
-    """Takes out `ctx.save_for_backward(...)` and `ctx.rows = ...`."""
+    """Takes out `ctx.save_for_backward(...)`; `ctx.rows` is a local name, and no gradient is needed."""
 
-    def __init__(self, context: str) -> None:
-        self.context = context
+    def __init__(self, context: str, inputs: int, stored: set[str]) -> None:
+        self.context, self.inputs, self.stored = context, inputs, stored
 
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
         called = node.value.func if isinstance(node.value, ast.Call) else None
-        return ast.copy_location(ast.Pass(), node) if self._of_context(called) else node
+        if isinstance(called, ast.Attribute) and _is_name(called.value, self.context):
+            return ast.copy_location(ast.Pass(), node)
+        return self.generic_visit(node)
 
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        parts = [p for t in node.targets for p in (t.elts if isinstance(t, ast.Tuple) else [t])]
-        if all(self._of_context(part) for part in parts):
-            return ast.copy_location(ast.Expr(node.value), node)
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if not _is_name(node.value, self.context):
+            return self.generic_visit(node)
+        if node.attr in self.stored:
+            return ast.copy_location(ast.Name(f"{self.context}_{node.attr}", node.ctx), node)
+        if node.attr == "needs_input_grad":
+            needed: list[ast.expr] = [ast.copy_location(ast.Constant(False), node)] * self.inputs
+            return ast.copy_location(ast.Tuple(needed, ast.Load()), node)
         return node
 
-    def _of_context(self, node: ast.expr | None) -> bool:
-        held = node.value if isinstance(node, ast.Attribute) else None
-        return isinstance(held, ast.Name) and held.id == self.context
+
+def _is_noted(node: ast.AST, context: str) -> TypeGuard[ast.Attribute]:
+    """A store into an attribute of the context."""
+    store = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return store and _is_name(node.value, context)  # type: ignore[attr-defined]
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 class _Renamed(ast.NodeTransformer):
@@ -168,55 +321,7 @@ def _without_first(function: ast.FunctionDef) -> str | None:
     return first.pop(0).arg
 
 
-def _is_store(node: ast.expr) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-
-
-def _identifiers(tree: ast.AST) -> set[str]:
-    """Every name that anything in a tree gives a meaning to."""
-    found: set[str] = set()
-    for part in ast.walk(tree):
-        if isinstance(part, ast.Name) and _is_store(part):
-            found.add(part.id)
-        elif isinstance(part, ast.arg):
-            found.add(part.arg)
-        elif isinstance(part, ast.alias):
-            found.add(part.asname or part.name.split(".")[0])
-        elif isinstance(part, (ast.Global, ast.Nonlocal)):
-            found.update(part.names)
-        elif isinstance(part, ast.MatchMapping):
-            found.add(part.rest or "")
-        else:
-            found.add(getattr(part, "name", None) or "")
-    return found
-
-
-def _words(tree: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
-
-
 def _last(node: ast.expr) -> str:
     """`custom_fwd` of `@torch.amp.custom_fwd(device_type="cuda")`."""
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _imports(tree: ast.Module) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.split(".")[0]
-                found[alias.asname or top] = alias.name if alias.asname else top
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def _dotted(node: ast.expr, imports: dict[str, str]) -> str:
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    base = imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
-    return ".".join([base, *reversed(parts)])

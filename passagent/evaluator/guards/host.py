@@ -7,7 +7,15 @@ import copy
 
 from passagent.evaluator.guards import classes, records, rules, state
 from passagent.evaluator.guards.names import CAST, HIDDEN, Names
-from passagent.evaluator.guards.scope import binds, bound_names, is_plain_format, literal_getattr, targets
+from passagent.evaluator.guards.scope import (
+    assigned_values,
+    binds,
+    bound_names,
+    is_plain_format,
+    literal_getattr,
+    targets,
+)
+from passagent.evaluator.guards.trees import is_store, none_in, without_nested
 
 _TELLING = {
     "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
@@ -69,6 +77,13 @@ class Host(Names):
             for keyword in node.keywords:
                 self.visit(keyword.value)
             return
+        if self.is_set_when_made(node):
+            self.visit(node.args[2])
+            return
+        if self.is_made_above(node):
+            for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self.visit(part)
+            return
         if self.is_launch(function) or self.dotted(function) in rules.TAKING_CONSTANTS:
             self.visit(function)
             for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
@@ -78,11 +93,34 @@ class Host(Names):
         if isinstance(function, ast.Attribute) and self.of_value(function):
             if function.attr == "type" and (node.args or node.keywords):
                 self.report("host_cast", node, f"`.type(...)` {CAST}")
-            elif function.attr == "format" and is_plain_format(function.value):
+            elif function.attr == "format" and is_plain_format(self.text_of(function.value)):
                 for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
                     self.visit(part)
                 return
         self.generic_visit(node)
+
+    def is_set_when_made(self, call: ast.Call) -> bool:
+        """`object.__setattr__(self, "rows", 1)` in a frozen dataclass's `__post_init__`."""
+        if ast.unparse(call.func) != "object.__setattr__" or len(call.args) != 3 or call.keywords:
+            return False
+        new, name = call.args[:2]
+        known = isinstance(name, ast.Constant) and name.value in self.world.fields
+        return known and isinstance(new, ast.Name) and new.id == self.made != ""
+
+    def text_of(self, node: ast.expr) -> ast.expr:
+        """The text that a name of the module stands for, if it was given one only."""
+        own = self.world.own(self.dotted(node) or "") if isinstance(node, (ast.Name, ast.Attribute)) else None
+        given = assigned_values(own[0].tree, own[1]) if own is not None else []
+        return given[0] if len(given) == 1 else node
+
+    def is_made_above(self, call: ast.Call) -> bool:
+        """`super().__init__(...)` in an `__init__`, or `super().launch(...)` in a method."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
+            return False
+        named = function.attr in (records.MAKING if self.made else self.world.fields)
+        above = isinstance(function.value.func, ast.Name) and function.value.func.id == "super"
+        return above and (named or function.attr in self.world.fields) and self.is_object(function.value)
 
     def visit_Compare(self, node: ast.Compare) -> None:
         for part in [node.left, *node.comparators]:
@@ -130,7 +168,10 @@ class Host(Names):
             base = node.value
             while isinstance(base, ast.Subscript):
                 base = base.value
-            if not isinstance(base, ast.Name):
+            field = isinstance(base, ast.Attribute) and (
+                self.is_object(base.value) or self.world.is_named(base, self.file, self.local)
+            )
+            if not isinstance(base, ast.Name) and not field:
                 message = f"stores into `{ast.unparse(base)}`; store into a variable of the function's own"
                 self.report("attribute_store", node, message)
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -171,7 +212,10 @@ class Host(Names):
                 self.visit(decorator)
             elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
                 known = ", ".join(sorted(rules.DECORATORS))
-                message = f"`@{ast.unparse(called)}` is no decorator of a pass; known: {known}"
+                instead = rules.DECORATE_INSTEAD.get(full or "", f"known: {known}")
+                if full is not None and self.world.own(full) and self.world.is_kernel(self.file, node):
+                    instead = "write what it comes to, such as @triton.autotune(...), above the kernel itself"
+                message = f"`@{ast.unparse(called)}` is no decorator of a pass; {instead}"
                 self.report("decorator", decorator, message)
             elif isinstance(decorator, ast.Call):
                 for part in [*decorator.args, *(keyword.value for keyword in decorator.keywords)]:
@@ -255,10 +299,36 @@ class Host(Names):
                 self.report("rebound_import", node, f"`{node.name}` is imported too; use another name")
         self.generic_visit(node)
 
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        inner = self.within(set())
+        inner.made, inner.asked = self.made, self.asked | {none_in(node.test)}
+        for statement in node.body:
+            inner.visit(statement)
+        for statement in node.orelse:
+            self.visit(statement)
+
+    def visit_Global(self, node: ast.Global) -> None:
+        """A number that is found out once: None at first, and given a value where it still is None."""
+        if not all(self.is_found_once(name) for name in node.names):
+            self.refuse_statement(node)
+
+    def is_found_once(self, name: str) -> bool:
+        first = self.file.values.get(name)
+        asked = [
+            statement
+            for part in ast.walk(self.file.tree)
+            if isinstance(part, ast.If) and none_in(part.test) == name
+            for statement in part.body
+        ]
+        stores = sum(is_store(part) and part.id == name for part in ast.walk(self.file.tree))
+        found = {part for one in asked for part in ast.walk(one) if is_store(part) and part.id == name}
+        return isinstance(first, ast.Constant) and first.value is None and stores == len(found) + 1
+
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may be a namespace of constants, or a record, with methods that only read it."""
         self.binding(node.name, node)
-        other = self.inside or not records.is_record(node, self.base)
+        other = self.inside or not records.is_record(node, self.base, self.world.classes.__contains__)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
@@ -293,13 +363,14 @@ class Host(Names):
         state.check_function(self.world, self.file, function, self.report)
         self.signature(function)
         inner = self.within(bound_names(node), inside=True)
-        inner.scope, inner.made = node, made if node.name in records.MAKING else ""
+        inner.scope, inner.instance = node, made if classes.is_guarded(node, made) else ""
+        inner.made = made if node.name in records.MAKING else ""
         for statement in node.body:
             inner.visit(statement)
         return True
 
     def base(self, node: ast.expr) -> str | None:
-        """The full name that a class is derived from; `int` and `str` are Python's where nothing else is."""
+        """The full name that a class is derived from; `int` is Python's where nothing else is."""
         full = self.dotted(node)
         if full is not None or not isinstance(node, ast.Name) or binds(self.file.tree, node.id):
             return full
@@ -332,7 +403,7 @@ class Host(Names):
         for item in node.items:
             entered = item.context_expr
             own = not isinstance(entered, (ast.Name, ast.Attribute)) or self.dotted(entered) is None
-            if not (own and self.is_made(entered, rules.CONTEXTS)):
+            if not (own and (self.is_made(entered, rules.CONTEXTS) or self.gives_context(entered))):
                 known = ", ".join(sorted(rules.CONTEXTS))
                 self.report(
                     "context",
@@ -340,6 +411,20 @@ class Host(Names):
                     f"a pass may enter {known} only; kernels run on the current stream",
                 )
         self.generic_visit(node)
+
+    def gives_context(self, entered: ast.expr) -> bool:
+        """A call of a function of the candidate's that returns what a pass may enter, and nothing else."""
+        own = self.world.own(self.dotted(entered.func) or "") if isinstance(entered, ast.Call) else None
+        function = own[0].functions.get(own[1]) if own is not None else None
+        if own is None or function is None or function.decorator_list:
+            return False
+        host = Host(self.world, own[0], self.report, scope=function).within(
+            bound_names(function), inside=True
+        )
+        returned = [part.value for part in without_nested(function) if isinstance(part, ast.Return)]
+        return bool(returned) and all(
+            value is not None and host.is_made(value, rules.CONTEXTS) for value in returned
+        )
 
     def refuse_statement(self, node: ast.AST) -> None:
         kind = type(node).__name__
@@ -351,7 +436,7 @@ class Host(Names):
         message = f"`{kind}` has no place in a pass; {instead}"
         self.report("statement", node, message)
 
-    visit_Global = visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
+    visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
     visit_TypeAlias = visit_AsyncWith = visit_Await = visit_Yield = visit_YieldFrom = refuse_statement
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:

@@ -24,6 +24,7 @@ from passagent.evaluator.result import Violation
 
 _OPAQUE = (types.ModuleType, types.CodeType, logging.Logger)
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, *_OPAQUE)
+_VALUES: tuple[Any, ...] = (bool, str, bytes, int, float, complex)
 _MOST = 200_000
 """Objects that are looked at, at most: far more than a pass and its compiled kernels hold."""
 _LANGUAGE = {
@@ -146,9 +147,12 @@ def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> It
         if len(seen) == _MOST:
             raise _TooMuch
         part = pending.pop()
-        if isinstance(part, (str, bytes, int, float, complex)):
-            yield repr(part)
-        elif isinstance(part, _CACHED):
+        value_of = next((kind for kind in _VALUES if isinstance(part, kind)), None)
+        if value_of is not None:
+            yield value_of.__repr__(part)  # not by what a class of the package's says of itself
+        if value_of is type(part):
+            continue
+        if isinstance(part, _CACHED):
             if id(part) not in seen:
                 seen.add(id(part))
                 yield part.cache_info().currsize

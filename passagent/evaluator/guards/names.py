@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Self
 
-from passagent.evaluator.guards import records, rules
+from passagent.evaluator.guards import classes, records, rules
 from passagent.evaluator.guards.scope import OWN, File, World, assigned_values
 
 Report = Callable[[str, ast.AST, str], None]
@@ -15,6 +15,7 @@ Report = Callable[[str, ast.AST, str], None]
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
 _MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
+_SPECIAL = {"__all__", "__author__", "__slots__", "__version__", classes.OBJECT}
 HIDDEN = {"pattern", "replacement_args"}
 """Functions that only describe: nothing may call or pass them on."""
 
@@ -36,13 +37,19 @@ class Names(ast.NodeVisitor):
         self.local, self.inside, self.constant = local, inside, constant
         self.scope = scope or file.tree
         """The outermost function around, or the module."""
+        self.instance = ""
+        """In a method, the name of its object."""
+        self.asked: frozenset[str] = frozenset()
+        """What is None here, as `self.plan` after `if self.plan is None:`: it may be found out."""
         self.made = ""
         """In `__init__`, the name of the new object: what it holds is stored there and nowhere else."""
 
     def within(self, names: set[str], inside: bool = False) -> Self:
         """The same rules with more local names; `inside` a function, where there are inputs."""
         local, inside = self.local | names, self.inside or inside
-        return type(self)(self.world, self.file, self.report, local, inside, scope=self.scope)
+        made = type(self)(self.world, self.file, self.report, local, inside, scope=self.scope)
+        made.instance, made.asked = self.instance, self.asked
+        return made
 
     def dotted(self, node: ast.expr) -> str | None:
         return self.world.dotted(node, self.file, self.local)
@@ -100,7 +107,7 @@ class Names(ast.NodeVisitor):
 
     def binding(self, name: str, node: ast.AST) -> None:
         """A name that is given a meaning."""
-        if name.startswith("__") and name not in ("__all__", "__author__", "__version__"):
+        if name.startswith("__") and name not in _SPECIAL:
             self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
         elif not self.inside and rules.shadows(name):
             self.report("builtin", node, f"`{name}` is a built-in of Python; use another name")
@@ -108,12 +115,18 @@ class Names(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
             new = isinstance(node.value, ast.Name) and node.value.id == self.made
-            if new and isinstance(node.ctx, ast.Store) and records.FIELD.fullmatch(node.attr):
+            new |= ast.unparse(node) in self.asked and self.is_object(node.value)
+            if new and isinstance(node.ctx, ast.Store) and not node.attr.startswith("__"):
                 return
             message = (
-                "stores into an attribute; return values, and keep configurations in module-level constants"
+                "stores into an attribute; return values, store into an object of its own in __init__, or "
+                "under `if self.plan is None:`, and keep configurations in module-level constants"
             )
             self.report("attribute_store", node, message)
+            return
+        kind = node.value if node.attr == "__name__" else None
+        if isinstance(kind, ast.Attribute) and kind.attr == "__class__":
+            self.visit(kind.value)
             return
         if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return
@@ -166,6 +179,14 @@ class Names(ast.NodeVisitor):
             message = f"`{full}` is defined in none of its files; define it, or name the module where it is"
             self.report("host_name", node, message)
 
+    def is_object(self, node: ast.expr) -> bool:
+        """What the text shows to be an object of a class of the candidate's: a method's own, or one made."""
+        if isinstance(node, ast.Name) and node.id == self.instance:
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
+            return bool(self.instance) and not node.args
+        return self.is_made(node, self.world.classes)
+
     def is_made(self, node: ast.expr, makers: set[str], by_name: bool = True) -> bool:
         """A call of one of `makers`, one of two such calls, or a name that was given nothing else."""
         if isinstance(node, ast.IfExp):
@@ -184,7 +205,9 @@ class Names(ast.NodeVisitor):
 
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
-        if name in records.METHODS or name == "_init_handles":  # of a compiled kernel: loads it
+        if name in records.METHODS or name in ("_init_handles", "__name__", classes.OBJECT):
+            return  # the first of a compiled kernel: loads it; the second a text
+        if name in self.world.fields and not name.startswith("__") and self.is_object(node.value):
             return
         if name.startswith("_"):
             self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
@@ -196,11 +219,11 @@ class Names(ast.NodeVisitor):
             self.report("host_method", node, f"`.{name}` computes with torch; {rules.COMPUTE}")
         elif name in _CASTS and name != "type":
             self.report("host_cast", node, f"`.{name}()` {CAST}")
-        elif name in self.world.fields and records.FIELD.fullmatch(name):
+        elif name in self.world.fields and records.is_field(name):
             return
         elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
             instead = rules.COMPUTE
             if name in self.world.fields:
-                instead = "give the field a name in capitals that nothing else has"
+                instead = "give the field a longer name, or one in capitals, that nothing else has"
             message = f"`.{name}` is not among what host code may do with a value; {instead}"
             self.report("host_method", node, message)

@@ -1,78 +1,89 @@
 """Records: classes that give names to numbers, for configurations and plans.
 
-Their fields are read as attributes of any value, as the text does not show what a value is. So a field must
-have a name that no tensor, no kernel and no other value has an attribute of, and so must
-a method or property. What an object holds is stored when it is made.
+Their fields are read as attributes of any value, as the text mostly does not show what a value is. So a field
+must have a name that no tensor, no kernel and no other value has an attribute of (taken.txt), and so must a
+method or property; where the text does show an object of such a class, as in its own methods, any name will
+do. What an object holds is stored when it is made.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable
+from pathlib import Path
+
+from passagent.evaluator.guards import rules
 
 BASES = [
-    [], ["enum.Enum"], ["enum.IntEnum"], ["enum.StrEnum"], ["builtins.int", "enum.Enum"],
+    [], ["enum.Enum"], ["enum.Flag"], ["enum.IntEnum"], ["enum.IntFlag"], ["enum.StrEnum"],
+    ["builtins.int", "enum.Enum"],
     ["builtins.str", "enum.Enum"], ["typing.NamedTuple"], ["typing.TypedDict"],
 ]  # fmt: skip
 """What a record may be derived from."""
 METHODS = {"_asdict", "_fields", "_replace"}
 """Of a NamedTuple; no tensor and no kernel has one of that name."""
 DECORATOR = "dataclasses.dataclass"
+ORDERING = "functools.total_ordering"
 FIELD_OF_ONE = "dataclasses.field"
 _FIELD_OPTIONS = {"compare", "default", "default_factory", "init", "kw_only", "repr"}
 """Not metadata, which is a dict that outlives every call."""
-OPTIONS = {"eq", "frozen", "kw_only", "order", "repr", "slots"}
+OPTIONS = {"eq", "frozen", "init", "kw_only", "order", "repr", "slots"}
 NAMED_TUPLE = "collections.namedtuple"
 MESSAGE = (
-    "a class may name constants and fields, with static methods, and methods that have the name of a field "
-    "(`grid`, `block_size`) or are __init__ or __call__: no other base but NamedTuple or Enum, no other "
-    "decorator but dataclass; write functions at the top of the file"
+    "a class may hold constants, fields and methods, and be a dataclass, an Enum, a NamedTuple, an exception "
+    "or derived from another class of its own; what is cached is a function at the top of the file, under "
+    "functools.lru_cache"
 )
-_WORDS = (
-    "acc|align|b|c|d|h|s|v|w|aligned|alpha|axis|batch|batches|beta|bias|big|block|blocks|bytes|cap|causal|channels?|"
-    "choices?|chunks?|cols?|columns?|config|contiguous|count|ctas|depth|dim|dims|div|dtypes|elem|"
-    "elements|elems|end|eps|even|exact|extra|factor|fast|features?|flags?|flat|for|full|fused|grid|"
-    "groups?|has|heads?|height|hidden|high|hw|impl|in|index|inner|input|inputs|int32|is|items|iters|k|"
-    "kernel|kind|kv|label|lanes|large|last|launch|layout|left|len|length|limits?|loops?|low|m|mask|masked|max|"
-    "method|min|modes?|multi|n|name|needs|num|odd|of|offsets?|on|ops?|options?|or|order|out|outer|"
-    "output|outputs|pad|padded|page|path|parts|per|persistent|pipeline|pixels?|plan|pointwise|precision|"
-    "programs?|range|reduction|right|route|rows?|scale|schedule|seq|shapes?|single|sizes?|small|smem|"
-    "sms?|space|span|splits?|stages?|start|steps?|stop|strategy|streams|stride|strided|strides|tail|"
-    "tall|target|threads?|threshold|tiles?|tokens|total|tuned|units?|unroll|unrolled|use|variant|vec|"
-    "vectorized|vectors?|version|warps?|waves?|weights?|wide|width|with|without|words|x|y|z|[0-9]+"
-)
-_TAKEN = (
-    "dim_order|div|inner|is_block|is_int32|kernel|max|min|mode|outer|tile|version"
-    "|KIND|SIGNEDNESS|[A-Z_]*_TYPES"
-)
-"""Attributes that tensors, kernels or dtypes have: those of Triton's dtypes are lists that outlive a call."""
-FIELD = re.compile(f"(?!({_TAKEN})$)([A-Z][A-Z0-9_]+|({_WORDS})(_({_WORDS}))*)")
+_TAKEN = frozenset(Path(__file__).with_name("taken.txt").read_text().split())
+"""Public attributes of what a candidate can get hold of: tensors, kernels, dtypes, loggers, frames.
 
+Without those that host code may name anyway, and a few that are plain facts (start, stop, axis, level).
+"""
 MAKING = {"__init__", "__post_init__"}
 """Methods that Python calls with a new object: nothing else may name them."""
-_CALLED = MAKING | {"__call__"}
+_CALLED = MAKING | {
+    "__bool__", "__call__", "__contains__", "__ge__", "__getitem__", "__gt__", "__iter__", "__le__",
+    "__len__", "__lt__", "__repr__", "__str__",
+}  # fmt: skip
+"""Methods that Python calls with an object, of those that a class may have.
+
+Not __hash__ and __eq__: by these a cache tells what it was asked before.
+"""
+_TOLD = {"cache_key", "data_ptr", "keys", "tma_desc_cpu_ptr"}
+"""Methods by which Triton and Python tell a tensor, a kernel and a dict."""
+_ERRORS = {f"builtins.{name}" for name in rules.BUILTINS if name.endswith(("Error", "Exception", "Warning"))}
 
 Dotted = Callable[[ast.expr], str | None]
 """The full name that an expression stands for."""
 
 
-def is_record(node: ast.ClassDef, dotted: Dotted) -> bool:
-    """Whether bases and decorators of a class make it a record, or leave it a namespace of constants."""
+def is_field(name: str) -> bool:
+    """Whether no value but a record has an attribute of that name, or host code may name it anyway."""
+    return not name.startswith("_") and name not in _TAKEN
+
+
+def is_record(node: ast.ClassDef, dotted: Dotted, is_own: Callable[[str], bool]) -> bool:
+    """Whether bases and decorators of a class make it a record, or leave it a namespace of constants.
+
+    `is_own`: whether a full name is that of a class of the candidate's, which is inspected like this one.
+    """
     bases = [dotted(base) for base in node.bases]
     total = bases == ["typing.TypedDict"] and all(
         k.arg == "total" and isinstance(k.value, ast.Constant) for k in node.keywords
     )
-    plain = bases in BASES and (total or not node.keywords)
-    return plain and all(_is_dataclass(decorator, dotted) for decorator in node.decorator_list)
+    derived = all(base is not None and (is_own(base) or base in _ERRORS) for base in bases)
+    plain = (bases in BASES or derived) and (total or not node.keywords)
+    others = [d for d in node.decorator_list if dotted(d) != ORDERING]
+    return plain and all(_is_dataclass(decorator, dotted) for decorator in others)
 
 
 def instance(node: ast.FunctionDef) -> str | None:
-    """What a method that a record may have calls its instance; None for any other function."""
+    """What a method that a record may have calls its instance, or its class; None for any other function."""
     given = [*node.args.posonlyargs, *node.args.args]
-    plain = [d.id if isinstance(d, ast.Name) else "" for d in node.decorator_list] in ([], ["property"])
-    named = FIELD.fullmatch(node.name) or (node.name in _CALLED and not node.decorator_list)
-    if not (given and plain and named):
+    decorators = [d.id if isinstance(d, ast.Name) else "" for d in node.decorator_list]
+    plain = decorators in ([], ["classmethod"], ["property"])
+    special = node.name.startswith("__") or node.name in _TOLD
+    if not (given and plain) or (special and (node.name not in _CALLED or node.decorator_list)):
         return None
     name = given[0].arg
     again = sum(

@@ -25,7 +25,8 @@ TORCH_VIEWS = {
     "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze", "view_as_complex", "view_as_real",
 }  # fmt: skip
 _TORCH_FACTS = {
-    "Size", "Tensor", "broadcast_shapes", "can_cast", "channels_last", "channels_last_3d",
+    "_assert", "_check", "is_grad_enabled", "Size", "Tensor", "broadcast_shapes", "can_cast",
+    "channels_last", "channels_last_3d",
     "contiguous_format", "cuda.current_device", "cuda.current_stream", "cuda.device", "cuda.device_count",
     "cuda.device_of", "cuda.get_device_capability", "cuda.get_device_name", "cuda.get_device_properties",
     "cuda.is_available", "cuda.synchronize", "device", "dtype", "finfo", "fx.wrap", "get_default_dtype",
@@ -33,6 +34,8 @@ _TORCH_FACTS = {
     "memory_format", "no_grad", "numel", "preserve_format", "promote_types", "result_type", "strided",
     "version.cuda", "version.hip",
 }  # fmt: skip
+_OF_TENSORS = {"contiguous", "detach", "dim", "is_contiguous", "numel", "size", "stride"}
+"""Methods that may be named as functions, as in `map(torch.Tensor.contiguous, inputs)`."""
 _SETTINGS = {
     "are_deterministic_algorithms_enabled", "backends.cpu.get_cpu_capability",
     "backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32", "cuda.is_bf16_supported",
@@ -47,8 +50,8 @@ _TRITON = {
     "tools.tensor_descriptor.TensorDescriptor", "tools.tensor_descriptor.TensorDescriptor.from_tensor",
 }  # fmt: skip
 _ARITHMETIC = {
-    "add", "and_", "eq", "floordiv", "ge", "gt", "index", "le", "lshift", "lt", "mod", "mul", "ne", "neg",
-    "or_", "pow", "rshift", "sub", "truediv", "xor",
+    "add", "and_", "eq", "floordiv", "ge", "gt", "index", "itemgetter", "le", "lshift", "lt", "mod", "mul",
+    "ne", "neg", "or_", "pow", "rshift", "sub", "truediv", "xor",
 }  # fmt: skip
 """Of the module operator: what the language's own operators do."""
 _ITERATORS = {
@@ -57,16 +60,21 @@ _ITERATORS = {
 }  # fmt: skip
 """Of itertools: not those without an end, which count."""
 _TYPING = {
-    "Any", "Callable", "ClassVar", "Dict", "Final", "FrozenSet", "Iterable", "Iterator", "List", "Literal",
-    "Mapping", "NamedTuple", "NoReturn", "Optional", "Sequence", "Set", "TYPE_CHECKING", "Tuple", "Type",
-    "TypeAlias", "TypeVar", "Union", "cast",
+    "Any", "AnyStr", "Callable", "ClassVar", "Collection", "DefaultDict", "Dict", "Final", "FrozenSet",
+    "Generator", "Hashable", "Iterable", "Iterator", "List", "Literal", "Mapping", "MutableMapping",
+    "NamedTuple", "Never", "NoReturn", "Optional", "ParamSpec", "Self", "Sequence", "Set", "Sized",
+    "TYPE_CHECKING", "Text", "Tuple", "Type", "TypeAlias", "TypeVar", "Union", "cast",
 }  # fmt: skip
 """Not get_type_hints: it evaluates strings."""
 _ABSTRACT = {
-    "Callable", "Collection", "Hashable", "Iterable", "Iterator", "Mapping", "Sequence", "Set", "Sized",
+    "Callable", "Collection", "Generator", "Hashable", "Iterable", "Iterator", "Mapping", "MutableMapping",
+    "Sequence", "Set", "Sized",
 }  # fmt: skip
 """Of collections.abc, for annotations."""
-_TELLING = {"getLogger", "debug", "info", "warning", "error", "critical"}
+_TELLING = {
+    "CRITICAL", "DEBUG", "ERROR", "INFO", "Logger", "WARNING", "critical", "debug", "error", "getLogger",
+    "info", "warning",
+}  # fmt: skip
 """Of logging: what is logged goes to the candidate's own standard error."""
 VERSIONS = {"torch.__version__", "triton.__version__"}
 """Strings, though their names look private."""
@@ -76,6 +84,7 @@ KERNEL_DTYPES = {
 }  # fmt: skip
 HOST_NAMES = (
     {f"torch.{name}" for name in _DTYPES | FACTORIES | TORCH_VIEWS | _TORCH_FACTS | _SETTINGS}
+    | {f"torch.Tensor.{name}" for name in _OF_TENSORS}
     | {f"triton.{name}" for name in _TRITON}
     | {f"triton.language.{name}" for name in KERNEL_DTYPES | {"dtype"}}
     | {f"functools.{name}" for name in ("partial", "reduce")}
@@ -88,7 +97,9 @@ HOST_NAMES = (
     | VERSIONS
     | {"enum.auto", "dataclasses.asdict", "dataclasses.astuple", "dataclasses.replace"}
     | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
+    | {"collections.ChainMap", "collections.Counter", "collections.deque"}
     | {"contextlib.nullcontext", "textwrap.dedent"}
+    | {f"bisect.{name}" for name in ("bisect", "bisect_left", "bisect_right")}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
@@ -103,7 +114,8 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 """Beside launches, the calls that may be given such a constant."""
 
 IMPORTS = {
-    "__future__", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
+    "__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum",
+    "functools",
     "itertools", "math", "operator", "passagent.kernels", "textwrap", "torch", "torch.fx", "torch.nn",
     "torch.nn.functional", "torch.testing", "triton", "triton.language", "triton.language.extra",
     "triton.language.extra.cuda", "triton.language.extra.hip", "triton.language.extra.libdevice",
@@ -117,10 +129,11 @@ IMPORTS |= {
     "torch._inductor.runtime.triton_helpers", "warnings",
 }  # fmt: skip
 UNUSED_IMPORTS = {
-    "argparse", "copy", "csv", "datetime", "gc", "heapq", "inspect", "io", "json", "numpy",
-    "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string", "struct", "sys",
+    "abc", "argparse", "copy", "csv", "datetime", "gc", "heapq", "importlib", "importlib.metadata", "inspect",
+    "io", "json", "numpy", "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string",
+    "struct", "sys",
     "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.cuda.amp",
-    "torch.utils.benchmark", "traceback",
+    "torch.library", "torch.types", "torch.utils.benchmark", "traceback", "types",
     "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
     "typing_extensions",
 }  # fmt: skip
@@ -129,6 +142,11 @@ IMPORT_INSTEAD = {
     "os": "a pass has no environment and no files: write the setting as a constant",
     "numpy": "plan with Python's numbers and math; what is computed on tensors belongs in a kernel",
     "time": "a pass has no clock: the evaluator times it",
+    "copy": "write dict(plan) or list(sizes)",
+    "random": "what a pass does depends on its arguments only: write the number as a constant",
+    "re": "take a text apart with split and partition",
+    "threading": "a pass runs in one thread and needs no lock",
+    "types": "write a NamedTuple or a dataclass to give names to numbers",
     "contextlib": "a pass may enter torch.no_grad, torch.inference_mode and torch.cuda.device only",
     "torch.library": "return a plain function that launches the kernel; it needs no registration",
     "torch.autograd": "write the forward as a plain function; no gradient is asked for",
@@ -140,7 +158,7 @@ OF_PYTHON = {
 }  # fmt: skip
 IN_CLASSES = {
     "collections.namedtuple", "dataclasses.dataclass", "dataclasses.field", "enum.Enum", "enum.IntEnum",
-    "enum.StrEnum",
+    "enum.Flag", "enum.IntFlag", "enum.StrEnum", "functools.total_ordering",
 }  # fmt: skip
 """Names that make a class of constants or fields, and mean nothing else (records.py)."""
 EXTENSIONS = (
@@ -193,7 +211,8 @@ HOST_ATTRIBUTES = {
     "best_config", "constants", "cuda_stream", "function", "kwargs", "metadata", "n_regs", "n_spills",
     "num_ctas", "num_stages", "num_warps", "packed_metadata", "run", "shared", "warmup",
     # loggers and versions
-    "critical", "debug", "error", "info", "micro", "release", "warning",
+    "critical", "debug", "error", "exception", "getChild", "info", "isEnabledFor", "micro", "release",
+    "warning",
     # Python's containers and strings
     "add", "append", "as_integer_ratio", "bit_count", "bit_length", "capitalize", "center", "clear", "copy",
     "count", "difference", "discard", "endswith", "extend", "find", "format", "fromkeys", "get", "insert",
@@ -232,6 +251,9 @@ DECORATORS = {
     "torch.inference_mode", "torch.no_grad",
     "triton.autotune", "triton.constexpr_function", "triton.heuristics", "triton.jit",
 }  # fmt: skip
+DECORATE_INSTEAD = {
+    "contextlib.contextmanager": "write `with torch.cuda.device(x.device):` where the kernel is launched",
+}
 CONTEXTS = {
     "contextlib.nullcontext", "torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode",
     "torch.no_grad",
@@ -325,7 +347,7 @@ def shadows(name: str) -> bool:
 
 def are_alike(one: str, other: str) -> bool:
     """Whether two full names are of the same library, or of its function, which versions have elsewhere."""
-    if {one, other} <= LIBDEVICE:
+    if {one, other} <= LIBDEVICE | {"triton.language.math"}:
         return True
     (place, _, name), (other_place, _, other_name) = one.rpartition("."), other.rpartition(".")
     return name == other_name and {place, other_place} <= LIBDEVICE | {"triton.language.math"}
@@ -354,6 +376,8 @@ def pattern_reference(name: str) -> str:
 def unknown_name(full: str) -> str:
     """Message for a full name that is not in the closed world."""
     root = full.split(".", maxsplit=1)[0]
+    if full.startswith(("torch.library.", "torch.ops.")):
+        return f"`{full}` asks torch for an operator; {IMPORT_INSTEAD['torch.library']}"
     if root == "torch":
         return f"`{full}` is not among torch's names for host code; {COMPUTE}"
     if root in ("logging", "warnings"):

@@ -58,6 +58,8 @@ class World:
         self.tops = {module.split(".")[0] for module in self.files if module}
         self.fields: set[str] = set()
         """Names that classes and named tuples of any file give to what they hold."""
+        self.classes: set[str] = set()
+        """Full names of its classes."""
         for file in self.files.values():
             self._fill(file)
             self.fields.update(*file.namespaces.values())
@@ -200,12 +202,14 @@ class World:
                             found.setdefault(target.id, []).append(node.value)
         for name, values in found.items():
             imported = file.imports.get(name)
-            other = name in file.functions or name in file.namespaces or name in file.values
+            known = file.functions.get(name)
+            kernel = known is not None and known in self.kernels_in_blocks(file)
+            other = (known is not None and not kernel) or name in file.namespaces or name in file.values
             if other or (imported is not None and not rules.is_of_kernels(imported)):
                 continue
             if all(rules.is_of_kernels(self.dotted(value, file) or "") for value in values):
                 file.choices[name] = values
-                if imported is None:
+                if imported is None and not kernel:
                     file.values[name] = values[-1]
 
     def _fill(self, file: File) -> None:
@@ -227,6 +231,7 @@ class World:
                 file.functions[node.name] = node
             elif isinstance(node, ast.ClassDef):
                 file.namespaces[node.name], stored = records.held(node)
+                self.classes.add(file.full(node.name))
                 self.fields |= stored
             elif isinstance(node, ast.Assign):
                 for target in node.targets:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.names import Report
 from passagent.evaluator.guards.scope import File, World, bound_names
+from passagent.evaluator.guards.trees import without_nested
 
 _CACHES = {"functools.cache", "functools.lru_cache"}
 _LAZY = {"iter", "map", "filter", "zip", "enumerate", "reversed"}
@@ -104,6 +105,7 @@ class _Stores:
         self.outer = outer - self.local
         self.tensors = tensor_names(world, file, node)
         self.kept = self._aliases()
+        self.found = {n for part in ast.walk(node) if isinstance(part, ast.Global) for n in part.names}
 
     def check(self) -> None:
         pending: list[ast.AST] = list(self.node.body)
@@ -125,6 +127,9 @@ class _Stores:
         if isinstance(target, (ast.Tuple, ast.List)):
             for item in target.elts:
                 self._stored(item, value)
+        elif isinstance(target, ast.Attribute) or getattr(target, "id", None) in self.found:
+            if self.node.name not in ("init", "post_init"):  # what is new may hold tensors
+                self._keeps(target, [value])
         elif isinstance(target, ast.Subscript) and self._outlives(target):
             self._keeps(target, [value])
             held = ast.dump(_root(target))
@@ -151,6 +156,8 @@ class _Stores:
         node = _root(node)
         if isinstance(node, ast.Name):
             return node.id in self.kept or node.id not in self.local
+        if isinstance(node, ast.Attribute) and self.world.is_named(node, self.file, self.local):
+            return True
         return self.world.own(self.world.dotted(node, self.file, self.local) or "") is not None
 
     def _aliases(self) -> set[str]:
@@ -224,8 +231,21 @@ def _allocates(world: World, file: File, call: ast.Call) -> bool:
     if called is None:
         return False
     own, function = called
-    calls = (part for part in ast.walk(function) if isinstance(part, ast.Call))
+    calls = _calls(function)
     return world.once("allocates", function, lambda: any(_allocates(world, own, part) for part in calls))
+
+
+def _calls(function: ast.FunctionDef) -> Iterator[ast.Call]:
+    """The calls that a call of a function makes; not those of a function that it only returns."""
+    parts = list(without_nested(function))
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    yield from calls
+    named = {part.id for call in calls for part in ast.walk(call) if isinstance(part, ast.Name)}
+    for part in parts:
+        if isinstance(part, ast.FunctionDef) and part.name in named:
+            yield from _calls(part)
+        elif isinstance(part, ast.Lambda):
+            yield from (one for one in ast.walk(part) if isinstance(one, ast.Call))
 
 
 def _is_tensor(world: World, file: File, node: ast.expr, names: set[str]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 
-from passagent.evaluator.guards import bodies, intake, rules, state
+from passagent.evaluator.guards import bodies, classes, intake, rules, state
 from passagent.evaluator.guards.host import Host
 from passagent.evaluator.guards.names import HIDDEN
 from passagent.evaluator.guards.scope import OWN, File, World
@@ -170,7 +170,7 @@ class _Inspection:
     def statement(self, node: ast.stmt, host: Host) -> None:
         """A module-level statement: constants, kernels and tables, no calls for their effect."""
         called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-        if called is not None and host.dotted(called) not in rules.DECLARING and not self.fills(called):
+        if called is not None and not self.declares(called, host):
             message = "a call for its effect when the file is imported; do it in the replacement function"
             self.report("module_call", node, message)
         nothing = {
@@ -187,7 +187,7 @@ class _Inspection:
             if part in self.blocks and isinstance(part, ast.FunctionDef) and part.name not in _ROLES:
                 self.function(part, host)
                 continue
-            if isinstance(part, ast.FunctionDef) and isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and (isinstance(part, ast.FunctionDef) or classes.held(part)):
                 continue  # a method: what it names is its own
             pending += ast.iter_child_nodes(part)
             if isinstance(part, ast.FunctionDef):
@@ -197,6 +197,14 @@ class _Inspection:
                 self.stored(part, optional=part in nothing)
         state.check_module(self.world, self.file, node, self.report)
         host.visit(node)
+
+    def declares(self, called: ast.expr, host: Host) -> bool:
+        """Whether a call may stand by itself: what it calls is inspected, or fills a table."""
+        own = self.world.own(host.dotted(called) or "")
+        function = own[0].functions.get(own[1]) if own is not None else None
+        plain = own is not None and function is not None and not self.world.is_for_kernels(own[0], function)
+        method = isinstance(called, ast.Attribute) and host.is_object(called.value)
+        return plain or method or host.dotted(called) in rules.DECLARING or self.fills(called)
 
     def fills(self, called: ast.expr) -> bool:
         """`CONFIGS.append(...)`: more for a container of the module's own."""
@@ -209,7 +217,7 @@ class _Inspection:
             self.report("rebound_import", name, f"`{name.id}` is imported and assigned; use another name")
         elif name.id in _ROLES:
             self.report("role_assigned", name, f"`{name.id}` must be written as a function, with def")
-        elif name.id in self.file.functions or name.id in self.file.namespaces:
+        elif (name.id in self.file.functions and not optional) or name.id in self.file.namespaces:
             self.report("defined_twice", name, f"`{name.id}` is defined and assigned; use another name")
 
     def kernel_options(self) -> None:

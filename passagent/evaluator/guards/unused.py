@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
-from passagent.evaluator.guards import classes
+from passagent.evaluator.guards import classes, idioms
 
 ROLES = ("pattern", "replacement_args", "replacement_func")
 
@@ -28,6 +28,7 @@ def parsed(files: dict[str, str]) -> tuple[dict[str, ast.Module], list[str]]:
             continue
         try:
             tree = ast.parse(text)
+            idioms.write_out(tree)
             classes.write_out(tree)
             trees[name] = tree
         except (RecursionError, MemoryError):

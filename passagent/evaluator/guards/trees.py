@@ -1,0 +1,100 @@
+"""What a syntax tree shows by itself: its imports, the names that it gives a meaning to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TypeGuard
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """Full names of what a file imports, by the names that it gives them."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                found[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def dotted(node: ast.expr, imports: dict[str, str]) -> str:
+    """The full name of `torch.library.custom_op`; one that begins with a dot is an attribute of a value."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    base = imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
+    return ".".join([base, *reversed(parts)])
+
+
+def identifiers(tree: ast.AST) -> set[str]:
+    """Every name that anything in a tree gives a meaning to."""
+    return {name for part in ast.walk(tree) for name in _given(part)}
+
+
+def meanings(tree: ast.AST, name: str) -> int:
+    """How often anything in a tree gives a meaning to a name."""
+    return sum(name in _given(part) for part in ast.walk(tree))
+
+
+def _given(part: ast.AST) -> list[str]:
+    match part:
+        case ast.Name(id=name):
+            return [name] if is_store(part) else []
+        case ast.arg(arg=name):
+            return [name]
+        case ast.alias():
+            return [part.asname or part.name.split(".")[0]]
+        case ast.Global() | ast.Nonlocal():
+            return part.names
+        case ast.MatchMapping():
+            return [part.rest or ""]
+        case _:
+            return [getattr(part, "name", None) or ""]
+
+
+def is_store(node: ast.AST) -> TypeGuard[ast.Name]:
+    """A name that is given a meaning."""
+    return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+
+
+def none_in(test: ast.expr) -> str:
+    """`PLAN` of `PLAN is None`, `self.plan` of `not self.plan`; empty for another test."""
+    asked: ast.expr | None = None
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and len(test.ops) == 1:
+        none = test.comparators[0]
+        asked = test.left if isinstance(none, ast.Constant) and none.value is None else None
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        asked = test.operand
+    return ast.unparse(asked) if isinstance(asked, (ast.Name, ast.Attribute)) else ""
+
+
+def root(node: ast.expr) -> ast.expr:
+    """`plan` of `plan.rows[0].size`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node
+
+
+def words(tree: ast.AST) -> set[str]:
+    """Every name in a tree."""
+    return {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
+
+
+def named_arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr] | None:
+    """A call's arguments by name; None if there are others."""
+    given = dict(zip(names, call.args, strict=False)) | {k.arg or "": k.value for k in call.keywords}
+    return given if len(call.args) <= len(names) and set(given) <= set(names) else None
+
+
+def without_nested(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The parts of a function's body, without functions in it."""
+    pending: list[ast.AST] = list(function.body)
+    while pending:
+        part = pending.pop()
+        yield part
+        if not isinstance(part, (ast.FunctionDef, ast.Lambda)):
+            pending += ast.iter_child_nodes(part)

@@ -1,0 +1,41 @@
+# expect: ok
+"""Enters a device guard that a function of its own chooses."""
+
+import contextlib
+
+import torch
+import triton
+import triton.language as tl
+
+
+def _device_guard(t):
+    return torch.cuda.device(t.device) if t.is_cuda else contextlib.nullcontext()
+
+
+@triton.jit
+def _kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m = offs < n
+    a = tl.load(x_ptr + offs, mask=m, other=0.0).to(tl.float32)
+    b = tl.load(y_ptr + offs, mask=m, other=0.0).to(tl.float32)
+    tl.store(out_ptr + offs, tl.maximum(a + b, 0.0), mask=m)
+
+
+def fused(x, y):
+    out = torch.empty_like(x)
+    n = out.numel()
+    with _device_guard(x):
+        _kernel[(triton.cdiv(n, 512),)](x, y, out, n, BLOCK=512)
+    return out
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+def replacement_func():
+    return fused
