@@ -27,10 +27,8 @@ _BINARY: _Table = {
 _INPLACE: _Table = {
     ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul, ast.Div: operator.itruediv,
 }  # fmt: skip
-_COMPARE: _Table = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
+_COMPARE: _Table = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
+"""Without equality, of which versions of Dynamo make one node or another."""
 _UNARY: _Table = {ast.USub: operator.neg, ast.Invert: operator.invert}
 
 _MAKING = {"float": float, "slice": slice, "device": torch.device, "torch.device": torch.device}
