@@ -99,6 +99,17 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
     assert (result.bar, referee.evaluate(task, candidate()).bar) == (0.1, None)
 
 
+def test_in_full_three_pairs_of_workers_time_a_candidate_on_a_gpu(referee, task, monkeypatch):
+    assert judging.pairs_of("cuda:0", "direct", is_searched=False) == 3
+    assert judging.pairs_of("cuda:0", "direct", is_searched=True) == 2
+    assert judging.pairs_of("cpu", "direct", is_searched=False) == 2
+    assert judging.pairs_of("cuda:0", "dynamo", is_searched=False) == 1
+    monkeypatch.setattr(judging, "pairs_of", lambda *_, **__: 3)
+    monkeypatch.setattr(judging, "has_room", lambda _: True)  # the second pair's worker is made ready beside
+    result = referee.evaluate(task, candidate())
+    assert (result.status, {tuple(graph.pairs) for graph in result.graphs}) == ("ok", {(6, 6, 6)})
+
+
 def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_counts(task):
     baseline, workers = Mock(), Mock()
     whole, part = (

@@ -17,7 +17,7 @@ from passagent.evaluator.twin import Twins
 from passagent.kernels import build
 
 PAIRS = 2
-"""Pairs of workers that time a candidate, one after the other: what two workers differ by averages out."""
+"""Pairs of workers that time a candidate in a search, one after the other."""
 _SPARES = 2 * PAIRS
 """Workers made ahead: for the candidate's pairs, and for eager's, which last for several evaluations."""
 
