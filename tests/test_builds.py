@@ -211,7 +211,7 @@ def test_triton_asks_for_its_own_modules(name, zygote, libcuda):
     """As far as loading one, which needs a real driver."""
     if name == "launcher" and not hasattr(libcuda, "make_launcher"):
         pytest.skip("this Triton has one launcher for all kernels")
-    code = f"os.environ['TRITON_LIBCUDA_PATH'] = {str(libcuda.libcuda_dirs()[0])!r}\n{MODULES[name]}"
+    code = f"os.environ.update(TRITON_LIBCUDA_PATH={str(libcuda.libcuda_dirs()[0])!r})\n{MODULES[name]}"
     message, _ = attempt(zygote, INSIDE.format(code=code))
     assert re.search(r"undefined symbol: cu|cannot open shared object file", message), message
 
