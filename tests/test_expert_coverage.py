@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,21 @@ def test_shapes_alone_give_the_graph_that_the_evaluator_captures():
             a, b = [n.meta.get("example_value") for n in (mine, theirs)]
             if hasattr(b, "shape"):
                 assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+
+
+def test_reading_imports_no_dynamo_and_leaves_it_to_be_imported():
+    code = f"""
+        import sys
+        from passagent.models.expert.reading import graphs
+        for name in ("add_layer_norm", "window_roll_layer_norm", "masked_mean_pool"):
+            for graph in graphs("{EXAMPLES}/" + name):
+                assert all("example_value" in node.meta for node in graph.nodes if node.op != "output")
+        assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
+        import torch
+        compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) + 1, backend="eager", fullgraph=True)
+        assert compiled(torch.zeros(2)).tolist() == [1.0, 1.0]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
 
 def test_command_prints_what_it_found(monkeypatch, capsys):
