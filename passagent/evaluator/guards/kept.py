@@ -152,7 +152,9 @@ def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> It
             yield value_of.__repr__(part)  # not by what a class of the package's says of itself
         if value_of is type(part):
             continue
-        if isinstance(part, _CACHED):
+        if isinstance(part, Iterator):
+            yield object()  # equal to nothing: how far it has come cannot be told of all
+        elif isinstance(part, _CACHED):
             if id(part) not in seen:
                 seen.add(id(part))
                 yield part.cache_info().currsize
@@ -164,7 +166,7 @@ def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> It
                 pending += [getattr(part, name) for name in _OF_TRITON[type(part).__name__]]
             else:
                 pending += gc.get_referents(part)
-            yield operator.length_hint(part, 0)  # how far an iterator has come
+            yield operator.length_hint(part, 0)
         else:
             yield type(part).__name__, operator.length_hint(part, 0)
 
