@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: refused (host_method)
 """Has an enumeration make members of a module's names, to get Python's getattr."""
 
 import enum

@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: refused (host_method)
 """An enumeration of texts names `format` a field of its own, and reads attributes with the real one."""
 
 import enum

@@ -15,7 +15,7 @@ from passagent.evaluator.guards.scope import (
     literal_getattr,
     targets,
 )
-from passagent.evaluator.guards.trees import is_store, none_in, without_nested
+from passagent.evaluator.guards.trees import is_store, meanings, none_in, without_nested
 
 _TELLING = {
     "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
@@ -232,6 +232,8 @@ class Host(Names):
                 message = f"`@{ast.unparse(called)}` is no decorator of a pass; {instead}"
                 self.report("decorator", decorator, message)
             elif isinstance(decorator, ast.Call):
+                if full == rules.PLANNED:
+                    self.plan(decorator)
                 for part in [*decorator.args, *(keyword.value for keyword in decorator.keywords)]:
                     self.visit(part)
         self.defaults(node.args, self.world.is_kernel(self.file, node))
@@ -239,6 +241,14 @@ class Host(Names):
         for annotation in [*(argument.annotation for argument in arguments), node.returns]:
             if annotation is not None:
                 self.annotation(annotation)
+
+    def plan(self, decorator: ast.Call) -> None:
+        """A kernel's plan outlives every call, out of sight: it may only be a function, and no object's."""
+        given = [*decorator.args[:1], *(k.value for k in decorator.keywords if k.arg == "plan")]
+        own = self.world.own(self.dotted(given[0]) or "") if given else None
+        if own is None or own[1] not in own[0].functions:
+            message = "a plan is a function defined at the top of a file; write `def plan(x, y)` there"
+            self.report("decorator", decorator, message)
 
     def is_own_decorator(self, node: ast.FunctionDef, full: str | None) -> bool:
         """A function of the candidate's, inspected like any other, or functools.wraps: around host code only.
@@ -337,7 +347,9 @@ class Host(Names):
         ]
         stores = sum(is_store(part) and part.id == name for part in ast.walk(self.file.tree))
         found = {part for one in asked for part in ast.walk(one) if is_store(part) and part.id == name}
-        return isinstance(first, ast.Constant) and first.value is None and stores == len(found) + 1
+        told = sum(isinstance(part, ast.Global) and name in part.names for part in ast.walk(self.file.tree))
+        only = meanings(self.file.tree, name) == stores + told == len(found) + 1 + told
+        return isinstance(first, ast.Constant) and first.value is None and only
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may be a namespace of constants, or a record, with methods that only read it."""

@@ -136,7 +136,7 @@ class Names(ast.NodeVisitor):
             self.visit(kind.value)
             return
         if reads_by_name(node.attr):
-            self.report("private_attribute", node, f"`.{node.attr}` {_READS}")
+            self.report("host_method", node, f"`.{node.attr}` {_READS}")
             return
         if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return

@@ -134,7 +134,10 @@ class _Inspection:
                 self.report(
                     "private_attribute", node, f"`{module}.{alias.name}` is private; use public names"
                 )
-            elif module == "passagent.kernels" and f"{module}.{alias.name}" not in rules.HOST_NAMES:
+            elif (
+                module == "passagent.kernels"
+                and f"{module}.{alias.name}" not in rules.HOST_NAMES | rules.DECORATORS
+            ):
                 self.report(
                     "import",
                     node,
