@@ -15,6 +15,7 @@ from passagent.evaluator.guards.host import Host
 from passagent.evaluator.guards.names import HIDDEN
 from passagent.evaluator.guards.scope import OWN, File, World
 from passagent.evaluator.guards.sources import Source, written_out
+from passagent.evaluator.guards.trees import stored_names
 from passagent.evaluator.result import Candidate, Violation
 
 _KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
@@ -107,7 +108,7 @@ class _Inspection:
     def submodules(self) -> None:
         """Names of a package, also imported ones, that a file in it takes when that is imported."""
         imported = {name: full for name, full in self.file.imports.items() if self.is_beside(name)}
-        given = {*self.file.functions, *self.file.values, *self.file.namespaces, *self.file.others}
+        given = {*self.file.functions, *self.file.namespaces, *stored_names(self.file.tree)}
         for name in sorted(filter(self.is_beside, given | set(imported))):
             beside = self.file.full(name)
             if name in given or f"{imported[name]}.".removeprefix(f"{beside}.") == f"{imported[name]}.":
