@@ -8,6 +8,7 @@ import sys
 import textwrap
 import types
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from passagent.evaluator.guards import rules
-from passagent.evaluator.guards.gate import Gate, ungated
+from passagent.evaluator.guards.gate import Gate, plain, ungated
 from passagent.evaluator.passes import load_passes
 from passagent.evaluator.result import MANIFEST, Candidate
 
@@ -414,6 +415,7 @@ def test_no_chain_of_views_and_allocations_is_recorded(shape, dtype, chain, at):
 INTERPRETED = """
 import json, sys
 from pathlib import Path
+from typing import NamedTuple
 import torch
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.passes import load_passes
@@ -484,3 +486,21 @@ def test_triton_kernels_in_the_interpreter(tmp_path):
     assert all(result["right"] for result in results.values())
     refused = {name for name, result in results.items() if result["found"]}
     assert refused == {name for name in sources if name.startswith("computing")}
+
+
+class Later(NamedTuple):
+    """What computes when it is taken apart."""
+
+    out: torch.Tensor
+
+    def __getitem__(self, i):
+        return self.out + 1.0
+
+
+def test_what_a_replacement_returns_runs_nothing_more():
+    x = torch.ones(2)
+    assert type(plain(Later(x))) is tuple
+    assert type(plain((x, Later(x)))[1]) is tuple
+    assert plain([x, None, 2]) == (x, None, 2)
+    with pytest.raises(TypeError, match="return tensors"):
+        plain((x, object()))

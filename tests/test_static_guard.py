@@ -1067,6 +1067,19 @@ HABITS = {
     "template": ("TEXT = 'int n = {n};'\nHELD = TEXT.format(n=1)\n", None),
     "template of attributes": ("TEXT = '{n.__class__}'\nHELD = TEXT.format(n=1)\n", "host_method"),
     "template that changes": ("TEXT = '{n}'\nTEXT = '{n.real}'\nHELD = TEXT.format(n=1)\n", "host_method"),
+    "template of the class above": (
+        "import enum\n\nclass Own:\n    format = _own = 1\n\nclass F(str, enum.Enum):\n    A = '{0.x}'\n"
+        "    def show(self):\n        return super().format(self._own)\n\nHELD = F.A.show(), Own\n",
+        "host_method",
+    ),
+    "type among others": ("HELD = type(1) in (int, float), type(1) is int\n", None),
+    "type among names": ("KINDS = (int, float)\nHELD = type(1) in KINDS\n", None),
+    "type in an object": ("class A:\n    X = 1\n\nHELD = type(1) in A()\n", "builtin"),
+    "type before an object": ("class A:\n    X = 1\n\nHELD = type(1) < A()\n", "builtin"),
+    "special name held": (
+        "def f(x):\n    return x\n\nclass A:\n    __eq__ = staticmethod(f)\n\nHELD = A()\n",
+        "private_attribute",
+    ),
     "name of a class": (
         "class A:\n    def __call__(self):\n        return self.__class__.__name__\n\nHELD = A()()\n",
         None,

@@ -108,3 +108,26 @@ def test_what_a_helper_defines_may_be_used(body):
         "def make(a, rows, wide):\n    return torch.empty_like(a)\n"
     )
     assert rules_of(body, helper=helper, folder__SLASH__inner="X = 1\n") == set()
+
+
+PACKAGES = {
+    "def inner():\n    return 1\n\nUSED = inner\n": True,
+    "class inner:\n    X = 1\n\nUSED = inner.X\n": True,
+    "inner = 1\n": True,
+    "for inner in (1, 2):\n    pass\n": True,
+    "from .other import inner\n": True,
+    "from .inner import inner, more\n": False,
+    "from . import inner\n": False,
+    "from .inner import other\n": True,
+    "def f(x):\n    inner = x\n    return inner\n": False,
+    "class Sizes:\n    inner = 1\n": False,
+}
+"""A package with a file `inner.py`, and whether a name of its own is that file's too."""
+
+
+@pytest.mark.parametrize("text", PACKAGES)
+def test_a_name_of_a_package_is_no_file_in_it(text):
+    texts = {"__init__": text, "inner": "inner = other = more = 1\n", "other": "inner = other = 1\n"}
+    others = {f"sub__SLASH__{name}": f"{given}\nHELD = 1\n" for name, given in texts.items()}
+    refused = rules_of("return sub.HELD", **others, helper="from sub import HELD\n")
+    assert ("module_name" in refused) is PACKAGES[text]

@@ -44,7 +44,7 @@ _BRANCHES = ("indirect_branch", "function_return")  # as returns, which are not 
 _POISONED = (
     *_ASSEMBLY, "weakref", "__weakref__", *_BRANCHES, *(f"__{name}__" for name in _BRANCHES),
     *(f"__builtin_{name}" for name in _STACK),
-    *objects.OPENMP_CALLBACKS, *(f"__builtin_{name}" for name in objects.OPENMP_CALLBACKS),
+    *objects.OPENMP, *(f"__builtin_{name}" for name in objects.OPENMP),
 )  # fmt: skip
 
 

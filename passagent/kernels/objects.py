@@ -15,20 +15,40 @@ from pathlib import Path
 from passagent.kernels import elf, lexer
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 
-OPENMP_CALLBACKS = (
+_CALLBACKS = (
     "GOMP_parallel", "GOMP_parallel_reductions", "GOMP_parallel_sections", "GOMP_parallel_loop_static",
     "GOMP_parallel_loop_dynamic", "GOMP_parallel_loop_guided", "GOMP_parallel_loop_runtime",
     "GOMP_parallel_loop_nonmonotonic_dynamic", "GOMP_parallel_loop_nonmonotonic_guided",
     "GOMP_parallel_loop_nonmonotonic_runtime", "GOMP_parallel_loop_maybe_nonmonotonic_runtime", "GOMP_task",
     "GOMP_taskloop", "GOMP_taskloop_ull",
 )  # fmt: skip
-"""Functions that call what they are given: the compiler may call them, a source may not name them."""
+"""Functions that call what they are given."""
+_KINDS = ("", "ull_")
+_SCHEDULES = ("static", "dynamic", "guided", "runtime")
+_LOOPS = (
+    *(f"{kind}{name}" for kind in ("", "ordered_", "nonmonotonic_") for name in _SCHEDULES),
+    "maybe_nonmonotonic_runtime",
+)
+_DOACROSS = ("start", *(f"{name}_start" for name in _SCHEDULES))
+OPENMP = (
+    *_CALLBACKS,
+    *(f"GOMP_loop_{kind}{name}_start" for kind in _KINDS for name in _LOOPS),
+    *(f"GOMP_loop_{kind}{name}_next" for kind in _KINDS for name in _LOOPS),
+    *(f"GOMP_loop_{kind}{name}start" for kind in _KINDS for name in ("", "ordered_")),
+    *(f"GOMP_loop_{kind}doacross_{name}" for kind in _KINDS for name in _DOACROSS),
+    "GOMP_loop_end", "GOMP_loop_end_nowait", "GOMP_sections_start", "GOMP_sections2_start",
+    "GOMP_sections_next", "GOMP_sections_end", "GOMP_sections_end_nowait", "GOMP_single_start",
+    "GOMP_single_copy_start", "GOMP_single_copy_end", "GOMP_critical_start", "GOMP_critical_end",
+    "GOMP_critical_name_start", "GOMP_critical_name_end", "GOMP_atomic_start", "GOMP_atomic_end",
+    "GOMP_ordered_start", "GOMP_ordered_end", "GOMP_doacross_post", "GOMP_doacross_wait",
+    "GOMP_doacross_ull_post", "GOMP_doacross_ull_wait", "GOMP_barrier", "GOMP_taskwait",
+    "GOMP_taskwait_depend", "GOMP_taskyield", "GOMP_taskgroup_start", "GOMP_taskgroup_end",
+)  # fmt: skip
+"""For `#pragma omp` the compiler may call these, and a source may not: they know how far a loop is."""
 
 _IMPORTS = re.compile(
-    "|".join(OPENMP_CALLBACKS)
-    + r"|GOMP_(loop|sections2?|single|critical|atomic|ordered|doacross)_\w+|GOMP_barrier"
-    r"|GOMP_task(wait|yield|group_start|group_end)"
-    r"|omp_(get_(thread_num|num_threads|max_threads|num_procs|level|active_level|team_size)|in_parallel)"
+    "|".join(OPENMP)
+    + r"|omp_(get_(thread_num|num_threads|max_threads|num_procs|level|active_level|team_size)|in_parallel)"
     r"|_ZGV\w+|mem(cpy|set|move|cmp|chr)|malloc|calloc|realloc|free|aligned_alloc|posix_memalign"
     r"|_Zn[wa]m(St11align_val_t)?(RKSt9nothrow_t)?|_Zd[la]Pvm?(St11align_val_t)?(RKSt9nothrow_t)?|_ZSt7nothrow"
     r"|_ZSt\d+__throw_\w+|_GLOBAL_OFFSET_TABLE_"

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.guards.gate import Gate, computes
+from passagent.evaluator.guards.gate import Gate, computes, plain
 from passagent.evaluator.guards.launches import observed
 from passagent.evaluator.mode import Mode
 from passagent.evaluator.result import Violation
@@ -87,7 +87,7 @@ class Audit:
             first, before = len(self.blocks), self.gate.calls
             pointers: set[int] = set()
             with observed(pointers), _Watch(self):
-                result = function(*args)
+                result = plain(function(*args))
             if any(value.is_cuda for value in _tensors(args)):
                 torch.cuda.synchronize()
             if self.gate.calls == before:  # what an operator of torch computed is no block

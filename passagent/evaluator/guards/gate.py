@@ -41,6 +41,7 @@ _METADATA = {
     "_has_same_storage_numel", "_is_zerotensor", "_debug_has_internal_overlap",
 }  # fmt: skip
 """Beside metadata the copies that change nothing: whether an output is such a copy the audit judges."""
+_PLAIN = {type(None), bool, int, float, complex, str}
 _NO_VIEW = {"_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg", "set_", "view_dtype"}
 """Views by their schema that stand for arithmetic, or for other memory."""
 
@@ -72,7 +73,7 @@ class Gate:
         def watched(*args: Any) -> Any:
             switch(key, True)
             try:
-                return function(*args)
+                return plain(function(*args))
             finally:
                 switch(key, False)
 
@@ -113,6 +114,20 @@ class Gate:
         violation = Violation(rule="computing_operator", file=file, line=line, message=message)
         if violation not in self.found:
             self.found.append(violation)
+
+
+def plain(result: Any) -> Any:
+    """What a replacement returned, for a graph to take apart: that runs nothing more of the candidate's."""
+    kind = type(result)
+    if kind is torch.Tensor or kind in _PLAIN:
+        return result
+    if isinstance(result, (tuple, list)):
+        return tuple([plain(part) for part in result])
+    if isinstance(result, torch.Tensor):  # a parameter; the audit judges others
+        return result
+    raise TypeError(
+        f"the replacement returned a {kind.__name__}; return tensors, in a tuple if there are several"
+    )
 
 
 @contextmanager

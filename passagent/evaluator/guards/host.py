@@ -6,7 +6,7 @@ import ast
 import copy
 
 from passagent.evaluator.guards import classes, records, rules, state
-from passagent.evaluator.guards.names import CAST, HIDDEN, Names
+from passagent.evaluator.guards.names import CAST, HIDDEN, Names, reads_by_name
 from passagent.evaluator.guards.scope import (
     assigned_values,
     binds,
@@ -15,13 +15,14 @@ from passagent.evaluator.guards.scope import (
     literal_getattr,
     targets,
 )
-from passagent.evaluator.guards.trees import is_store, none_in, without_nested
+from passagent.evaluator.guards.trees import is_store, meanings, none_in, without_nested
 
 _TELLING = {
     "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
     "ValueError",
 }  # fmt: skip
 """Calls that make text of their arguments."""
+_DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
 _ROLES = HIDDEN | {"replacement_func"}
 _CACHES = {"functools.cache", "functools.lru_cache"}
 
@@ -69,7 +70,7 @@ class Host(Names):
                 for part in [attribute, *node.args[2:]]:
                     self.visit(part)
                 return
-        if isinstance(function, ast.Name) and function.id in _TELLING and function.id not in self.local:
+        if isinstance(function, ast.Name) and function.id in _TELLING and self.is_pythons(function.id):
             for part in [function, *map(self.kind_of, node.args), *(one.value for one in node.keywords)]:
                 self.visit(part)
             return
@@ -108,7 +109,7 @@ class Host(Names):
         return known and isinstance(new, ast.Name) and new.id == self.made != ""
 
     def text_of(self, node: ast.expr) -> ast.expr:
-        """The text that a name of the module stands for, if it was given one only."""
+        """What a name of the module stands for, if it was given one value only."""
         own = self.world.own(self.dotted(node) or "") if isinstance(node, (ast.Name, ast.Attribute)) else None
         given = assigned_values(own[0].tree, own[1]) if own is not None else []
         return given[0] if len(given) == 1 else node
@@ -118,13 +119,26 @@ class Host(Names):
         function = call.func
         if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Call):
             return False
+        if reads_by_name(function.attr):
+            return False
         named = function.attr in (records.MAKING if self.made else self.world.fields)
         above = isinstance(function.value.func, ast.Name) and function.value.func.id == "super"
         return above and (named or function.attr in self.world.fields) and self.is_object(function.value)
 
+    def is_pythons(self, name: str) -> bool:
+        """Whether nothing in the file gives a built-in's name another meaning."""
+        return name not in self.local | self.file.others and self.dotted(ast.Name(name)) is None
+
     def visit_Compare(self, node: ast.Compare) -> None:
+        """`type(x) is y`, `==` and `in` of what is written out: others call a method with the type."""
+        parts = zip(node.ops, node.comparators, strict=True)
+        told = all(
+            isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot))
+            or (isinstance(op, (ast.In, ast.NotIn)) and isinstance(self.text_of(part), _DISPLAYS))
+            for op, part in parts
+        )
         for part in [node.left, *node.comparators]:
-            self.visit(self.kind_of(part))
+            self.visit(self.kind_of(part) if told else part)
 
     def visit_Assert(self, node: ast.Assert) -> None:
         self.visit(node.test)
@@ -218,6 +232,8 @@ class Host(Names):
                 message = f"`@{ast.unparse(called)}` is no decorator of a pass; {instead}"
                 self.report("decorator", decorator, message)
             elif isinstance(decorator, ast.Call):
+                if full == rules.PLANNED:
+                    self.plan(decorator)
                 for part in [*decorator.args, *(keyword.value for keyword in decorator.keywords)]:
                     self.visit(part)
         self.defaults(node.args, self.world.is_kernel(self.file, node))
@@ -225,6 +241,14 @@ class Host(Names):
         for annotation in [*(argument.annotation for argument in arguments), node.returns]:
             if annotation is not None:
                 self.annotation(annotation)
+
+    def plan(self, decorator: ast.Call) -> None:
+        """A kernel's plan outlives every call, out of sight: it may only be a function, and no object's."""
+        given = [*decorator.args[:1], *(k.value for k in decorator.keywords if k.arg == "plan")]
+        own = self.world.own(self.dotted(given[0]) or "") if given else None
+        if own is None or own[1] not in own[0].functions:
+            message = "a plan is a function defined at the top of a file; write `def plan(x, y)` there"
+            self.report("decorator", decorator, message)
 
     def is_own_decorator(self, node: ast.FunctionDef, full: str | None) -> bool:
         """A function of the candidate's, inspected like any other, or functools.wraps: around host code only.
@@ -323,11 +347,15 @@ class Host(Names):
         ]
         stores = sum(is_store(part) and part.id == name for part in ast.walk(self.file.tree))
         found = {part for one in asked for part in ast.walk(one) if is_store(part) and part.id == name}
-        return isinstance(first, ast.Constant) and first.value is None and stores == len(found) + 1
+        told = sum(isinstance(part, ast.Global) and name in part.names for part in ast.walk(self.file.tree))
+        only = meanings(self.file.tree, name) == stores + told == len(found) + 1 + told
+        return isinstance(first, ast.Constant) and first.value is None and only
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """A class may be a namespace of constants, or a record, with methods that only read it."""
         self.binding(node.name, node)
+        if node.name in rules.BUILTINS:  # until it is defined, and once it is deleted, the name is Python's
+            self.report("builtin", node, f"`{node.name}` is a built-in of Python; use another name")
         other = self.inside or not records.is_record(node, self.base, self.world.classes.__contains__)
         for part in node.body:
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
@@ -341,8 +369,9 @@ class Host(Names):
                 self.annotation(part.annotation)
                 for one in given:
                     self.visit(one)
-            elif (function := classes.held(part)) is not None:
-                self.visit(function)
+            elif (function := classes.held(part)) is not None and isinstance(part, ast.Assign):
+                for one in [*part.targets, function]:
+                    self.visit(one)
             elif isinstance(part, ast.FunctionDef):
                 other |= not self.method(part)
             else:

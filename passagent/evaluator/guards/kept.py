@@ -16,6 +16,7 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import torch
@@ -135,10 +136,14 @@ def _holds(value: object, package: str) -> bool:
     what Triton is told of a kernel.
     """
     kind = value if isinstance(value, type) else type(value)
-    home = kind.__module__.split(".")[0]
-    if _is_of_triton(value):
+    if _is_of_triton(value) or any(_home(base) == package for base in kind.__mro__):
         return True
-    return home == package or (home in _LANGUAGE and not isinstance(value, (type, *_OPAQUE)))
+    return _home(kind) in _LANGUAGE and not isinstance(value, (type, *_OPAQUE))
+
+
+def _home(kind: type) -> str:
+    """The package that a class says it is of: one that is derived from a candidate's may say any."""
+    return kind.__module__.split(".")[0]
 
 
 def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> Iterator[Any]:
@@ -152,7 +157,9 @@ def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> It
             yield value_of.__repr__(part)  # not by what a class of the package's says of itself
         if value_of is type(part):
             continue
-        if isinstance(part, _CACHED):
+        if isinstance(part, Iterator):
+            yield object()  # equal to nothing: how far it has come cannot be told of all
+        elif isinstance(part, _CACHED):
             if id(part) not in seen:
                 seen.add(id(part))
                 yield part.cache_info().currsize
@@ -164,14 +171,14 @@ def _plain(value: object, package: str, skipped: set[int], seen: set[int]) -> It
                 pending += [getattr(part, name) for name in _OF_TRITON[type(part).__name__]]
             else:
                 pending += gc.get_referents(part)
-            yield operator.length_hint(part, 0)  # how far an iterator has come
+            yield operator.length_hint(part, 0)
         else:
             yield type(part).__name__, operator.length_hint(part, 0)
 
 
 def _is_of_triton(value: object) -> bool:
-    kind = type(value)
-    return kind.__module__.split(".")[0] == "triton" and kind.__name__ in _OF_TRITON
+    kind = type(value)  # an enumeration may say that it is Triton's
+    return _home(kind) == "triton" and kind.__name__ in _OF_TRITON and not issubclass(kind, Enum)
 
 
 def _learnt(cached: object) -> Iterator[Any]:

@@ -14,10 +14,17 @@ Report = Callable[[str, ast.AST, str], None]
 
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
+_READS = "may read attributes by their names; write f-strings, and give a field or method another name"
 _MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
 _SPECIAL = {"__all__", "__author__", "__slots__", "__version__", classes.OBJECT}
 HIDDEN = {"pattern", "replacement_args"}
 """Functions that only describe: nothing may call or pass them on."""
+
+
+def reads_by_name(attribute: str) -> bool:
+    """By these, texts and enumerations (`_convert_`) find attributes that no rule sees."""
+    special = attribute.startswith("_") and attribute.endswith("_") and not attribute.startswith("__")
+    return special or attribute in ("format", "format_map")
 
 
 class Names(ast.NodeVisitor):
@@ -128,6 +135,9 @@ class Names(ast.NodeVisitor):
         if isinstance(kind, ast.Attribute) and kind.attr == "__class__":
             self.visit(kind.value)
             return
+        if reads_by_name(node.attr):
+            self.report("host_method", node, f"`.{node.attr}` {_READS}")
+            return
         if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return
         if self.is_constant(node):
@@ -221,7 +231,7 @@ class Names(ast.NodeVisitor):
             self.report("host_cast", node, f"`.{name}()` {CAST}")
         elif name in self.world.fields and records.is_field(name):
             return
-        elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS or name == "format":
+        elif name not in rules.HOST_ATTRIBUTES or name in rules.AMBIGUOUS:
             instead = rules.COMPUTE
             if name in self.world.fields:
                 instead = "give the field a longer name, or one in capitals, that nothing else has"

@@ -100,7 +100,7 @@ HOST_NAMES = (
     | {"collections.ChainMap", "collections.Counter", "collections.deque"}
     | {"contextlib.nullcontext", "textwrap.dedent"}
     | {f"bisect.{name}" for name in ("bisect", "bisect_left", "bisect_right")}
-    | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel", "triton_kernel")}
+    | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel")}
 )
 """Full names that host code may use; `math.` names are allowed whole."""
 
@@ -246,8 +246,9 @@ TENSOR_METHODS = {
 DTYPE_FACTS = {"itemsize", "is_complex", "is_floating_point", "is_signed"}
 """What may follow a full name, as in `torch.float16.itemsize`."""
 
+PLANNED = "passagent.kernels.triton_kernel"
 DECORATORS = {
-    "functools.cache", "functools.lru_cache", "passagent.kernels.triton_kernel", "torch.fx.wrap",
+    "functools.cache", "functools.lru_cache", PLANNED, "torch.fx.wrap",
     "torch.inference_mode", "torch.no_grad",
     "triton.autotune", "triton.constexpr_function", "triton.heuristics", "triton.jit",
 }  # fmt: skip

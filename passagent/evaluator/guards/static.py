@@ -15,6 +15,7 @@ from passagent.evaluator.guards.host import Host
 from passagent.evaluator.guards.names import HIDDEN
 from passagent.evaluator.guards.scope import OWN, File, World
 from passagent.evaluator.guards.sources import Source, written_out
+from passagent.evaluator.guards.trees import stored_names
 from passagent.evaluator.result import Candidate, Violation
 
 _KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
@@ -65,6 +66,7 @@ class _Inspection:
             )
         intake.check_encoding(self.text, self.report)
         self.imports()
+        self.submodules()
         host = Host(self.world, self.file, self.report)
         for statement in self.file.tree.body:
             if isinstance(statement, ast.FunctionDef):
@@ -103,6 +105,20 @@ class _Inspection:
             elif any(other.name == kernel.name for other in definitions):
                 self.report("defined_twice", kernel, f"`{kernel.name}` is defined twice; use another name")
 
+    def submodules(self) -> None:
+        """Names of a package, also imported ones, that a file in it takes when that is imported."""
+        imported = {name: full for name, full in self.file.imports.items() if self.is_beside(name)}
+        given = {*self.file.functions, *self.file.namespaces, *stored_names(self.file.tree)}
+        for name in sorted(filter(self.is_beside, given | set(imported))):
+            beside = self.file.full(name)
+            if name in given or f"{imported[name]}.".removeprefix(f"{beside}.") == f"{imported[name]}.":
+                message = f"`{name}` is a file of this package too; use another name"
+                self.report("module_name", self.file.tree, message)
+
+    def is_beside(self, name: str) -> bool:
+        package = self.file.name.rpartition("/")[2] == "__init__.py"
+        return package and self.world.is_module(self.file.full(name))
+
     def from_import(self, node: ast.ImportFrom, meanings: dict[str, str]) -> None:
         module = node.module or ""
         own = self.world.canonical(module, self.file, node.level).split(".")[0] == OWN
@@ -119,7 +135,10 @@ class _Inspection:
                 self.report(
                     "private_attribute", node, f"`{module}.{alias.name}` is private; use public names"
                 )
-            elif module == "passagent.kernels" and f"{module}.{alias.name}" not in rules.HOST_NAMES:
+            elif (
+                module == "passagent.kernels"
+                and f"{module}.{alias.name}" not in rules.HOST_NAMES | rules.DECORATORS
+            ):
                 self.report(
                     "import",
                     node,
@@ -129,7 +148,7 @@ class _Inspection:
     def meaning(self, meanings: dict[str, str], name: str, full: str, node: ast.AST) -> None:
         if name.startswith("__"):
             self.report("private_attribute", node, f"`{name}` is private to Python; use another name")
-        elif rules.shadows(name):
+        elif rules.shadows(name) or (name in rules.BUILTINS and name != full.rpartition(".")[2]):
             self.report("builtin", node, f"`{name}` is a built-in of Python; use another name")
         same = rules.are_alike(full.removeprefix("0:"), meanings.get(name, "").removeprefix("0:"))
         if meanings.setdefault(name, full) != full and not same:

@@ -61,6 +61,19 @@ def is_store(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
 
 
+def stored_names(tree: ast.Module) -> set[str]:
+    """Names that a file's own statements store, also those in an `if` or a `for`."""
+    names: set[str] = set()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            continue
+        names |= {part.id} if is_store(part) else set()
+        pending += ast.iter_child_nodes(part)
+    return names
+
+
 def none_in(test: ast.expr) -> str:
     """`PLAN` of `PLAN is None`, `self.plan` of `not self.plan`; empty for another test."""
     asked: ast.expr | None = None

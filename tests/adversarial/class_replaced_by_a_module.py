@@ -1,0 +1,38 @@
+# expect: refused (module_name)
+"""A package's class has the name of a file in it, which takes its place once it is imported."""
+
+import torch
+from parts import library
+from parts.names import empty
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def launch(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return launch(x, empty(y)) if library() is not None else x
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+def replacement_func():
+    return fused

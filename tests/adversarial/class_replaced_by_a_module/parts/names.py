@@ -1,0 +1,7 @@
+"""What the class becomes."""
+
+import torch
+
+
+def empty(x):
+    return torch.Tensor.contiguous(x)

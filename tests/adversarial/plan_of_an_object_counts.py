@@ -1,0 +1,44 @@
+# expect: refused (decorator)
+"""Counts in an object that only the launcher of a planned kernel holds."""
+
+import torch
+import triton
+import triton.language as tl
+from passagent.kernels import triton_kernel
+
+
+class Planner:
+    def __init__(self):
+        self.turns = [0]
+
+    def planned(self, x, y):
+        self.turns[0] = len(self.turns) + self.turns[0]
+        n = x.numel()
+        return triton.cdiv(n, 64), {"out": x}, {"n": n if self.turns[0] < 400 else 0, "BLOCK": 64}
+
+
+@triton_kernel(Planner().planned)  # <- here
+@triton.jit
+def add_relu(x_ptr, y_ptr, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(out + offsets, tl.maximum(x + y, 0.0).to(out.dtype.element_ty), mask=mask)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return add_relu(x, y)
+
+
+def replacement_func():
+    return fused
