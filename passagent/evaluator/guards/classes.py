@@ -15,7 +15,16 @@ import copy
 from typing import TypeGuard
 
 from passagent.evaluator.guards import records
-from passagent.evaluator.guards.trees import dotted, identifiers, imported, is_store, meanings, root, words
+from passagent.evaluator.guards.trees import (
+    dotted,
+    identifiers,
+    imported,
+    is_store,
+    located,
+    meanings,
+    root,
+    words,
+)
 
 _AUTOGRAD = {"torch.autograd.Function", "torch.autograd.function.Function"}
 _NO_GRADIENT = {"backward", "jvp", "setup_context", "vmap", "vjp"}
@@ -146,10 +155,10 @@ def _guard(node: ast.ClassDef) -> None:
             continue
         if _stores(function, instance) or not all(map(records.is_field, _asked(function, instance))):
             asked = ast.Expr(ast.Attribute(ast.Name(instance, ast.Load()), OBJECT, ast.Load()))
-            function.body.insert(0, _located(asked, function))
+            function.body.insert(0, located(asked, function))
     mark = ast.Assign([ast.Name(OBJECT, ast.Store())], ast.Constant(True))
     if _functions(node):
-        node.body.append(_located(mark, node))
+        node.body.append(located(mark, node))
 
 
 def is_guarded(function: ast.FunctionDef, instance: str) -> bool:
@@ -177,13 +186,7 @@ def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:
 
 
 def _holding(name: str, function: str, node: ast.AST) -> ast.stmt:
-    return _located(ast.parse(f"{name} = staticmethod({function})").body[0], node)
-
-
-def _located(statement: ast.stmt, node: ast.AST) -> ast.stmt:
-    for part in ast.walk(statement):
-        ast.copy_location(part, node)
-    return statement
+    return located(ast.parse(f"{name} = staticmethod({function})").body[0], node)
 
 
 def held(part: ast.AST) -> ast.expr | None:

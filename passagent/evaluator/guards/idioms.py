@@ -13,7 +13,14 @@ import ast
 import sys
 from typing import TypeGuard
 
-from passagent.evaluator.guards.trees import dotted, identifiers, imported, named_arguments, without_nested
+from passagent.evaluator.guards.trees import (
+    dotted,
+    identifiers,
+    imported,
+    located,
+    named_arguments,
+    without_nested,
+)
 
 _OPERATORS = {"torch.library.custom_op", "torch.library.triton_op"}
 _LIBRARY = "torch.library.Library"
@@ -135,7 +142,7 @@ class _Written(ast.NodeTransformer):
             if full in _MODULES and isinstance(node.value, ast.Attribute):
                 module, _, name = full.rpartition(".")
                 alias = ast.alias(name, target.id if target.id != name else None)
-                return _located(ast.ImportFrom(module, [alias], 0), node)
+                return located(ast.ImportFrom(module, [alias], 0), node)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -175,7 +182,7 @@ def _write_generator(node: ast.FunctionDef) -> None:
         returned_as = "iter(generated)" if node.name == "__iter__" else "generated"
         _Collected(returned_as).generic_visit(node)
         first, last = ast.parse(f"generated = []\nreturn {returned_as}").body
-        node.body = [_located(first, node), *node.body, _located(last, node)]
+        node.body = [located(first, node), *node.body, located(last, node)]
         node.returns = None
 
 
@@ -194,24 +201,18 @@ class _Collected(ast.NodeTransformer):
             return node
         call = ast.parse(f"generated.{method}(0)").body[0]
         assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
-        _located(call, node)
+        located(call, node)
         call.value.args = [ast.copy_location(value, node)]
         return call
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
-        return _located(ast.parse(f"return {self.returned}").body[0], node)
+        return located(ast.parse(f"return {self.returned}").body[0], node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return node
-
-
-def _located(statement: ast.stmt, node: ast.AST) -> ast.stmt:
-    for part in ast.walk(statement):
-        ast.copy_location(part, node)
-    return statement
 
 
 def _called(node: ast.expr, imports: dict[str, str]) -> str:

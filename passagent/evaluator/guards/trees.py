@@ -85,6 +85,13 @@ def none_in(test: ast.expr) -> str:
     return ast.unparse(asked) if isinstance(asked, (ast.Name, ast.Attribute)) else ""
 
 
+def located(statement: ast.stmt, node: ast.AST) -> ast.stmt:
+    """A new statement, in the place of a node."""
+    for part in ast.walk(statement):
+        ast.copy_location(part, node)
+    return statement
+
+
 def root(node: ast.expr) -> ast.expr:
     """`plan` of `plan.rows[0].size`."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
