@@ -26,8 +26,8 @@ _ALLOWED = {torch.float32: 2.0**-15, torch.float64: 2.0**-40}
 precision: float16 and TF32 leave 2^-12, bfloat16 2^-9."""
 _COARSE = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 """Of a 16-bit output, where that is also beyond 4 times eager's, on every input set: operands of 8 bits leave
-more. With each step of norms, softmax and activations rounded, and products added in four rounded parts, outputs
-of PassNet's tasks stay well under it."""
+more. With each step of norms, softmax and activations rounded, and products added in four rounded parts,
+outputs of PassNet's tasks stay well under it."""
 _SEVERAL = 64
 """Elements of which that is told at least: of a few, eager's error may be small by chance."""
 _UNKNOWN = {
