@@ -41,7 +41,7 @@ _METADATA = {
     "_has_same_storage_numel", "_is_zerotensor", "_debug_has_internal_overlap",
 }  # fmt: skip
 """Beside metadata the copies that change nothing: whether an output is such a copy the audit judges."""
-_PLAIN = {type(None), bool, int, float, complex, str}
+_PLAIN = {type(None), bool, int, float, complex, str, torch.device, torch.dtype, torch.layout}
 _NO_VIEW = {"_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg", "set_", "view_dtype"}
 """Views by their schema that stand for arithmetic, or for other memory."""
 
