@@ -194,6 +194,19 @@ def test_a_plan_that_was_forgotten_meanwhile_may_be_made_again(load):
         assert kept.changed() == []
 
 
+def test_what_is_as_it_was_after_two_calls_is_seen_after_one(load):
+    call = load("TURN = [0, 1]\ndef call(x):\n    TURN.reverse()")
+    kept, x = Kept("held"), torch.ones(8)
+    call(x)
+    kept.settle("graph")
+    call(x)
+    call(x)
+    assert kept.changed() == []
+    kept.note()
+    call(x)
+    assert [violation.rule for violation in kept.changed()] == ["call_state"]
+
+
 def after_further_calls(call):
     kept = Kept("held")
     first, *held = [torch.ones(8) for _ in range(4)]  # all alive, at addresses of their own

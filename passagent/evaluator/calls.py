@@ -98,6 +98,16 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
     refresh(windows)
 
 
+def once(graph: Graph, chosen: int, windows: Windows) -> None:
+    """One call on these values."""
+    opened, closed = graph.around()
+    refresh_all(graph, chosen, windows)
+    opened()
+    graph.call(*graph.args)
+    synchronize(graph)
+    closed()
+
+
 def timed(
     graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int], keep: bool
 ) -> tuple[list[int], tuple[int, Kept] | None]:

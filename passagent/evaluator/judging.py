@@ -276,7 +276,8 @@ class Judging:
             if not self.passbench:
                 surprise()
                 if self._is_candidate:
-                    holder.ask({"op": "held"})
+                    first = reference.rotation.first()
+                    holder.ask({"op": "held", "id": reference.name, "set": 0, "windows": first})
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

@@ -315,9 +315,17 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
 
 
 def _held(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Note the tensors that the candidate's modules hold since the subgraph was taken, if they are others."""
+    """Note what the candidate's modules hold otherwise than when the subgraph was taken, or before one call.
+
+    What comes back to where it was every few calls is seen by the one call.
+    """
     assert state.gate is not None
-    state.gate.found += state.held.changed()
+    found = state.held.changed()
+    if not found:
+        state.held.note()
+        calls.once(state.graphs[message["id"]], message["set"], message["windows"])
+        found = state.held.changed()
+    state.gate.found += found
     return {}
 
 

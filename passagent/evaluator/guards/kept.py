@@ -62,8 +62,12 @@ class Kept:
         """Take note of the plans if it was another subgraph than `graph` that was called before."""
         if graph != self._called:
             self._called = graph
-            with suppress(_TooMuch):
-                self._plans = held_plans(self.package)
+            self.note()
+
+    def note(self) -> None:
+        """Take note of the plans."""
+        with suppress(_TooMuch):
+            self._plans = held_plans(self.package)
 
     def changed(self) -> list[Violation]:
         """A violation for each tensor that is new or holds other values, and each plan that is another."""
