@@ -355,6 +355,37 @@ def graphs_with_writes(draw):
     return graph, kept or span
 
 
+def test_what_a_replacement_returns_alone_may_be_a_view_of_what_it_was_given():
+    """A second match does not move a store into it behind a read of its input."""
+    graph = fx.Graph()
+    a, b = graph.placeholder("a"), graph.placeholder("b")
+    view = graph.call_method("view", (a, -1, 4))
+    graph.call_function(operator.setitem, (view, 0, 0.0))
+    added = graph.call_function(operator.add, (a, a))
+    first = graph.call_method("view", (b, -1, 4))
+    graph.call_function(torch.tanh, (first,))
+    second = graph.call_method("view", (b, -1, 4))
+    graph.call_function(torch.tanh, (second,))
+    graph.output((added,))
+    traced = fx.Graph()
+    x, y = traced.placeholder("x"), traced.placeholder("y")
+    traced.call_function(torch.tanh, (x,))
+    traced.output((traced.call_method("view", (y, -1, 4)),))
+    fused = fx.GraphModule({}, traced).forward
+
+    def replacement(*args):
+        return fused(*args)
+
+    loaded = LoadedPass("P", traced, lambda *args: args, replacement, "P.py")
+    changed = fx.GraphModule({}, fx.Graph())
+    changed.graph.output(changed.graph.graph_copy(graph, {}))
+    rewritten = apply_passes(changed, [loaded])
+    value = torch.arange(16.0).reshape(4, 4) + 1
+    modules = (rewritten.graph_module, fx.GraphModule({}, graph))
+    (got,), (want,) = (module(value.clone(), value.clone()) for module in modules)
+    assert rewritten.applied and torch.equal(got, want)
+
+
 @settings(max_examples=300)
 @given(graphs_with_writes())
 def test_rewriting_keeps_the_values_and_the_writes(case):

@@ -25,9 +25,9 @@ _VIEWS = {
     "unsqueeze", "squeeze", "getitem", "__getitem__", "getattr", "detach", "chunk", "split", "tensor_split",
     "unbind", "narrow", "select", "diagonal", "unfold", "movedim", "moveaxis", "swapaxes", "swapdims",
     "as_strided", "unflatten", "split_with_sizes", "hsplit", "vsplit", "dsplit", "alias", "real", "imag",
-    "view_as_real", "view_as_complex", "broadcast_to",
+    "view_as_real", "view_as_complex", "broadcast_to", "_only",
 }  # fmt: skip
-"""Always a view: reads no element."""
+"""Always a view, or what a replacement returned (rewrite.py): reads no element."""
 _MAYBE_VIEWS = {
     "reshape", "reshape_as", "flatten", "ravel", "contiguous", "to", "type", "type_as", "float", "half",
     "double", "bfloat16", "long", "int", "short", "char", "bool", "cpu", "cuda", "as_tensor", "dropout",
