@@ -383,7 +383,6 @@ def test_the_rest_is_left_to_dynamo(tmp_path, body):
         ("(torch.nn.Module)", "(torch.nn.Module, metaclass=type)"),
         ("    def forward", "    scale = 2\n\n    def forward"),
         ("    def forward", "    @torch.no_grad()\n    def forward"),
-        ("(self, a", "(self, *, a"),
     ],
 )
 def test_a_module_that_holds_more_is_left_to_dynamo(tmp_path, old, new):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-_BINARY = {
+BINARY = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv",
     ast.Mod: "mod", ast.Pow: "pow", ast.MatMult: "matmul", ast.BitAnd: "and_", ast.BitOr: "or_",
     ast.BitXor: "xor", ast.LShift: "lshift", ast.RShift: "rshift",
 }  # fmt: skip
-_COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
-_UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert", ast.Not: "not_"}
+COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert", ast.Not: "not_"}
 _BUILTINS = {"device", "slice", "int", "float", "bool"}
 """Plain calls that compute nothing on tensors; the methods of the same name do."""
 
@@ -31,7 +31,7 @@ def _statement(statement: ast.stmt, names: list[str]) -> None:
                 names.append("setitem")
         case ast.AugAssign():
             _expression(statement.value, names)
-            names.append("i" + _BINARY[type(statement.op)].rstrip("_"))
+            names.append("i" + BINARY[type(statement.op)].rstrip("_"))
         case ast.Expr() | ast.Return() if statement.value is not None:
             _expression(statement.value, names)
 
@@ -45,11 +45,11 @@ def _expression(node: ast.AST, names: list[str]) -> None:
         case ast.Call(func=ast.Attribute(attr=name)) if name != "device":
             names.append(name)
         case ast.BinOp() if not _constant(node):
-            names.append(_BINARY[type(node.op)])
+            names.append(BINARY[type(node.op)])
         case ast.UnaryOp() if not _constant(node):
-            names.append(_UNARY[type(node.op)])
+            names.append(UNARY[type(node.op)])
         case ast.Compare():
-            names.append(_COMPARE.get(type(node.ops[0]), "is_"))
+            names.append(COMPARE.get(type(node.ops[0]), "is_"))
         case ast.Subscript():
             names.append("getitem")
 

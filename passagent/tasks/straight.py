@@ -17,19 +17,20 @@ from torch import fx
 
 from passagent.tasks.as_written import EXTREMES, OF_NUMBERS, OPERATORS, SPLITTING
 from passagent.tasks.module import device_tree
-from passagent.tasks.reader import Subgraph
+from passagent.tasks.operators import BINARY, COMPARE, UNARY
+from passagent.tasks.reader import Subgraph, parameters
 
 _Table = Mapping[type[ast.AST], Callable[..., Any]]
 _BINARY: _Table = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.Pow: operator.pow, ast.MatMult: operator.matmul,
-}  # fmt: skip
+    kind: getattr(operator, BINARY[kind])
+    for kind in (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult)
+}
 _INPLACE: _Table = {
-    ast.Add: operator.iadd, ast.Sub: operator.isub, ast.Mult: operator.imul, ast.Div: operator.itruediv,
-}  # fmt: skip
-_COMPARE: _Table = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
+    kind: getattr(operator, f"i{BINARY[kind]}") for kind in (ast.Add, ast.Sub, ast.Mult, ast.Div)
+}
+_COMPARE: _Table = {kind: getattr(operator, COMPARE[kind]) for kind in (ast.Lt, ast.LtE, ast.Gt, ast.GtE)}
 """Without equality, of which versions of Dynamo make one node or another."""
-_UNARY: _Table = {ast.USub: operator.neg, ast.Invert: operator.invert}
+_UNARY: _Table = {kind: getattr(operator, UNARY[kind]) for kind in (ast.USub, ast.Invert)}
 
 _MAKING = {"float": float, "slice": slice, "device": torch.device, "torch.device": torch.device}
 _IMPORTS = ("import torch", "from torch import device")
@@ -50,7 +51,10 @@ class Captured:
 
 
 def read_graph(subgraph: Subgraph, device: str) -> Captured | None:
-    """The graph of the subgraph's forward on `device` (`cpu`, `cuda:0`); None where that takes Dynamo."""
+    """The graph of the subgraph's forward on `device` (`cpu`, `cuda:0`); None where that takes Dynamo.
+
+    Raises TaskError where forward does not name its inputs one by one.
+    """
     try:
         return _Reading(subgraph, device_tree(subgraph, device)).captured()
     except NotStraight:
@@ -92,7 +96,7 @@ class _Reading:
         self._forward = _forward_of(tree)
         if any(meta.is_python_scalar for meta in subgraph.inputs):
             raise NotStraight("a number among the inputs")
-        names = [parameter.arg for parameter in self._forward.args.args[1:]]
+        names = [one.arg for one in parameters(self._forward, subgraph.path / "model.py")]
         self._inputs = {name: position for position, name in enumerate(names)}
         self._values: dict[str, Any] = {name: _Input(name) for name in names}
         self._placeholders: dict[str, fx.Node] = {}
@@ -284,14 +288,9 @@ def _forward_of(tree: ast.Module) -> ast.FunctionDef:
                 body=[ast.FunctionDef(name="forward", decorator_list=[]) as forward],
             ),
         ] if ast.unparse(base) == "torch.nn.Module":
-            if all(ast.unparse(line) in _IMPORTS for line in imports) and _names_its_inputs(forward.args):
+            if all(ast.unparse(line) in _IMPORTS for line in imports):
                 return forward
     raise NotStraight("more than a forward")
-
-
-def _names_its_inputs(arguments: ast.arguments) -> bool:
-    others = [*arguments.posonlyargs, *arguments.kwonlyargs, *arguments.defaults]
-    return not others and arguments.vararg is None and arguments.kwarg is None
 
 
 def _among(table: _Table, op: ast.AST) -> Callable[..., Any]:
