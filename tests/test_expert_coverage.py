@@ -65,17 +65,26 @@ def test_shapes_alone_give_the_graph_that_the_evaluator_captures():
                 assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
-def test_reading_imports_no_dynamo_and_leaves_it_to_be_imported():
+def test_reading_imports_neither_dynamo_nor_sympy_and_leaves_them_to_be_imported():
     code = f"""
         import sys
-        from passagent.models.expert.reading import graphs
-        for name in ("add_layer_norm", "window_roll_layer_norm", "masked_mean_pool"):
-            for graph in graphs("{EXAMPLES}/" + name):
-                assert all("example_value" in node.meta for node in graph.nodes if node.op != "output")
-        assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
-        import torch
+        from passagent.models.expert import reading
+        from passagent.tasks import load_task
+
+        def shapes(graph):
+            examples = [node.meta["example_value"] for node in graph.nodes if node.op != "output"]
+            return [(e.shape, e.dtype, e.stride()) if hasattr(e, "stride") else e for e in examples]
+
+        tasks = {[str(path) for path in sorted(EXAMPLES.glob("*/"))]}
+        subgraphs = [subgraph for task in tasks for subgraph in load_task(task).subgraphs]
+        found = [shapes(reading.graph_of(subgraph)) for subgraph in subgraphs]
+        assert not [name for name in sys.modules if name.startswith(("torch._dynamo", "sympy"))]
+        import sympy, torch
+        import torch.fx.experimental.symbolic_shapes
+        assert found == [shapes(reading.graph_of(subgraph)) for subgraph in subgraphs]
         compiled = torch.compile(lambda x: torch.nn.functional.gelu(x) + 1, backend="eager", fullgraph=True)
         assert compiled(torch.zeros(2)).tolist() == [1.0, 1.0]
+        assert sympy.Symbol("x") + 1 == 1 + sympy.Symbol("x")
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 

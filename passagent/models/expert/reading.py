@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import threading
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +15,7 @@ from torch import fx
 from torch.utils._pytree import tree_map
 
 from passagent.errors import TaskError
+from passagent.models.expert.concrete import concrete
 from passagent.tasks import load_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
@@ -48,7 +45,7 @@ def graph_of(subgraph: Subgraph) -> fx.Graph:
             found.graph_module.graph.find_nodes(op="placeholder"), found.order, strict=True
         ):
             node.meta["example_value"] = _shaped(subgraph.inputs[position])
-        with _without_dynamo():
+        with concrete():
             if lay_as_eager(found.graph_module):
                 return found.graph_module.graph
     return _captured(subgraph)
@@ -114,26 +111,6 @@ def _shaped(meta: TensorMeta, device: str = "meta") -> Any:
             data = data[0]
         return (int if meta.dtype == "int" else float)(data)
     return torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device=device)
-
-
-@contextmanager
-def _without_dynamo() -> Iterator[None]:
-    """Do not import Dynamo.
-
-    Shape functions that are written in Python have Dynamo, which they import for it, leave them alone when
-    they are called first. That takes seconds, for nothing: what is compiled in this process never calls them.
-    """
-    name = "torch._dynamo"
-    if name in sys.modules:
-        yield
-        return
-    stand_in = types.ModuleType(name)
-    stand_in.disable = lambda function, recursive=True, wrapping=True: function  # type: ignore[attr-defined]
-    sys.modules[name] = torch._dynamo = stand_in  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[name], torch._dynamo
 
 
 def _captured(subgraph: Subgraph) -> fx.Graph:

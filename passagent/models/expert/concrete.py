@@ -1,0 +1,82 @@
+"""Shape functions of torch called with sizes that are numbers: without what symbolic ones take.
+
+Those that are written in Python import Dynamo, sympy and torch's symbolic shapes when they are called, which
+takes seconds, to ask questions whose answers are plain where nothing is symbolic. Stand-ins give these
+answers. Whoever asks for more gets an ImportError, as from a torch that does not have it.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+
+def _same(value: Any, *_: Any, **__: Any) -> Any:
+    """What is asked about is known."""
+    return value
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(map(_equal, one, other)) if _is_list(one) else bool(one == other)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+class _Symbol:
+    """What no value is an instance of."""
+
+
+_STAND_INS: dict[str, dict[str, Any]] = {
+    # shape functions have Dynamo leave them alone; what is compiled in this process never calls them
+    "torch._dynamo": {"disable": _same},
+    "torch.fx.experimental.symbolic_shapes": {
+        "expect_true": _same,
+        "guard_or_false": _same,
+        "guard_or_true": _same,
+        "guard_size_oblivious": _same,
+        "guard_int": _same,
+        "guarding_hint_or_throw": _same,
+        "has_guarding_hint": lambda _: True,
+        "size_hint": _same,  # torch 2.11's names of these two
+        "has_hint": lambda _: True,
+        "statically_known_true": _same,
+        "sym_eq": _equal,
+        "sym_and": lambda *values: reduce(operator.and_, values),
+        "sym_or": lambda *values: reduce(operator.or_, values),
+        "is_nested_int": lambda _: False,
+        "free_unbacked_symbols": lambda _: set(),
+    },
+    "torch.utils._sympy.functions": {"Max": max},
+    "sympy": {"Basic": _Symbol},
+}
+
+
+@contextmanager
+def concrete() -> Iterator[None]:
+    """Put the stand-ins where the modules are not imported yet; one thread at a time."""
+    made = []
+    for name, members in _STAND_INS.items():
+        if name in sys.modules:
+            continue
+        stand_in = types.ModuleType(name)
+        stand_in.__dict__.update(members)
+        sys.modules[name] = stand_in
+        made.append(name)
+        parent, _, last = name.rpartition(".")
+        if parent in sys.modules:
+            setattr(sys.modules[parent], last, stand_in)
+    try:
+        yield
+    finally:
+        for name in made:
+            del sys.modules[name]
+            parent, _, last = name.rpartition(".")
+            if parent in sys.modules and hasattr(sys.modules[parent], last):
+                delattr(sys.modules[parent], last)
