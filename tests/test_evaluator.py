@@ -100,10 +100,9 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
 
 
 def test_in_full_three_pairs_of_workers_time_a_candidate_on_a_gpu(referee, task, monkeypatch):
-    assert judging.pairs_of("cuda:0", "direct", is_searched=False) == 3
-    assert judging.pairs_of("cuda:0", "direct", is_searched=True) == 2
-    assert judging.pairs_of("cpu", "direct", is_searched=False) == 2
-    assert judging.pairs_of("cuda:0", "dynamo", is_searched=False) == 1
+    assert [judging.pairs_of("cuda:0", "direct", bar) for bar in (None, 1.2, 0.0)] == [3, 2, 1]
+    assert [judging.pairs_of("cpu", "direct", bar) for bar in (None, 1.2, 0.0)] == [2, 2, 2]
+    assert judging.pairs_of("cuda:0", "dynamo", None) == 1
     monkeypatch.setattr(judging, "pairs_of", lambda *_, **__: 3)
     monkeypatch.setattr(judging, "has_room", lambda _: True)  # the second pair's worker is made ready beside
     result = referee.evaluate(task, candidate())

@@ -80,7 +80,7 @@ class Judging:
         self._twin: Twin | None = None
         self._deaths = 0
         self._timings: dict[str, list[Timing]] = {}
-        self.pairs = pairs_of(config.device, self.dispatch, is_searched=bar is not None)
+        self.pairs = pairs_of(config.device, self.dispatch, bar)
         self._aside = Aside()
         self._has_room = has_room(config.device)
 
@@ -294,12 +294,13 @@ class Judging:
         sqrt(n) than their mean.
         """
         config, is_searched = self.config, self.bar is not None
+        pairs = PAIRS if is_searched and self.dispatch == "direct" else self.pairs
         return config.model_copy(
             update={
                 "interval": config.interval * (2 * math.sqrt(len(self.graphs)) if is_searched else 1),
-                "budget_s": config.budget_s / self.pairs / (2 if is_searched else 1),
-                "trials": max(1, config.trials // self.pairs),
-                "max_trials": max(1, config.max_trials // self.pairs),
+                "budget_s": config.budget_s / pairs / (2 if is_searched else 1),
+                "trials": max(1, config.trials // pairs),
+                "max_trials": max(1, config.max_trials // pairs),
             }
         )
 
@@ -309,14 +310,19 @@ def dispatch_of(config: EvaluatorConfig) -> str:
     return "dynamo" if config.protocol == "passbench" else config.dispatch
 
 
-def pairs_of(device: str, dispatch: str, *, is_searched: bool) -> int:
+def pairs_of(device: str, dispatch: str, bar: float | None) -> int:
     """Pairs of workers that time a subject: what two workers with the same graph differ by averages out.
 
-    On a GPU that is most of what a measurement in full errs by.
+    On a GPU that is most of what a measurement in full errs by. Where there is nothing to beat, one pair tells
+    a search what it has: its best are measured again.
     """
     if dispatch == "dynamo":
         return 1  # what Dynamo compiles is compiled once: that takes longer than measuring
-    return PAIRS if is_searched or device == "cpu" else PAIRS + 1
+    if device == "cpu":
+        return PAIRS
+    if bar is None:
+        return PAIRS + 1
+    return PAIRS if bar else 1
 
 
 def has_room(device: str) -> bool:
