@@ -5,18 +5,20 @@ takes between the marks. What is beyond that, and beyond some slack, is hidden t
 other things to do: where workers take turns, the time until a core is free for the next one looks like the
 candidate's, and a referee that wakes up late sees too little of eager's. In blocks of either side alone, on
 one core, that begin when the referee's clock runs, a machine disturbs both alike; so these decide. The longer
-one would lose its core more often: pairs count in which, as the kernel says, neither worker waited for one.
+one loses its core more often, and waking up takes its time: what a worker waited for a core, as the kernel
+says, is not held against it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from statistics import median
 
 from passagent.evaluator.samples import Samples
 
 BLOCK_S = 0.002
-"""What a side's calls of such a block take, about, s: less than other processes leave a core for, also on a
-busy machine, and more than waking up a worker takes, a tenth of a millisecond."""
+"""What eager's calls of such a block take, about, s: less than other processes leave a core for, also on a
+busy machine, and more than waking up a worker takes, a tenth of a millisecond to four."""
 BLOCKS, HIDING, ROUNDS = 20, 16, 2
 """Time is hidden by the candidate if it is in HIDING pairs of BLOCKS, ROUNDS times in a row: where a machine
 disturbs either side as likely, 4 measurements in 100,000 would show as many."""
@@ -29,6 +31,12 @@ _FLOOR_NS = 20_000
 _REFRESH, _OWN = 0.5, 0.25
 """Where eager works in place: this share of the harness's time, or of eager's own. What is written before
 a call is still in its caches then, and not in those of a candidate that writes elsewhere."""
+
+
+def block_length(eager: Samples) -> int:
+    """Calls of such a block, by what eager's took between them, too."""
+    each = [(sum(b) + max(n, 0)) / len(b) for b, n in zip(eager.blocks, eager.hidden, strict=True)]
+    return max(1, round(BLOCK_S * 1e9 / median(each)))
 
 
 def suspicious(eager: Samples, compiled: Samples, in_place: bool = False) -> bool:
@@ -58,20 +66,15 @@ def _hides(pair: Callable[[Samples, Samples], None], in_place: bool) -> bool:
     eager, compiled = Samples(), Samples()
     for _ in range(PATIENCE * BLOCKS):
         pair(eager, compiled)
-        found = [
-            mine - max(theirs, 0) > slack
-            for theirs, mine, waited, slack in zip(
-                eager.hidden,
-                compiled.hidden,
-                map(max, eager.waited, compiled.waited),
-                _slacks(eager, compiled, in_place),
-                strict=True,
-            )
-            if 2 * waited < slack
-        ]
-        if sum(found) == HIDING:
+        slacks = list(_slacks(eager, compiled, in_place))
+        over = [mine - max(theirs, 0) for theirs, mine in zip(eager.hidden, compiled.hidden, strict=True)]
+        waits = list(zip(eager.waited, compiled.waited, strict=True))
+        # As if all the waiting had been between its calls, it still leaves time over; or there was little.
+        hiding = [n - own > slack for n, (_, own), slack in zip(over, waits, slacks, strict=True)]
+        calm = [2 * max(both) < slack for both, slack in zip(waits, slacks, strict=True)]
+        if sum(hiding) >= HIDING:
             return True
-        if len(found) - sum(found) > BLOCKS - HIDING:
+        if sum(quiet and not found for found, quiet in zip(hiding, calm, strict=True)) > BLOCKS - HIDING:
             return False
     return False
 

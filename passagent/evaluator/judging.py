@@ -313,8 +313,8 @@ def dispatch_of(config: EvaluatorConfig) -> str:
 def pairs_of(device: str, dispatch: str, bar: float | None) -> int:
     """Pairs of workers that time a subject: what two workers with the same graph differ by averages out.
 
-    On a GPU that is most of what a measurement in full errs by. Where there is nothing to beat, one pair tells
-    a search what it has: its best are measured again.
+    On a GPU that is most of what a measurement in full errs by. One pair tells a search what it has while
+    there is nothing to beat: its best are measured again.
     """
     if dispatch == "dynamo":
         return 1  # what Dynamo compiles is compiled once: that takes longer than measuring

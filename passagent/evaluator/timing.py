@@ -106,7 +106,7 @@ def measure(
     timing.pairs = [len(logs)]
     in_place = bool(reference.mutated)
     if clocks.suspicious(timing.eager, timing.compiled, in_place):
-        calls = max(1, round(clocks.BLOCK_S / (per_call_s + turns.REFRESH_S)))
+        calls = clocks.block_length(timing.eager)
 
         def pair(eager: Samples, compiled: Samples) -> None:
             chosen = 1 + secrets.randbelow(SETS - 1)
