@@ -16,6 +16,7 @@ from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, judging
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
+from passagent.evaluator.reference import SETS
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.reader import load_task
@@ -366,7 +367,7 @@ def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
     subgraph = task.subgraphs[0]
     first = referee._baseline.reference(subgraph, "direct")
     values = [one.eager[0].clone() for one in first.expected]
-    assert len(values) > baseline.SETS
+    assert len(values) > SETS
     assert first.size > first.arena.size + sum(value.nbytes for value in values)  # and in float64
     again = first
     for _ in range(2 * baseline.EPOCH):

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import clocks, lockstep, timing, turns
-from passagent.evaluator.baseline import SETS, Reference
 from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Rotation
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.process import Answer, waited_ns
+from passagent.evaluator.reference import SETS, Reference
 from passagent.evaluator.samples import Samples, Timing
 from passagent.evaluator.timing import (
     TimedCallError,

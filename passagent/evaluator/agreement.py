@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from passagent.evaluator import score
-from passagent.evaluator.baseline import EXTREME, SETS, Reference
 from passagent.evaluator.compare import Comparison, compare, surely_agree
 from passagent.evaluator.exactness import Exactness, Expected, as_exact, drift, exactness, extreme_problem
+from passagent.evaluator.reference import EXTREME, SETS, Reference
 from passagent.evaluator.result import GraphResult, Violation, Worst
 from passagent.evaluator.verdict import Failed, Refused
 

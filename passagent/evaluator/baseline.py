@@ -15,7 +15,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -29,14 +28,11 @@ from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import Rotation, Windows
 from passagent.evaluator.inplace import States
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
+from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
-SETS = 3
-"""Input sets that outputs are compared on: the recorded statistics and own draws."""
-EXTREME = SETS
-"""The set after them: values of large magnitude, on which outputs must be finite where eager's are."""
 _VARIANTS = (0, 1, 2, 4, 3)
 """Of make_inputs, for each set; the last serves for capturing only."""
 EPOCH = 32
@@ -55,73 +51,6 @@ _REFRESH_FLOOR_NS = 200_000
 """Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
 _SPARSE = 16 << 30
 """Room for eager's outputs, bytes: address space only, memory is taken as it is written."""
-
-
-@dataclass
-class Reference:
-    """Inputs of one subgraph, in shared memory, and eager's outputs on them."""
-
-    name: str
-    subgraph: Subgraph
-    dispatch: str
-    arena: Arena
-    described: list[list[dict[str, Any]]]
-    """SETS sets that outputs are compared on, the extreme one, and one for capturing only."""
-    rotation: Rotation
-    nodes: list[dict[str, Any]]
-    """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
-    order: list[int]
-    expected: list[Expected] = field(default_factory=list)
-    """Of the SETS sets and the extreme one."""
-    mutated: list[int] = field(default_factory=list)
-    """Inputs that eager writes into."""
-    often: list[int] = field(default_factory=list)
-    """Inputs that get fresh values before every call; the others, too large for that, once a block."""
-    operators: int = 0
-    moved_bytes: int = 0
-    """Of inputs and outputs, see GraphResult."""
-    uses: int = 0
-
-    def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:
-        """The worker's `graph` request; the arenas' descriptors go beside it."""
-        return {
-            "op": "graph",
-            "id": self.name,
-            "subgraph": asdict(self.subgraph) | {"path": str(self.subgraph.path)},
-            "dispatch": self.dispatch,
-            "sets": self.described,
-            "nodes": self.nodes if nodes else None,
-            "order": self.order,
-            "written": self.mutated,
-            "input_bytes": self.arena.size,
-            "output_bytes": outputs.size,
-        }
-
-    def values(self, position: int, chosen: int, windows: Windows) -> torch.Tensor:
-        """Of input `position`, a tensor, on windows of set `chosen`."""
-        described = self.described[chosen][position]
-        reservoir = self.arena.view(described["tensor"])
-        count = self.subgraph.inputs[position].numel
-        return reservoir.narrow(0, windows[position], count).reshape(described["shape"])
-
-    @property
-    def size(self) -> int:
-        """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
-        outputs = (tensor for one in self.expected for tensor in (*one.eager, *(one.float64 or ())))
-        between = (tensor for one in self.expected for states in one.states for tensor in states.after[:-1])
-        return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
-
-    def room(self) -> int:
-        """Bytes for the outputs of an audit, every set's at once, and for torch's copies in their places."""
-        return 2 * sum(Arena.room(one.eager) for one in self.expected)
-
-    def handed(self) -> int:
-        """Bytes of the arenas that a worker is handed: inputs and room for outputs."""
-        return self.arena.size + self.room()
-
-    def close(self) -> None:
-        """Free the shared memory."""
-        self.arena.close()
 
 
 class Baseline:
@@ -172,7 +101,7 @@ class Baseline:
         request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
         eager, states = self.outputs(self.ask(request, timeout_s).message["kept"]), []
         if reference.mutated:
-            reply = self.ask(_states_request(reference, chosen, windows), timeout_s).message
+            reply = self.ask(states_request(reference, chosen, windows), timeout_s).message
             states = self._states(reference, chosen, windows, reply)
         return _with_inputs(eager, states), states
 
@@ -257,14 +186,14 @@ class Baseline:
         for chosen, (eager, facts) in enumerate(found):
             states: list[States] = []
             if mutated:
-                reply = self._run(_states_request(made, chosen, first), subgraph)
+                reply = self._run(states_request(made, chosen, first), subgraph)
                 states = self._states(made, chosen, first, reply)
             exact = self._float64(made, chosen) if _is_small(subgraph) else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
         made.often = self._affordable(made)
 
     def _float64(self, made: Reference, chosen: int) -> list[torch.Tensor] | None:
-        request = _states_request(made, chosen, made.rotation.first()) | {"op": "float64"}
+        request = states_request(made, chosen, made.rotation.first()) | {"op": "float64"}
         reply = self._run(request, made.subgraph)
         return None if reply["outputs"] is None else self.outputs(reply)
 
@@ -365,58 +294,6 @@ def _memory(device: str) -> int:
     if not device.startswith("cuda"):
         return memory_bytes()
     return min(memory_bytes(), torch.cuda.get_device_properties(device).total_memory)
-
-
-def load_request(
-    files: dict[str, str] | None, config: EvaluatorConfig, compiler: str | None = None
-) -> dict[str, Any]:
-    """The worker's `load` request: a candidate's files, or none for eager and compilers."""
-    return {
-        "op": "load",
-        "files": files,
-        "compiler": compiler,
-        "device": config.device,
-        "single_replacement_func": config.single_replacement_func,
-    }
-
-
-def run_request(
-    reference: Reference,
-    chosen: int,
-    windows: list[Windows],
-    *,
-    keep: bool = False,
-    settle: Windows | None = None,
-    core: int | None = None,
-) -> dict[str, Any]:
-    """The worker's `run` request: a call on each of `windows` of input set `chosen`.
-
-    `keep`: the worker hands back what one call returned; it draws which when that call is over, so that
-    nothing in its memory tells before. `settle`: windows of calls that go before, and are not measured.
-    With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
-    """
-    return {
-        "op": "run",
-        "id": reference.name,
-        "set": chosen,
-        "windows": windows,
-        "often": reference.often,
-        "keep": keep,
-        "settle": settle,
-        "core": core,
-    }
-
-
-def _states_request(reference: Reference, chosen: int, windows: Windows) -> dict[str, Any]:
-    """The worker's `states` request: what eager writes into its inputs on windows of set `chosen`."""
-    return {
-        "op": "states",
-        "id": reference.name,
-        "set": chosen,
-        "windows": windows,
-        "order": reference.order,
-        "inputs": reference.mutated,
-    }
 
 
 def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:

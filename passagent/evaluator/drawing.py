@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from passagent.evaluator.baseline import Baseline, Reference
+from passagent.evaluator.baseline import Baseline
+from passagent.evaluator.reference import Reference
 from passagent.tasks.reader import Subgraph
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.baseline import SETS, Reference, load_request
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.reference import SETS, Reference, load_request
 from passagent.evaluator.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.verdict import Failed, Refused, blank

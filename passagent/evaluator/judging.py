@@ -18,12 +18,13 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator import score
 from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
 from passagent.evaluator.aside import Aside
-from passagent.evaluator.baseline import SETS, Baseline, Reference, run_request
+from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.drawing import Drawing
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.holder import Holder, Second
 from passagent.evaluator.process import WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.reference import SETS, Reference, run_request
 from passagent.evaluator.replies import Watched, outputs_of, refuse_kept
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.timing import (

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.baseline import Reference
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import surely_agree
 from passagent.evaluator.exactness import Fact
 from passagent.evaluator.inplace import States
 from passagent.evaluator.process import Answer, Worker
+from passagent.evaluator.reference import Reference
 from passagent.evaluator.result import Violation
 from passagent.evaluator.score import STRICT_T
 from passagent.evaluator.verdict import Failed, Refused, raise_for, violation_of

@@ -23,11 +23,11 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import clocks, turns
-from passagent.evaluator.baseline import SETS, Reference, run_request
 from passagent.evaluator.estimate import interval, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Windows
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.process import Answer
+from passagent.evaluator.reference import SETS, Reference, run_request
 from passagent.evaluator.samples import Samples, Timing
 
 MIN_PAIRS = 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from passagent.evaluator.baseline import SETS, Reference
 from passagent.evaluator.fresh import Draw, Windows
+from passagent.evaluator.reference import SETS, Reference
 
 TURNS = 4
 """Turns of either side on one core, before the workers move to another: an even number."""

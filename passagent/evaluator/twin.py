@@ -12,9 +12,10 @@ from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.baseline import Reference, are_too_many, load_request
+from passagent.evaluator.baseline import are_too_many
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout
+from passagent.evaluator.reference import Reference, load_request
 
 USES = 8
 """Evaluations that a twin serves."""

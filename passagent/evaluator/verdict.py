@@ -8,8 +8,8 @@ import numpy as np
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
-from passagent.evaluator.baseline import SETS
 from passagent.evaluator.environment import describe, evaluator_version, worker_threads
+from passagent.evaluator.reference import SETS
 from passagent.evaluator.result import (
     GRAVITY,
     Candidate,

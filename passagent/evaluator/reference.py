@@ -1,0 +1,138 @@
+"""Inputs of a subgraph and eager's outputs on them, and what a worker is asked about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.exactness import Expected
+from passagent.evaluator.fresh import Rotation, Windows
+from passagent.tasks.reader import Subgraph
+
+SETS = 3
+"""Input sets that outputs are compared on: the recorded statistics and own draws."""
+EXTREME = SETS
+"""The set after them: values of large magnitude, on which outputs must be finite where eager's are."""
+
+
+@dataclass
+class Reference:
+    """Inputs of one subgraph, in shared memory, and eager's outputs on them."""
+
+    name: str
+    subgraph: Subgraph
+    dispatch: str
+    arena: Arena
+    described: list[list[dict[str, Any]]]
+    """SETS sets that outputs are compared on, the extreme one, and one for capturing only."""
+    rotation: Rotation
+    nodes: list[dict[str, Any]]
+    """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
+    order: list[int]
+    expected: list[Expected] = field(default_factory=list)
+    """Of the SETS sets and the extreme one."""
+    mutated: list[int] = field(default_factory=list)
+    """Inputs that eager writes into."""
+    often: list[int] = field(default_factory=list)
+    """Inputs that get fresh values before every call; the others, too large for that, once a block."""
+    operators: int = 0
+    moved_bytes: int = 0
+    """Of inputs and outputs, see GraphResult."""
+    uses: int = 0
+
+    def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:
+        """The worker's `graph` request; the arenas' descriptors go beside it."""
+        return {
+            "op": "graph",
+            "id": self.name,
+            "subgraph": asdict(self.subgraph) | {"path": str(self.subgraph.path)},
+            "dispatch": self.dispatch,
+            "sets": self.described,
+            "nodes": self.nodes if nodes else None,
+            "order": self.order,
+            "written": self.mutated,
+            "input_bytes": self.arena.size,
+            "output_bytes": outputs.size,
+        }
+
+    def values(self, position: int, chosen: int, windows: Windows) -> torch.Tensor:
+        """Of input `position`, a tensor, on windows of set `chosen`."""
+        described = self.described[chosen][position]
+        reservoir = self.arena.view(described["tensor"])
+        count = self.subgraph.inputs[position].numel
+        return reservoir.narrow(0, windows[position], count).reshape(described["shape"])
+
+    @property
+    def size(self) -> int:
+        """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
+        outputs = (tensor for one in self.expected for tensor in (*one.eager, *(one.float64 or ())))
+        between = (tensor for one in self.expected for states in one.states for tensor in states.after[:-1])
+        return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
+
+    def room(self) -> int:
+        """Bytes for the outputs of an audit, every set's at once, and for torch's copies in their places."""
+        return 2 * sum(Arena.room(one.eager) for one in self.expected)
+
+    def handed(self) -> int:
+        """Bytes of the arenas that a worker is handed: inputs and room for outputs."""
+        return self.arena.size + self.room()
+
+    def close(self) -> None:
+        """Free the shared memory."""
+        self.arena.close()
+
+
+def load_request(
+    files: dict[str, str] | None, config: EvaluatorConfig, compiler: str | None = None
+) -> dict[str, Any]:
+    """The worker's `load` request: a candidate's files, or none for eager and compilers."""
+    return {
+        "op": "load",
+        "files": files,
+        "compiler": compiler,
+        "device": config.device,
+        "single_replacement_func": config.single_replacement_func,
+    }
+
+
+def run_request(
+    reference: Reference,
+    chosen: int,
+    windows: list[Windows],
+    *,
+    keep: bool = False,
+    settle: Windows | None = None,
+    core: int | None = None,
+) -> dict[str, Any]:
+    """The worker's `run` request: a call on each of `windows` of input set `chosen`.
+
+    `keep`: the worker hands back what one call returned; it draws which when that call is over, so that
+    nothing in its memory tells before. `settle`: windows of calls that go before, and are not measured.
+    With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
+    """
+    return {
+        "op": "run",
+        "id": reference.name,
+        "set": chosen,
+        "windows": windows,
+        "often": reference.often,
+        "keep": keep,
+        "settle": settle,
+        "core": core,
+    }
+
+
+def states_request(reference: Reference, chosen: int, windows: Windows) -> dict[str, Any]:
+    """The worker's `states` request: what eager writes into its inputs on windows of set `chosen`."""
+    return {
+        "op": "states",
+        "id": reference.name,
+        "set": chosen,
+        "windows": windows,
+        "order": reference.order,
+        "inputs": reference.mutated,
+    }
