@@ -201,7 +201,7 @@ def test_the_refresher_copies_exactly_the_windows(described, data):
     before = [value.clone() if isinstance(value, torch.Tensor) else value for value in live]
     places = [value.data_ptr() for value in live[:-1]]
     kept = [reservoir.clone() for reservoir in reservoirs[:-1]]
-    refresh = refresher(live, reservoirs, which)
+    refresh = refresher(live, reservoirs, which, one_thread=data.draw(st.booleans()))
     refresh(windows)
     for i, value in enumerate(live[:-1]):
         window = kept[i][windows[i] : windows[i] + value.numel()].reshape(value.shape)

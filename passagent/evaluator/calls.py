@@ -56,18 +56,18 @@ class Graph:
     nodes: list[dict[str, Any]]
     written: list[int]
     """Inputs that eager writes into: what a call leaves there is handed back."""
-    refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
+    refreshers: dict[tuple[int, tuple[int, ...], bool], Refresh] = field(default_factory=dict)
 
     @property
     def args(self) -> list[Any]:
         """The live inputs in the call's order."""
         return [self.live[i] for i in self.order]
 
-    def refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
+    def refresher(self, chosen: int, which: Sequence[int], one_thread: bool = False) -> Refresh:
         """The function that copies windows of set `chosen` into the live inputs `which`."""
-        key = (chosen, tuple(which))
+        key = (chosen, tuple(which), one_thread)
         if key not in self.refreshers:
-            self.refreshers[key] = refresher(self.live, self.sets[chosen], which)
+            self.refreshers[key] = refresher(self.live, self.sets[chosen], which, one_thread)
         return self.refreshers[key]
 
     def around(self) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -109,14 +109,16 @@ def once(graph: Graph, chosen: int, windows: Windows) -> None:
 
 
 def timed(
-    graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int], keep: bool
+    graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int], keep: bool, calm: bool = False
 ) -> tuple[list[int], tuple[int, Kept] | None]:
     """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
 
     The inputs `often` get their window before every call; the others hold what they hold. Which call it is,
-    is drawn after each call: a kernel that reads this process's memory finds nothing that tells.
+    is drawn after each call: a kernel that reads this process's memory finds nothing that tells. `calm`:
+    between two calls nothing waits for another thread, which on a busy machine takes milliseconds.
     """
-    call, refresh, args = graph.call, graph.refresher(chosen, often), graph.args
+    refresh = graph.refresher(chosen, often, one_thread=calm and not graph.on_gpu)
+    call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     opened, closed = graph.around()
     samples: list[int] = []

@@ -9,6 +9,7 @@ call are wrong, whatever they are kept by.
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,10 +85,13 @@ class Draw:
 Refresh = Callable[[Sequence[int]], None]
 
 
-def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> Refresh:
+def refresher(
+    live: list[Any], reservoirs: list[Any], which: Sequence[int], one_thread: bool = False
+) -> Refresh:
     """A function that copies windows of `reservoirs` (flat, on the device) into the tensors `live`.
 
-    `which`: positions of the inputs that it refreshes. On a GPU tensors of one dtype take one launch.
+    `which`: positions of the inputs that it refreshes. On a GPU tensors of one dtype take one launch; on the
+    CPU all threads take part, or `one_thread`, which waits for no other.
     """
     tensors = [i for i in which if isinstance(live[i], torch.Tensor) and live[i].numel()]
     targets = {i: live[i].reshape(-1) for i in tensors}
@@ -102,6 +106,10 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
                 reservoirs[i].narrow(0, windows[i], target.numel())
                 for i, target in zip(members, into, strict=True)
             ]
-            torch._foreach_copy_(into, values)
+            if one_thread:
+                for target, value in zip(into, values, strict=True):
+                    ctypes.memmove(target.data_ptr(), value.data_ptr(), target.nbytes)
+            else:
+                torch._foreach_copy_(into, values)
 
     return refresh

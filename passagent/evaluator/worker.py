@@ -239,7 +239,9 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
             state.channel.send({"mark": "start"})
             if core is not None:
                 state.channel.receive()
-            samples, kept = calls.timed(graph, message["set"], windows, message["often"], message["keep"])
+            samples, kept = calls.timed(
+                graph, message["set"], windows, message["often"], message["keep"], calm=core is not None
+            )
             state.channel.send({"mark": "end"})
     finally:
         os.sched_setaffinity(0, everywhere)
