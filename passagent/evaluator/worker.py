@@ -8,37 +8,30 @@ same graph, so that both sides cost the same but for the rewritten regions. Requ
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from passagent.evaluator import calls, toolchain
-from passagent.evaluator.channel import Arena, Channel, ChannelClosed
+from passagent.evaluator import calls, subgraphs, toolchain
+from passagent.evaluator.channel import Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.explain import explain
 from passagent.evaluator.fresh import Windows
-from passagent.evaluator.guards import gate
 from passagent.evaluator.guards.audit import Audit
+from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.guards.kept import Kept
 from passagent.evaluator.inplace import states_of
 from passagent.evaluator.lockstep import Turn, TurnLost
-from passagent.evaluator.passes import PACKAGE, LoadedPass, load_passes
-from passagent.evaluator.reservoirs import InputSets
+from passagent.evaluator.passes import PACKAGE, load_passes
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
 from passagent.evaluator.rounding import round_as_hardware_does
+from passagent.evaluator.subgraphs import Loaded
 from passagent.evaluator.without_gpu import stand_in
-from passagent.tasks.graphio import dump_graph, load_graph
-from passagent.tasks.module import full_device, load_module
-from passagent.tasks.reader import Subgraph, TensorMeta
-
-Nodes = list[dict[str, Any]]
+from passagent.tasks.graphio import load_graph
+from passagent.tasks.module import full_device
 
 
 def warm_up_dynamo(cuda: bool) -> None:
@@ -65,10 +58,10 @@ class _State:
         self.device = "cpu"
         self.is_prepared = False
         self.compiler: str | None = None
-        self.passes: list[LoadedPass] | None = None
         self.root = Path.cwd() / "candidate"
-        self.gate: gate.Gate | None = None
-        self.audit: Audit | None = None
+        self.gate: Gate | None = None
+        """Of the candidate, as soon as its files are looked at."""
+        self.loaded: Loaded | None = None
         self.held = Kept(PACKAGE)
         self.graphs: dict[str, calls.Graph] = {}
 
@@ -129,99 +122,20 @@ def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
         if os.environ.get("TRITON_INTERPRET"):
             round_as_hardware_does()
             stand_in()
-        state.gate = gate.Gate(state.root)
-        state.audit = Audit(state.gate, state.root)
+        state.gate = Gate(state.root)
+        audit = Audit(state.gate, state.root)
         single = message["single_replacement_func"]
-        state.passes = load_passes(Candidate(message["files"]), state.root, single_replacement_func=single)
+        passes = load_passes(Candidate(message["files"]), state.root, single_replacement_func=single)
+        state.loaded = Loaded(passes, state.gate, audit)
     return {}
 
 
 def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    inputs = Arena(fds[0], message["input_bytes"], writable=False)
-    outputs = Arena(fds[1], message["output_bytes"])
-    sets = InputSets(message["sets"], inputs, state.device)
-    shapes = [item.get("shape") for item in message["sets"][0]]
-    live = [_live(value, shape) for value, shape in zip(sets[len(message["sets"]) - 1], shapes, strict=True)]
-    module: torch.nn.Module | None = None
-    if message["nodes"] is None or message["dispatch"] == "dynamo":
-        module = load_module(_subgraph(message["subgraph"]), state.device)
-    nodes, order = message["nodes"], message["order"]
-    if nodes is None:
-        from passagent.tasks.capture import capture  # Dynamo takes seconds to import
-
-        assert module is not None
-        captured = capture(module, live)
-        nodes, order = dump_graph(captured.graph_module), captured.order
-    built = _Built(load_graph(nodes).forward, None, False, {"matches": 0, "applied": [], "mismatches": []})
-    if state.compiler == "inductor":
-        built.call = torch.compile(module, dynamic=False)
-    elif state.passes is not None and message["dispatch"] == "direct":
-        built = _rewritten(state, nodes)
-    elif state.passes is not None:
-        assert module is not None
-        built = _compiled(state, module)
-    elif message["dispatch"] == "dynamo":
-        assert module is not None
-        built.call = module
-    if message["dispatch"] == "dynamo" or state.compiler == "inductor":
-        call_order = list(range(len(live)))
-        built.call(*live)
-    else:
-        call_order = order
-    watch = state.gate if built.open_gate else None
-    on_gpu = state.device.startswith("cuda")
-    state.graphs[message["id"]] = calls.Graph(
-        built.call, built.audited, watch, on_gpu, call_order, live, sets, outputs, nodes, message["written"]
-    )
-    if state.passes is not None:
+    graph, reply = subgraphs.take(message, fds, state.device, state.loaded, state.compiler)
+    state.graphs[message["id"]] = graph
+    if state.loaded is not None:
         state.held.remember()
-    reply = built.report | {"nodes": nodes, "order": order} if message["nodes"] is None else built.report
-    return reply | {"operators": _operators(nodes)}
-
-
-@dataclass
-class _Built:
-    call: Callable[..., Any]
-    audited: Callable[..., Any] | None
-    open_gate: bool
-    report: dict[str, Any]
-
-
-def _rewritten(state: _State, nodes: Nodes) -> _Built:
-    """The candidate's passes applied to the captured graph, and once more for audits."""
-    assert state.passes is not None and state.gate is not None and state.audit is not None
-    plain = load_graph(nodes)
-    audited = apply_passes(copy.deepcopy(plain), state.passes, state.audit.wrap, check=True).graph_module
-    whole = only_replacements(audited)
-    rewritten = apply_passes(plain, state.passes, wrap=None if whole else state.gate.wrap)
-    return _Built(plain.forward, audited.forward, whole, _report(rewritten))
-
-
-def _compiled(state: _State, module: torch.nn.Module) -> _Built:
-    """The same behind torch.compile's guards: Dynamo captures here, and the backend applies the passes."""
-    assert state.passes is not None and state.gate is not None and state.audit is not None
-    built = _Built(module, None, False, {})
-    passes = state.passes
-
-    def compiled(wrap: Wrap, check: bool) -> Callable[..., Any]:
-        def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
-            rewritten = apply_passes(graph_module, passes, wrap, check)
-            built.report = _report(rewritten)
-            return rewritten.graph_module.forward
-
-        return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
-
-    built.call, built.audited = compiled(state.gate.wrap, False), compiled(state.audit.wrap, True)
-    return built
-
-
-def _report(rewritten: Any) -> dict[str, Any]:
-    return {
-        "matches": len(rewritten.applied),
-        "applied": rewritten.applied,
-        "mismatches": [mismatch.model_dump() for mismatch in rewritten.mismatches],
-        "nodes_after": sum(n.op not in ("placeholder", "output") for n in rewritten.graph_module.graph.nodes),
-    }
+    return reply
 
 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -246,7 +160,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     finally:
         os.sched_setaffinity(0, everywhere)
     graph.outputs.reset()
-    if state.passes is not None:
+    if state.loaded is not None:
         state.held.settle(message["id"])
     reply: dict[str, Any] = {"samples": samples, "kept": None}
     if kept is not None:
@@ -274,7 +188,7 @@ def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[st
     finally:
         turn.close()
     graph.outputs.reset()
-    if state.passes is not None:
+    if state.loaded is not None:
         state.held.settle(message["id"])
     return {"groups": groups, "kept": [_kept(graph, one) for one in kept]}
 
@@ -291,8 +205,9 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
     `stable`: no later call changed the outputs of an earlier one. `copies`: for each call and output what
     torch had copied to where the candidate's kernel then wrote it, none where it had not.
     """
-    graph, audit = state.graphs[message["id"]], state.audit
-    assert graph.audited is not None and audit is not None
+    assert state.loaded is not None
+    graph, audit = state.graphs[message["id"]], state.loaded.audit
+    assert graph.audited is not None
     results, kept, copies = [], [], []
     for chosen in message["sets"]:
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
@@ -393,22 +308,3 @@ def _kept(graph: calls.Graph, kept: calls.Kept) -> dict[str, Any]:
     ]
     left = [one if one is None else graph.outputs.write(one) for one in kept.left]
     return {"outputs": outputs, "mutated": kept.mutated, "left": left}
-
-
-def _live(value: Any, shape: list[int] | None) -> Any:
-    """The tensor that calls are given, at an address that stays."""
-    if shape is None:
-        return value
-    count = 1
-    for n in shape:
-        count *= n
-    return value[:count].reshape(shape).clone()
-
-
-def _subgraph(data: dict[str, Any]) -> Subgraph:
-    inputs = tuple(TensorMeta(**{**item, "shape": tuple(item["shape"])}) for item in data["inputs"])
-    return Subgraph(**{**data, "path": Path(data["path"]), "inputs": inputs})
-
-
-def _operators(nodes: Nodes) -> int:
-    return sum(node["op"] not in ("placeholder", "output") for node in nodes)

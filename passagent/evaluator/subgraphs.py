@@ -1,0 +1,143 @@
+"""A subgraph as a worker calls it: eager's graph, a candidate's passes in it, or what a compiler makes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from passagent.evaluator import calls
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.guards.audit import Audit
+from passagent.evaluator.guards.gate import Gate
+from passagent.evaluator.passes import LoadedPass
+from passagent.evaluator.reservoirs import InputSets
+from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
+from passagent.tasks.graphio import dump_graph, load_graph
+from passagent.tasks.meta import TensorMeta
+from passagent.tasks.module import load_module
+from passagent.tasks.reader import Subgraph
+
+Nodes = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A candidate in its worker."""
+
+    passes: list[LoadedPass]
+    gate: Gate
+    audit: Audit
+
+
+@dataclass
+class _Built:
+    call: Callable[..., Any]
+    audited: Callable[..., Any] | None
+    open_gate: bool
+    report: dict[str, Any]
+
+
+def take(
+    message: dict[str, Any], fds: list[int], device: str, loaded: Loaded | None, compiler: str | None
+) -> tuple[calls.Graph, dict[str, Any]]:
+    """What a `graph` request names, ready to be called, and what is reported of it.
+
+    Without a candidate or `compiler` it is eager. A graph that is not known yet is captured here.
+    """
+    inputs = Arena(fds[0], message["input_bytes"], writable=False)
+    outputs = Arena(fds[1], message["output_bytes"])
+    sets = InputSets(message["sets"], inputs, device)
+    shapes = [item.get("shape") for item in message["sets"][0]]
+    live = [_live(value, shape) for value, shape in zip(sets[len(message["sets"]) - 1], shapes, strict=True)]
+    by_dynamo = message["dispatch"] == "dynamo"
+    module = None
+    if message["nodes"] is None or by_dynamo:
+        module = load_module(_subgraph(message["subgraph"]), device)
+    nodes, order = message["nodes"], message["order"]
+    if nodes is None:
+        from passagent.tasks.capture import capture  # Dynamo takes seconds to import
+
+        assert module is not None
+        captured = capture(module, live)
+        nodes, order = dump_graph(captured.graph_module), captured.order
+    if loaded is not None:
+        built = _compiled(loaded, module) if module is not None and by_dynamo else _rewritten(loaded, nodes)
+    else:
+        call: Callable[..., Any] = load_graph(nodes).forward
+        if compiler == "inductor":
+            call = torch.compile(module, dynamic=False)
+        elif module is not None and by_dynamo:
+            call = module
+        built = _Built(call, None, False, {"matches": 0, "applied": [], "mismatches": []})
+    call_order = order
+    if by_dynamo or compiler == "inductor":
+        call_order = list(range(len(live)))
+        built.call(*live)
+    graph = calls.Graph(
+        built.call,
+        built.audited,
+        loaded.gate if loaded is not None and built.open_gate else None,
+        device.startswith("cuda"),
+        call_order,
+        live,
+        sets,
+        outputs,
+        nodes,
+        message["written"],
+    )
+    reply = built.report | {"nodes": nodes, "order": order} if message["nodes"] is None else built.report
+    return graph, reply | {"operators": _operators(nodes)}
+
+
+def _rewritten(loaded: Loaded, nodes: Nodes) -> _Built:
+    """The candidate's passes applied to the captured graph, and once more for audits."""
+    plain = load_graph(nodes)
+    audited = apply_passes(copy.deepcopy(plain), loaded.passes, loaded.audit.wrap, check=True).graph_module
+    whole = only_replacements(audited)
+    rewritten = apply_passes(plain, loaded.passes, wrap=None if whole else loaded.gate.wrap)
+    return _Built(plain.forward, audited.forward, whole, _report(rewritten))
+
+
+def _compiled(loaded: Loaded, module: torch.nn.Module) -> _Built:
+    """The same behind torch.compile's guards: Dynamo captures here, and the backend applies the passes."""
+    built = _Built(module, None, False, {})
+
+    def compiled(wrap: Wrap, check: bool) -> Callable[..., Any]:
+        def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+            rewritten = apply_passes(graph_module, loaded.passes, wrap, check)
+            built.report = _report(rewritten)
+            return rewritten.graph_module.forward
+
+        return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
+
+    built.call, built.audited = compiled(loaded.gate.wrap, False), compiled(loaded.audit.wrap, True)
+    return built
+
+
+def _report(rewritten: Any) -> dict[str, Any]:
+    return {
+        "matches": len(rewritten.applied),
+        "applied": rewritten.applied,
+        "mismatches": [mismatch.model_dump() for mismatch in rewritten.mismatches],
+        "nodes_after": sum(n.op not in ("placeholder", "output") for n in rewritten.graph_module.graph.nodes),
+    }
+
+
+def _live(value: Any, shape: list[int] | None) -> Any:
+    """The tensor that calls are given, at an address that stays."""
+    return value if shape is None else value[: math.prod(shape)].reshape(shape).clone()
+
+
+def _subgraph(data: dict[str, Any]) -> Subgraph:
+    inputs = tuple(TensorMeta(**{**item, "shape": tuple(item["shape"])}) for item in data["inputs"])
+    return Subgraph(**{**data, "path": Path(data["path"]), "inputs": inputs})
+
+
+def _operators(nodes: Nodes) -> int:
+    return sum(node["op"] not in ("placeholder", "output") for node in nodes)
