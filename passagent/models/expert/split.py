@@ -11,21 +11,18 @@ import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.utils._sympy.printers import PythonPrinter
 
-from passagent.models.expert.graph import HEAVY, arguments, example, mutates, op_name, rebuild
+from passagent.models.expert.graph import HEAVY, arguments, op_name, rebuild
 from passagent.models.expert.ir import Size, Trace, Unsupported, Value, fixed
 from passagent.models.expert.lower_views import as_size
 from passagent.models.expert.lowering import HALF, HALVES, OPS, Call, check_shape, wrap
+
+if TYPE_CHECKING:
+    import sympy
 
 _KEPT = "split"
 """Where a node's meta keeps what its operator was split into."""
@@ -63,55 +60,16 @@ def holds_for_one_dtype(node: fx.Node) -> bool:
 def split(node: fx.Node) -> Split:
     """The parts of an operator, kept with its node. Raises Unsupported if it cannot be taken apart."""
     if _KEPT not in node.meta:
+        from passagent.models.expert.parts import traced  # imports that take seconds, and few need it
+
         try:
-            node.meta[_KEPT] = _traced(node)
+            node.meta[_KEPT] = Split(*traced(node))
         except Unsupported as refused:
             node.meta[_KEPT] = refused
     found = node.meta[_KEPT]
     if isinstance(found, Unsupported):
         raise found
     return found  # type: ignore[no-any-return]
-
-
-def _traced(node: fx.Node) -> Split:
-    from torch._inductor.decomposition import select_decomp_table  # takes seconds, and few need it
-
-    name = op_name(node)
-    if mutates(node) is not None:
-        raise Unsupported(name, "has no lowering, and writes into its input")
-    tensors = [example(source) for source in node.all_input_nodes]
-    if not tensors or not all(isinstance(t, torch.Tensor) for t in tensors):
-        raise Unsupported(name, "has no lowering")
-    sizes = ShapeEnv(duck_shape=False, specialize_zero_one=False)
-    mode = FakeTensorMode(shape_env=sizes)
-    dynamic: list[StatelessSymbolicContext[Any, Any]] = [
-        StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim()) for t in tensors
-    ]
-    shaped = [torch.empty(t.shape, dtype=t.dtype) for t in tensors]
-    fakes = [mode.from_tensor(t, symbolic_context=how) for t, how in zip(shaped, dynamic, strict=True)]
-    symbols = [[_expression(n) for n in fake.shape] for fake in fakes]  # as they are before any is replaced
-    places = {source: k for k, source in enumerate(node.all_input_nodes)}
-
-    def call(*values: Any) -> Any:
-        def leaf(_: Any, value: Any) -> Any:
-            return values[places[value]] if isinstance(value, fx.Node) else value
-
-        args, kwargs = (rebuild(given, leaf, ()) for given in (node.args, node.kwargs))
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
-
-    try:
-        with mode:
-            traced = make_fx(functionalize(call), select_decomp_table(), tracing_mode="symbolic")(*fakes)
-    except Exception as error:  # a decomposition may fail in any way
-        raise Unsupported(name, f"has no lowering, and is not split ({type(error).__name__})") from error
-    traced.graph.eliminate_dead_code()
-    return Split(traced.graph, symbols, [guard.expr for guard in sizes.guards])
-
-
-def _expression(size: Any) -> sympy.Expr:
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
 def lower_split(
@@ -186,15 +144,17 @@ def _lowered(
 
 def _rely_on(trace: Trace, parts: Split, values: list[Any]) -> None:
     """The conditions on sizes as guards."""
-    texts: dict[sympy.Expr, sympy.Symbol] = {}
+    from passagent.models.expert.parts import written
+
+    texts: dict[sympy.Expr, str] = {}
     for symbols, value in zip(parts.symbols, values, strict=True):
         for symbol, size in zip(symbols, trace.shape(trace.refresh(value)), strict=True):
             if symbol.is_Symbol:
-                texts[symbol] = sympy.Symbol(trace.text(size), integer=True)
+                texts[symbol] = trace.text(size)
             else:
                 trace.equal(size, fixed(int(symbol)))
     for condition in parts.conditions:
-        trace.guard(PythonPrinter().doprint(condition.xreplace(texts)))
+        trace.guard(written(condition, texts))
 
 
 def _sized(text: str) -> Callable[..., Size]:
