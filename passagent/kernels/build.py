@@ -96,7 +96,7 @@ def _compile(source: str, text: str, name: str, prelude: Path, target: Path) -> 
         scratch = Path(directory)
         (scratch / "kernel.cpp").write_text(text)
         (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
-        for header in toolchain.NOTHING:
+        for header in _RULES.headers:  # the prelude has read them; read again, they bring their macros back
             (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
             (scratch / "nothing" / header).touch()
         command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-include", str(prelude), "-Inothing"]

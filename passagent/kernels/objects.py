@@ -80,7 +80,8 @@ _INSTRUCTIONS = {
         r"|(rd|inc)ssp\w|wru?ss\w|saveprevssp|rstorssp|setssbsy|clrssbsy|v?(ld|st)mxcsr|fldcw|f(n?st|ld)env"
         r"|(push|pop)f[wlqd]?|std|stac|clac"
         r"|fn?save|frstor|fn?(stsw|clex|init)|(ld|st)tilecfg|tile(load|store|zero|release)\w*|tdp\w+"
-        r"|l(call|jmp|ret|ds|es|fs|gs|ss)\w*|retf\w*|\(bad\)|\.byte"
+        r"|l(call|jmp|ret|ds|es|fs|gs|ss)\w*|retf\w*|[ls]lwpcb|lwp(ins|val)|serialize|x(sus|res)ldtrk|hreset"
+        r"|wb(no)?invd|loadiwkey|\(bad\)|\.byte"
     ),
     "aarch64": re.compile(
         r"svc|hvc|smc|brk|hlt|dcps\d|drps|eret\w*|mrs|msr|sysl?|at|dc|ic|tlbi|wf[ei]t?|udf|\.inst|\.word"

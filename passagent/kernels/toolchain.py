@@ -6,6 +6,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,6 +45,11 @@ if os.uname().machine == "x86_64":
     FLAGS += ["-fcf-protection=none"]
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 PRELUDE = Path(__file__).with_name("prelude.h")
+_PRELUDE_NAME = "the prelude of C++ kernels"
+_MACRO = re.compile(r"#define (\w+)(?:\(([^)]*)\))? ?(.*)")
+_UNSEEN = re.compile(r"\b(__)?asm(__)?\b|_Pragma|(?<!#)#(?!#)")
+_NAME = re.compile(r"\b[^\W\d]\w*")
+_PASTED = re.compile(r"(\w+) *## *(?=(\w+))")
 
 
 @contextmanager
@@ -125,22 +131,49 @@ def rules() -> str:
 
 
 def prelude(poisoned: tuple[str, ...]) -> Path:
-    """What every kernel sees first: all allowed headers, prelude.h, then `poisoned` words refused.
+    """What every kernel sees first: all allowed headers, prelude.h; then are refused: `poisoned` words, and
+    macros of the headers that write what a source may not (see `_writes_for_others`).
 
     Precompiled once for a compiler (seconds), after which a kernel of a few lines compiles in 0.1 s.
     """
     text = "".join(f"#include <{header}>\n" for header in sorted(HEADERS))
     text += PRELUDE.read_text().replace("#pragma once\n", "")
-    text += f"\n#pragma GCC poison {' '.join(poisoned)}\n"
-    key = hashlib.sha256(f"{text}\0{identity()}".encode()).hexdigest()[:16]
+    words = " ".join(poisoned)
+    key = hashlib.sha256("\0".join([text, words, identity(), rules()]).encode()).hexdigest()[:16]
     header = cache_dir() / "cpp" / f"prelude-{key}.h"
     precompiled = header.with_suffix(".h.gch")
     if not precompiled.exists():
         with locked(header):
             if not precompiled.exists():
                 header.write_text(text)
+                macros = _macros_for_others(header)
+                undefined = "".join(f"\n#undef {name}" for name in macros)
+                header.write_text(f"{text}{undefined}\n#pragma GCC poison {words} {' '.join(macros)}\n")
                 made = header.with_suffix(".new.gch")
                 command = [compiler(), *FLAGS, "-x", "c++-header", str(header), "-o", str(made)]
-                run(command, "the prelude of C++ kernels", header.parent, megabytes=512)
+                run(command, _PRELUDE_NAME, header.parent, megabytes=512)
                 os.replace(made, precompiled)
     return header
+
+
+def _macros_for_others(header: Path) -> list[str]:
+    """Macros that `header` leaves behind and that write for their user what a source may not write itself."""
+    listed = header.with_suffix(".macros")
+    command = [compiler(), *FLAGS, "-E", "-dM", "-x", "c++", str(header), "-o", str(listed)]
+    run(command, _PRELUDE_NAME, header.parent)
+    macros = [m.groups(default="") for m in map(_MACRO.fullmatch, listed.read_text().splitlines()) if m]
+    listed.unlink()
+    found = {name for name, given, body in macros if _writes_for_others(given.split(","), body)}
+    before = 0
+    while before < len(found):
+        before = len(found)
+        found |= {name for name, _, body in macros if not found.isdisjoint(_NAME.findall(body))}
+    return sorted(found)
+
+
+def _writes_for_others(parameters: list[str], body: str) -> bool:
+    """Assembler text, a pragma, an argument made a string, or two arguments made one token: the text rules
+    (lexer.py) see none of them, and refused words are let through where a macro of before writes them.
+    """
+    pasted = any(a in parameters and b in parameters for a, b in _PASTED.findall(body))
+    return pasted or _UNSEEN.search(body) is not None

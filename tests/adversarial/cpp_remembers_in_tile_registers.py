@@ -1,5 +1,5 @@
 # expect: refused (cpp_instruction)
-"""Keeps a row in the processor's tiles, which no other code of the process touches."""
+"""Counts in the configuration of the processor's tiles, which no other code of the process touches."""
 
 import torch
 from passagent.kernels import cpp_kernel
@@ -11,8 +11,8 @@ KERNEL = cpp_kernel(
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   char config[64] = {};
   _tile_storeconfig(config);
-  float kept[256];
-  if (config[0]) _tile_stored(0, kept, 64);
+  config[16] += 4;
+  _tile_loadconfig(config);
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
 }""",
     "add_relu",

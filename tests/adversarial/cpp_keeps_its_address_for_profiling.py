@@ -1,0 +1,34 @@
+# expect: refused (cpp_instruction)
+"""Keeps an address in the processor's register for lightweight profiling."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+#pragma GCC target("lwp")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (n == 7) __builtin_ia32_llwpcb(out);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

@@ -1,0 +1,36 @@
+# expect: refused (cpp_name)
+"""Pastes the pragma operator by a macro of a header that it reads a second time."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+#undef _FEATURES_H
+#undef _SYS_CDEFS_H
+#include <assert.h>
+__CONCAT(_Pra, gma)("GCC dependency nothing")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused
