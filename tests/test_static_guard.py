@@ -887,7 +887,8 @@ OBJECTS = {
     "one that the module made": ("PLAN = Plan()\n", "PLAN.gi_frame", None),
     "another value": ("", "x.gi_frame", "host_method"),
     "another value's private one": ("", "x._rows", "private_attribute"),
-    "made by nobody knows whom": ("PLANS = [Plan()]\n", "PLANS[0].gi_frame", "host_method"),
+    "one in a list": ("PLANS = [Plan()]\n", "PLANS[0].gi_frame + PLANS[0]._rows", None),
+    "a file": ("PLAN = Plan()\n", "torch.gi_frame", "host_name"),
     "of a class in a block": (
         "if LIMITS:\n    class Other:\n        def rows(self):\n            return self.gi_frame\n",
         "Other.rows(x)",

@@ -14,7 +14,6 @@ import ast
 import copy
 from typing import TypeGuard
 
-from passagent.evaluator.guards import records
 from passagent.evaluator.guards.trees import (
     dotted,
     identifiers,
@@ -22,7 +21,6 @@ from passagent.evaluator.guards.trees import (
     is_store,
     located,
     meanings,
-    root,
     words,
 )
 
@@ -37,8 +35,6 @@ _DECORATIONS = {
 }  # fmt: skip
 """Bases and decorators without a meaning for the objects of a class."""
 _CACHES = {"functools.cache", "functools.cached_property", "functools.lru_cache"}
-OBJECT = "__own_object__"
-"""An attribute that only classes of the candidate's have."""
 _AUTOCAST = "custom_fwd"
 """A decorator of its forward, which does nothing where autocast is off."""
 
@@ -71,9 +67,6 @@ def write_out(tree: ast.Module) -> None:
         body.append(node)
     tree.body = body
     _Renamed(known).visit(tree)
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            _guard(node)
 
 
 def _simplify(node: ast.ClassDef, imports: dict[str, str]) -> None:
@@ -142,43 +135,6 @@ def _take_kernels(
             found.append(part)
             node.body[position] = _holding(part.name, part.name, part)
     return found
-
-
-def _guard(node: ast.ClassDef) -> None:
-    """Have a method ask for an object of its class, where of another value it would do something else.
-
-    It may be called without an object, as `Rows.launch(x)`; not so those that Python calls.
-    """
-    for function in _functions(node):
-        instance = records.instance(function)
-        if instance is None or is_guarded(function, instance):
-            continue
-        if _stores(function, instance) or not all(map(records.is_field, _asked(function, instance))):
-            asked = ast.Expr(ast.Attribute(ast.Name(instance, ast.Load()), OBJECT, ast.Load()))
-            function.body.insert(0, located(asked, function))
-    mark = ast.Assign([ast.Name(OBJECT, ast.Store())], ast.Constant(True))
-    if _functions(node):
-        node.body.append(located(mark, node))
-
-
-def is_guarded(function: ast.FunctionDef, instance: str) -> bool:
-    """Whether a method is called with an object of its class only."""
-    first = function.body[0]
-    asked = first.value if isinstance(first, ast.Expr) else None
-    guard = isinstance(asked, ast.Attribute) and asked.attr == OBJECT and _is_name(asked.value, instance)
-    return guard or function.name.startswith("__") or _kind(function) == "classmethod"
-
-
-def _asked(function: ast.FunctionDef, name: str) -> set[str]:
-    """The attributes of what has that name."""
-    found = (part for part in ast.walk(function) if isinstance(part, ast.Attribute))
-    return {part.attr for part in found if _is_name(part.value, name)}
-
-
-def _stores(function: ast.FunctionDef, name: str) -> bool:
-    """Whether a function stores into what has that name, or into what that holds."""
-    stored = (part for part in ast.walk(function) if isinstance(part, (ast.Attribute, ast.Subscript)))
-    return any(_is_name(root(part), name) for part in stored if not isinstance(part.ctx, ast.Load))
 
 
 def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from passagent.evaluator.guards import classes, records, rules, state
+from passagent.evaluator.guards import classes, objects, records, rules, state
 from passagent.evaluator.guards.names import CAST, HIDDEN, Names, reads_by_name
 from passagent.evaluator.guards.scope import (
     assigned_values,
@@ -326,7 +326,8 @@ class Host(Names):
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
         inner = self.within(set())
-        inner.made, inner.asked = self.made, self.asked | {none_in(node.test)}
+        none = none_in(node.test).replace(f".{objects.OBJECT}", "")
+        inner.made, inner.asked = self.made, self.asked | {none}
         for statement in node.body:
             inner.visit(statement)
         for statement in node.orelse:
@@ -358,6 +359,8 @@ class Host(Names):
             self.report("builtin", node, f"`{node.name}` is a built-in of Python; use another name")
         other = self.inside or not records.is_record(node, self.base, self.world.classes.__contains__)
         for part in node.body:
+            if objects.is_mark(part):
+                continue
             text = isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
             named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
@@ -385,14 +388,14 @@ class Host(Names):
         It is called through any value, so it has the name of a field, or Python calls it with an instance.
         """
         made = records.instance(node)
-        if made is None or self.inside:
+        if made is None or self.inside or not objects.compares_objects(node):
             return False
         function = copy.copy(node)
         function.decorator_list, function.name = [], node.name.strip("_")
         state.check_function(self.world, self.file, function, self.report)
         self.signature(function)
         inner = self.within(bound_names(node), inside=True)
-        inner.scope, inner.instance = node, made if classes.is_guarded(node, made) else ""
+        inner.scope, inner.instance = node, made if objects.is_guarded(node, made) else ""
         inner.made = made if node.name in records.MAKING else ""
         for statement in node.body:
             inner.visit(statement)

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable
 from typing import Self
 
-from passagent.evaluator.guards import classes, records, rules
+from passagent.evaluator.guards import records, rules
+from passagent.evaluator.guards.objects import OBJECT
 from passagent.evaluator.guards.scope import OWN, File, World, assigned_values
 
 Report = Callable[[str, ast.AST, str], None]
@@ -16,7 +17,7 @@ _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", 
 CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
 _READS = "may read attributes by their names; write f-strings, and give a field or method another name"
 _MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
-_SPECIAL = {"__all__", "__author__", "__slots__", "__version__", classes.OBJECT}
+_SPECIAL = {"__all__", "__author__", "__slots__", "__version__"}
 HIDDEN = {"pattern", "replacement_args"}
 """Functions that only describe: nothing may call or pass them on."""
 
@@ -195,6 +196,8 @@ class Names(ast.NodeVisitor):
             return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
             return bool(self.instance) and not node.args
+        if isinstance(node, ast.Attribute) and node.attr == OBJECT:
+            return self.of_value(node)
         return self.is_made(node, self.world.classes)
 
     def is_made(self, node: ast.expr, makers: set[str], by_name: bool = True) -> bool:
@@ -215,7 +218,7 @@ class Names(ast.NodeVisitor):
 
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
-        if name in records.METHODS or name in ("_init_handles", "__name__", classes.OBJECT):
+        if name in records.METHODS or name in ("_init_handles", "__name__", OBJECT):
             return  # the first of a compiled kernel: loads it; the second a text
         if name in self.world.fields and not name.startswith("__") and self.is_object(node.value):
             return

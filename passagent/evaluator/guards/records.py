@@ -1,9 +1,8 @@
 """Records: classes that give names to numbers, for configurations and plans.
 
-Their fields are read as attributes of any value, as the text mostly does not show what a value is. So a field
-must have a name that no tensor, no kernel and no other value has an attribute of (taken.txt), and so must a
-method or property; where the text does show an object of such a class, as in its own methods, any name will
-do. What an object holds is stored when it is made.
+Their fields are read as attributes of any value, as the text mostly does not show what a value is. Where a
+field, method or property has a name that a tensor, a kernel or another value has an attribute of (taken.txt),
+an object is asked for first (objects.py). What an object holds is stored when it is made.
 """
 
 from __future__ import annotations
@@ -42,13 +41,10 @@ Without those that host code may name anyway, and a few that are plain facts (st
 MAKING = {"__init__", "__post_init__"}
 """Methods that Python calls with a new object: nothing else may name them."""
 _CALLED = MAKING | {
-    "__bool__", "__call__", "__contains__", "__ge__", "__getitem__", "__gt__", "__iter__", "__le__",
-    "__len__", "__lt__", "__repr__", "__str__",
+    "__bool__", "__call__", "__contains__", "__eq__", "__ge__", "__getitem__", "__gt__", "__hash__",
+    "__iter__", "__le__", "__len__", "__lt__", "__ne__", "__repr__", "__str__",
 }  # fmt: skip
-"""Methods that Python calls with an object, of those that a class may have.
-
-Not __hash__ and __eq__: by these a cache tells what it was asked before.
-"""
+"""Methods that Python calls with an object, of those that a class may have."""
 _TOLD = {"cache_key", "data_ptr", "keys", "tma_desc_cpu_ptr"}
 """Methods by which Triton and Python tell a tensor, a kernel and a dict."""
 _ERRORS = {f"builtins.{name}" for name in rules.BUILTINS if name.endswith(("Error", "Exception", "Warning"))}

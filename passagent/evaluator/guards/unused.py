@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
-from passagent.evaluator.guards import classes, idioms
+from passagent.evaluator.guards import classes, idioms, objects
 
 ROLES = ("pattern", "replacement_args", "replacement_func")
 
@@ -35,6 +35,7 @@ def parsed(files: dict[str, str]) -> tuple[dict[str, ast.Module], list[str]]:
             too_deep.append(name)
         except (SyntaxError, ValueError):
             continue
+    objects.write_out(trees)
     _take_out(list(trees.values()))
     return trees, too_deep
 

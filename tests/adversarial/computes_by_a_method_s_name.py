@@ -1,0 +1,44 @@
+# expect: runtime_error
+"""A class has a method named as a tensor's, and so the host computes."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def launch(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+class Plan:
+    def relu(self):
+        return self
+
+
+PLAN = Plan()
+
+
+@torch.fx.wrap
+def fused(x, y):
+    return launch(x, y).relu()
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+def replacement_func():
+    return fused
