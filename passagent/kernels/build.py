@@ -38,8 +38,8 @@ _STACK = (
     "adjust_trampoline", "init_descriptor", "adjust_descriptor", "thread_pointer", "set_thread_pointer",
     "call_with_static_chain", "saveregs", "next_arg",
 )  # fmt: skip
-_THROWS = re.compile(r"exception handling disabled, use \S+ to enable")
-_NO_THROW = "a kernel throws nothing; check its arguments in Python, before the call"
+_CATCHES = re.compile(r"exception handling disabled, use \S+ to enable")
+_NO_CATCH = "a kernel catches nothing: what is thrown ends it; check its arguments in Python, before the call"
 _BRANCHES = ("indirect_branch", "function_return")  # as returns, which are not seen to go through a pointer
 _POISONED = (
     *_ASSEMBLY, "weakref", "__weakref__", *_BRANCHES, *(f"__{name}__" for name in _BRANCHES),
@@ -104,7 +104,7 @@ def _compile(source: str, text: str, name: str, prelude: Path, target: Path) -> 
             toolchain.run([*command, "-c", "kernel.cpp", "-o", "kernel.o"], name, scratch)
         except KernelBuildError as error:
             _raise_if_poisoned(str(error), name)
-            raise KernelBuildError(_THROWS.sub(_NO_THROW, str(error))) from None
+            raise KernelBuildError(_CATCHES.sub(_NO_CATCH, str(error))) from None
         objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
         link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
         toolchain.run([*link, "-o", "kernel.so", *_LIBRARIES], name, scratch)

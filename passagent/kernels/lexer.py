@@ -118,7 +118,7 @@ def _check_line(line: list[Token], rules: Rules, pasting: bool) -> None:
             message = "a macro argument made a string; write the string"
             raise KernelRefused(f"{rules.language}_preprocessor", token.line, message)
         if token.kind == "string" and not _STRING.fullmatch(token.text):
-            message = "a string with escapes or such punctuation; write letters, digits and spaces"
+            message = "a string with escapes or such punctuation; write letters and spaces, and print nothing"
             raise KernelRefused(f"{rules.language}_string", token.line, message)
         if token.text in _WORDS and token.kind == "word":
             rule = _WORDS[token.text]

@@ -51,7 +51,7 @@ _IMPORTS = re.compile(
     + r"|omp_(get_(thread_num|num_threads|max_threads|num_procs|level|active_level|team_size)|in_parallel)"
     r"|_ZGV\w+|mem(cpy|set|move|cmp|chr)|malloc|calloc|realloc|free|aligned_alloc|posix_memalign"
     r"|_Zn[wa]m(St11align_val_t)?(RKSt9nothrow_t)?|_Zd[la]Pvm?(St11align_val_t)?(RKSt9nothrow_t)?|_ZSt7nothrow"
-    r"|_ZSt\d+__throw_\w+|_GLOBAL_OFFSET_TABLE_"
+    r"|_ZSt\d+__throw_\w+|abort|_GLOBAL_OFFSET_TABLE_"
     r"|_ZSt\d+_Rb_tree_(increment|decrement|insert_and_rebalance|rebalance_for_erase)P\w+"  # map, set
     r"|_ZSt\d+_Rb_tree_insert_and_rebalanceb\w+|_ZNKSt8__detail20_Prime_rehash_policy\w+"  # unordered ones
     r"|a?(sin|cos|tan)h?f?|atan2f?|exp(m1|2|10)?f?|log(1p|2|10|b)?f?|ilogbf?|powf?|sqrtf?|cbrtf?|erfc?f?"

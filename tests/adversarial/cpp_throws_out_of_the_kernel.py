@@ -1,4 +1,4 @@
-# expect: compile_error
+# expect: runtime_error
 """Throws an exception through whoever called it."""
 
 import torch
@@ -8,7 +8,7 @@ KERNEL = cpp_kernel(
     """
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
-  if (n < 0) throw 1;
+  if (n > 0) throw 1;
 }""",
     "add_relu",
 )
