@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ class _Symbol:
     """What no value is an instance of."""
 
 
+IMPORTING = threading.Lock()
+"""Every thread finds the stand-ins: who needs the modules themselves imports them with this lock."""
 _STAND_INS: dict[str, dict[str, Any]] = {
     # shape functions have Dynamo leave them alone; what is compiled in this process never calls them
     "torch._dynamo": {"disable": _same},
@@ -60,23 +63,28 @@ _STAND_INS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def concrete() -> Iterator[None]:
-    """Put the stand-ins where the modules are not imported yet; one thread at a time."""
-    made = []
-    for name, members in _STAND_INS.items():
-        if name in sys.modules:
-            continue
-        stand_in = types.ModuleType(name)
-        stand_in.__dict__.update(members)
-        sys.modules[name] = stand_in
-        made.append(name)
-        parent, _, last = name.rpartition(".")
-        if parent in sys.modules:
-            setattr(sys.modules[parent], last, stand_in)
-    try:
-        yield
-    finally:
-        for name in made:
-            del sys.modules[name]
-            parent, _, last = name.rpartition(".")
-            if parent in sys.modules and hasattr(sys.modules[parent], last):
-                delattr(sys.modules[parent], last)
+    """Put the stand-ins where the modules are not imported yet."""
+    with IMPORTING:
+        made = [_put(name, members) for name, members in _STAND_INS.items() if name not in sys.modules]
+        try:
+            yield
+        finally:
+            for stand_in in made:
+                _take_away(stand_in)
+
+
+def _put(name: str, members: dict[str, Any]) -> types.ModuleType:
+    stand_in = types.ModuleType(name)
+    stand_in.__dict__.update(members)
+    sys.modules[name] = stand_in
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], last, stand_in)
+    return stand_in
+
+
+def _take_away(stand_in: types.ModuleType) -> None:
+    parent, _, last = stand_in.__name__.rpartition(".")
+    del sys.modules[stand_in.__name__]
+    if getattr(sys.modules.get(parent), last, None) is stand_in:
+        delattr(sys.modules[parent], last)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from passagent.models.expert.concrete import IMPORTING
 from passagent.models.expert.graph import HEAVY, arguments, op_name, rebuild
 from passagent.models.expert.ir import Size, Trace, Unsupported, Value, fixed
 from passagent.models.expert.lower_views import as_size
@@ -60,7 +61,8 @@ def holds_for_one_dtype(node: fx.Node) -> bool:
 def split(node: fx.Node) -> Split:
     """The parts of an operator, kept with its node. Raises Unsupported if it cannot be taken apart."""
     if _KEPT not in node.meta:
-        from passagent.models.expert.parts import traced  # imports that take seconds, and few need it
+        with IMPORTING:
+            from passagent.models.expert.parts import traced  # takes seconds, and few need it
 
         try:
             node.meta[_KEPT] = Split(*traced(node))
