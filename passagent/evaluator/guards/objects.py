@@ -178,11 +178,8 @@ class _Asked(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = node.func
-        if (
-            not isinstance(called, ast.Attribute)
-            or called.attr in self.names.methods
-            or called.attr[0] == "_"
-        ):
+        own = self.fields | self.names.methods
+        if not isinstance(called, ast.Attribute) or called.attr in own or called.attr[0] == "_":
             return self.generic_visit(node)
         called.value = self.visit(called.value)
         node.args = [self.visit(part) for part in node.args]
