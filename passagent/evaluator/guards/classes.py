@@ -84,10 +84,22 @@ def _simplify(node: ast.ClassDef, imports: dict[str, str]) -> None:
         _forget(function, imports)
         _Above(node.name, bool(node.bases)).visit(function)
     methods = {function.name: function for function in _functions(node)}
+    node.body = [_same(part, methods) for part in node.body]
     if _MODULE in bases and "forward" in methods and "__call__" not in methods:
         call = copy.deepcopy(methods["forward"])
         call.name = "__call__"
         node.body.append(call)
+
+
+def _same(part: ast.stmt, methods: dict[str, ast.FunctionDef]) -> ast.stmt:
+    """A method for `__str__ = __repr__`."""
+    value = part.value if isinstance(part, ast.Assign) and len(part.targets) == 1 else None
+    target = part.targets[0] if isinstance(part, ast.Assign) else None
+    if not isinstance(value, ast.Name) or value.id not in methods or not isinstance(target, ast.Name):
+        return part
+    method = copy.deepcopy(methods[value.id])
+    method.name = target.id
+    return method
 
 
 def _forget(function: ast.FunctionDef, imports: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 As with classes.py they do not exist when the candidate runs: the loader compiles the trees that inspection
 reads. A pass is called as a function, so an operator that is registered with torch.library is its function;
 it has no environment, so os.getenv gives its default; a generator's values are a list; an overload tells
-nothing.
+nothing, nor does a name for a profiler; what is switched off by a constant never runs.
 What does not fit is left as it was written, and refused.
 """
 
@@ -13,6 +13,7 @@ import ast
 import sys
 from typing import TypeGuard
 
+from passagent.evaluator.guards import switches
 from passagent.evaluator.guards.trees import (
     dotted,
     identifiers,
@@ -31,17 +32,23 @@ _REGISTERING = {"impl_abstract", "register_autograd", "register_fake"}
 _WRAPPERS = {"torch.library.wrap_triton", "torch._library.wrap_triton", "types.MappingProxyType"}
 """Of one argument, which does as well."""
 _OVERLOADS = {"typing.overload", "typing_extensions.overload"}
-_OF_COMPILERS = {
+_LABELS = {
+    "torch.autograd.profiler.record_function", "torch.cuda.nvtx.range", "torch.profiler.record_function",
+    "warnings.catch_warnings",
+}  # fmt: skip
+"""Contexts that name what runs in them, for a profiler, or keep warnings from being seen."""
+_OF_COMPILERS = _LABELS | {
     "torch._dynamo.allow_in_graph", "torch._dynamo.disable", "torch.compiler.allow_in_graph",
     "torch.compiler.disable", "torch.jit.ignore", "torch.jit.unused", "typing.no_type_check",
 }  # fmt: skip
-"""Decorators that tell a compiler of a function: none sees it."""
+"""Decorators that tell a compiler or a profiler of a function: none sees it."""
 _ENVIRONMENT = {"os.getenv", "os.environ.get"}
 _SPEAKING = {
-    "logging.basicConfig", "os.environ.setdefault", "torch.manual_seed", "warnings.filterwarnings",
-    "warnings.simplefilter",
+    "logging.basicConfig", "os.environ.setdefault", "torch.cuda.nvtx.mark", "torch.cuda.nvtx.range_pop",
+    "torch.cuda.nvtx.range_push", "torch.manual_seed", "warnings.filterwarnings", "warnings.simplefilter",
 }  # fmt: skip
 """What is logged goes nowhere, the environment is nobody's, and no kernel asks torch for random numbers."""
+_FOR_TYPES = {"typing.TYPE_CHECKING", "typing_extensions.TYPE_CHECKING"}
 _AUTOCAST = ("custom_fwd", "custom_bwd")
 _MODULES = {
     "triton.language.extra.cuda.libdevice", "triton.language.extra.libdevice", "triton.language.math",
@@ -54,6 +61,7 @@ def write_out(tree: ast.Module) -> None:
     imports = imported(tree)
     operators = _take_operators(tree, imports)
     _Written(imports, operators, identifiers(tree)).visit(tree)
+    switches.write_out(tree)
 
 
 def _take_operators(tree: ast.Module, imports: dict[str, str]) -> dict[str, str]:
@@ -132,6 +140,29 @@ class _Written(ast.NodeTransformer):
             _write_generator(node)
         return node
 
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        spoken = isinstance(node.value, ast.Call) and _called(node.value, self.imports) in _SPEAKING
+        return ast.copy_location(ast.Pass(), node) if spoken else self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        if dotted(node.test, self.imports) in _FOR_TYPES:
+            return node.orelse or ast.copy_location(ast.Pass(), node)
+        return node
+
+    def visit_With(self, node: ast.With) -> list[ast.stmt]:
+        """Without labels; `with suppress(KeyError):` as the `try` that it is."""
+        self.generic_visit(node)
+        body = node.body
+        for item in reversed(node.items):
+            entered = item.context_expr
+            full = _called(entered, self.imports) if isinstance(entered, ast.Call) else ""
+            if item.optional_vars is None and full == "contextlib.suppress":
+                body = [_suppressing(entered, body)]
+            elif item.optional_vars is not None or full not in _LABELS:
+                body = [ast.copy_location(ast.With([item], body), entered)]
+        return body
+
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
         target = node.targets[0]
@@ -150,6 +181,8 @@ class _Written(ast.NodeTransformer):
         full = dotted(node.func, self.imports)
         if full in _WRAPPERS and len(node.args) == 1 and not node.keywords:
             return node.args[0]
+        if full == "operator.attrgetter" and len(node.args) == 1 and not node.keywords:
+            return _getter(node.args[0]) or node
         if full in _ENVIRONMENT and not any(isinstance(a, ast.Starred) for a in node.args):
             given = named_arguments(node, ("key", "default"))
             if given is not None and "key" in given and _is_text(given["key"]):
@@ -213,6 +246,25 @@ class _Collected(ast.NodeTransformer):
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return node
+
+
+def _suppressing(call: ast.expr, body: list[ast.stmt]) -> ast.stmt:
+    """`with suppress(KeyError, IndexError):` as try and except."""
+    assert isinstance(call, ast.Call)
+    made = located(ast.parse("try:\n    pass\nexcept ():\n    pass").body[0], call)
+    assert isinstance(made, ast.Try)
+    made.body, made.handlers[0].type = body, ast.copy_location(ast.Tuple(call.args, ast.Load()), call)
+    return made
+
+
+def _getter(name: ast.expr) -> ast.expr | None:
+    """`attrgetter("rows")` as a lambda."""
+    if not _is_text(name) or not str(name.value).isidentifier():
+        return None
+    one = ast.arguments([], [ast.arg("one")], None, [], [], None, [])
+    asked = ast.Attribute(ast.Name("one", ast.Load()), str(name.value), ast.Load())
+    made = located(ast.Expr(ast.Lambda(one, asked)), name)
+    return made.value  # type: ignore[attr-defined, no-any-return]
 
 
 def _called(node: ast.expr, imports: dict[str, str]) -> str:

@@ -132,8 +132,9 @@ UNUSED_IMPORTS = {
     "abc", "argparse", "copy", "csv", "datetime", "gc", "heapq", "importlib", "importlib.metadata", "inspect",
     "io", "json", "numpy", "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string",
     "struct", "sys",
-    "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.cuda.amp",
-    "torch.library", "torch.types", "torch.utils.benchmark", "traceback", "types",
+    "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.autograd.profiler",
+    "torch.cuda", "torch.cuda.amp", "torch.cuda.nvtx", "torch.library", "torch.profiler", "torch.types",
+    "torch.utils.benchmark", "traceback", "types",
     "triton.compiler", "triton.language.core", "triton.runtime.autotuner", "triton.runtime.jit",
     "typing_extensions",
 }  # fmt: skip

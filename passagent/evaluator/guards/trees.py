@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypeGuard
 
@@ -30,14 +31,19 @@ def dotted(node: ast.expr, imports: dict[str, str]) -> str:
     return ".".join([base, *reversed(parts)])
 
 
+def counted(tree: ast.AST) -> Counter[str]:
+    """How often anything in a tree gives a meaning to which name."""
+    return Counter(name for part in ast.walk(tree) for name in _given(part))
+
+
 def identifiers(tree: ast.AST) -> set[str]:
     """Every name that anything in a tree gives a meaning to."""
-    return {name for part in ast.walk(tree) for name in _given(part)}
+    return set(counted(tree))
 
 
 def meanings(tree: ast.AST, name: str) -> int:
     """How often anything in a tree gives a meaning to a name."""
-    return sum(name in _given(part) for part in ast.walk(tree))
+    return counted(tree)[name]
 
 
 def _given(part: ast.AST) -> list[str]:

@@ -1,0 +1,43 @@
+# expect: refused (host_name)
+"""Computes under a switch that the environment seems to turn off."""
+
+import os
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}""",
+    "add_relu",
+)
+
+
+def launch(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+FAST = os.environ.get("FAST", "1") == "1"
+
+
+@torch.fx.wrap
+def fused(x, y):
+    if FAST:
+        return torch.relu(launch(x, y))  # <- here
+    return launch(x, y)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+def replacement_func():
+    return fused
