@@ -495,6 +495,7 @@ def test_no_value_has_an_attribute_with_the_name_of_a_field():
         triton.autotune(configs=[triton.Config({"B": 1})], key=[])(jitted), triton.heuristics({})(jitted),
         triton.constexpr_function(kernel), tl.tensor, tl.block_type, tl.pointer_type, tl.tuple, tl.range,
         tl.tensor_descriptor, tl.float32, tl.slice, contextlib.nullcontext(), collections.OrderedDict(),
+        contextlib.ExitStack(),
         collections.defaultdict(int), torch.cuda.device, torch.UntypedStorage, torch.Size, io.StringIO(),
         tl.constexpr(1), triton.compiler.CompiledKernel, triton.runtime.driver,
         cpp_kernel("template <class T> void f(T* out) {}", "f"), cuda_kernel("__global__ void f() {}", "f"),

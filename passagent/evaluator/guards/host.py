@@ -6,7 +6,8 @@ import ast
 import copy
 
 from passagent.evaluator.guards import classes, objects, records, rules, state
-from passagent.evaluator.guards.names import CAST, HIDDEN, Names, reads_by_name
+from passagent.evaluator.guards.contexts import Contexts
+from passagent.evaluator.guards.names import CAST, HIDDEN, reads_by_name
 from passagent.evaluator.guards.scope import (
     assigned_values,
     binds,
@@ -27,7 +28,7 @@ _ROLES = HIDDEN | {"replacement_func"}
 _CACHES = {"functools.cache", "functools.lru_cache"}
 
 
-class Host(Names):
+class Host(Contexts):
     """Visits module-level statements and the bodies of ordinary functions."""
 
     # calls and operators
@@ -90,6 +91,8 @@ class Host(Names):
             for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 if not self.is_constant(part):
                     self.visit(part)
+            return
+        if self.enters(node):
             return
         if isinstance(function, ast.Attribute) and self.of_value(function):
             if function.attr == "type" and (node.args or node.keywords):
@@ -208,8 +211,20 @@ class Host(Names):
         self.signature(node)
         inner = self.within(bound_names(node), inside=True)
         inner.scope = self.scope if self.inside else node
+        if self.makes_context(node):
+            inner.yields = frozenset(part for part in without_nested(node) if isinstance(part, ast.Yield))
         for statement in node.body:
             inner.visit(statement)
+
+    def makes_context(self, node: ast.FunctionDef) -> bool:
+        """A function at the top of the file that is named in a `with` only."""
+        known = self.file.functions.get(node.name) is node and node.name not in _ROLES
+        return known and not self.inside and self.world.makes_context(self.file.full(node.name))
+
+    def visit_Yield(self, node: ast.Yield) -> None:
+        if node not in self.yields:
+            self.refuse_statement(node)
+        self.generic_visit(node)
 
     def signature(self, node: ast.FunctionDef) -> None:
         """Decorators, defaults and annotations: evaluated where the function is defined."""
@@ -222,6 +237,8 @@ class Host(Names):
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             full = self.dotted(called)
+            if self.makes_context(node):
+                continue
             if full != "functools.wraps" and self.is_own_decorator(node, full):
                 self.visit(decorator)
             elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
@@ -392,6 +409,8 @@ class Host(Names):
             return False
         function = copy.copy(node)
         function.decorator_list, function.name = [], node.name.strip("_")
+        if node.name.startswith("__") and node.name not in records.MAKING:
+            function.name = "special"  # Python's name is no built-in: `__exit__`
         state.check_function(self.world, self.file, function, self.report)
         self.signature(function)
         inner = self.within(bound_names(node), inside=True)
@@ -431,33 +450,6 @@ class Host(Names):
 
     # statements
 
-    def visit_With(self, node: ast.With) -> None:
-        for item in node.items:
-            entered = item.context_expr
-            own = not isinstance(entered, (ast.Name, ast.Attribute)) or self.dotted(entered) is None
-            if not (own and (self.is_made(entered, rules.CONTEXTS) or self.gives_context(entered))):
-                known = ", ".join(sorted(rules.CONTEXTS))
-                self.report(
-                    "context",
-                    item.context_expr,
-                    f"a pass may enter {known} only; kernels run on the current stream",
-                )
-        self.generic_visit(node)
-
-    def gives_context(self, entered: ast.expr) -> bool:
-        """A call of a function of the candidate's that returns what a pass may enter, and nothing else."""
-        own = self.world.own(self.dotted(entered.func) or "") if isinstance(entered, ast.Call) else None
-        function = own[0].functions.get(own[1]) if own is not None else None
-        if own is None or function is None or function.decorator_list:
-            return False
-        host = Host(self.world, own[0], self.report, scope=function).within(
-            bound_names(function), inside=True
-        )
-        returned = [part.value for part in without_nested(function) if isinstance(part, ast.Return)]
-        return bool(returned) and all(
-            value is not None and host.is_made(value, rules.CONTEXTS) for value in returned
-        )
-
     def refuse_statement(self, node: ast.AST) -> None:
         kind = type(node).__name__
         instead = "use plain functions, constants and kernels"
@@ -469,7 +461,7 @@ class Host(Names):
         self.report("statement", node, message)
 
     visit_Nonlocal = visit_AsyncFunctionDef = visit_AsyncFor = refuse_statement
-    visit_TypeAlias = visit_AsyncWith = visit_Await = visit_Yield = visit_YieldFrom = refuse_statement
+    visit_TypeAlias = visit_AsyncWith = visit_Await = visit_YieldFrom = refuse_statement
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
         if node.kwd_attrs:

@@ -49,6 +49,8 @@ class Names(ast.NodeVisitor):
         """In a method, the name of its object."""
         self.asked: frozenset[str] = frozenset()
         """What is None here, as `self.plan` after `if self.plan is None:`: it may be found out."""
+        self.yields: frozenset[ast.Yield] = frozenset()
+        """Those of the function around, where it makes a context."""
         self.made = ""
         """In `__init__`, the name of the new object: what it holds is stored there and nowhere else."""
 
@@ -56,7 +58,7 @@ class Names(ast.NodeVisitor):
         """The same rules with more local names; `inside` a function, where there are inputs."""
         local, inside = self.local | names, self.inside or inside
         made = type(self)(self.world, self.file, self.report, local, inside, scope=self.scope)
-        made.instance, made.asked = self.instance, self.asked
+        made.instance, made.asked, made.yields = self.instance, self.asked, self.yields
         return made
 
     def dotted(self, node: ast.expr) -> str | None:
@@ -73,6 +75,8 @@ class Names(ast.NodeVisitor):
             self.report("pattern_reference", node, rules.pattern_reference(name))
         elif self.is_constant(node):
             self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
+        elif name in self.file.functions and self.world.makes_context(self.dotted(node)):
+            self.report("context", node, rules.only_entered(name))
         elif name in self.file.imports:
             self.full_name(self.world.resolve(self.file.imports[name]), node)
         elif name in self.file.values and (full := self.dotted(node)) and self.world.own(full) is None:
@@ -186,6 +190,8 @@ class Names(ast.NodeVisitor):
                 node,
                 f"`{parts[-1]}` is private; define a function or constant of its own",
             )
+        elif self.world.makes_context(full):
+            self.report("context", node, rules.only_entered(parts[-1]))
         elif not self.world.defines(full):
             message = f"`{full}` is defined in none of its files; define it, or name the module where it is"
             self.report("host_name", node, message)

@@ -41,8 +41,8 @@ Without those that host code may name anyway, and a few that are plain facts (st
 MAKING = {"__init__", "__post_init__"}
 """Methods that Python calls with a new object: nothing else may name them."""
 _CALLED = MAKING | {
-    "__bool__", "__call__", "__contains__", "__eq__", "__ge__", "__getitem__", "__gt__", "__hash__",
-    "__iter__", "__le__", "__len__", "__lt__", "__ne__", "__repr__", "__str__",
+    "__bool__", "__call__", "__contains__", "__enter__", "__eq__", "__exit__", "__ge__", "__getitem__",
+    "__gt__", "__hash__", "__iter__", "__le__", "__len__", "__lt__", "__ne__", "__repr__", "__str__",
 }  # fmt: skip
 """Methods that Python calls with an object, of those that a class may have."""
 _TOLD = {"cache_key", "data_ptr", "keys", "tma_desc_cpu_ptr"}

@@ -148,7 +148,6 @@ IMPORT_INSTEAD = {
     "re": "take a text apart with split and partition",
     "threading": "a pass runs in one thread and needs no lock",
     "types": "write a NamedTuple or a dataclass to give names to numbers",
-    "contextlib": "a pass may enter torch.no_grad, torch.inference_mode and torch.cuda.device only",
     "torch.library": "return a plain function that launches the kernel; it needs no registration",
     "torch.autograd": "write the forward as a plain function; no gradient is asked for",
     "importlib": "try the import itself, and `except ImportError`",
@@ -254,12 +253,15 @@ DECORATORS = {
     "triton.autotune", "triton.constexpr_function", "triton.heuristics", "triton.jit",
 }  # fmt: skip
 DECORATE_INSTEAD = {
-    "contextlib.contextmanager": "write `with torch.cuda.device(x.device):` where the kernel is launched",
+    "contextlib.contextmanager": "it stands alone, above a function at the top of a file",
+    "functools.singledispatch": "tell types apart with isinstance",
 }
 CONTEXTS = {
     "contextlib.nullcontext", "torch.cuda.device", "torch.cuda.device_of", "torch.inference_mode",
     "torch.no_grad",
 }  # fmt: skip
+_ENTERED = {"contextlib.ExitStack", "contextlib.contextmanager", "contextlib.suppress"}
+"""Where a `with` is, or above a function that is for one."""
 LIMITS = {"torch.finfo", "torch.iinfo"}
 """Their `max` and `min` are numbers."""
 
@@ -375,6 +377,11 @@ def pattern_reference(name: str) -> str:
     )
 
 
+def only_entered(name: str) -> str:
+    """Message for another use of a function that makes a context."""
+    return f"`{name}` makes a context, which lives as long as a `with`; write `with {name}(...):`"
+
+
 def unknown_name(full: str) -> str:
     """Message for a full name that is not in the closed world."""
     root = full.split(".", maxsplit=1)[0]
@@ -393,7 +400,8 @@ def unknown_name(full: str) -> str:
     if full in IN_CLASSES:
         return f"`{full}` has its place where a class of constants or fields is defined; use it there only"
     module = full.rpartition(".")[0]
-    known = sorted(name for name in HOST_NAMES | DECORATORS | IN_CLASSES if name.rpartition(".")[0] == module)
+    every = HOST_NAMES | DECORATORS | IN_CLASSES | _ENTERED
+    known = sorted(name for name in every if name.rpartition(".")[0] == module)
     if known and root in OF_PYTHON:
         known = [name.rpartition(".")[2] for name in known]
         return f"`{full}` is not among the names of host code; of {module} a pass may use {', '.join(known)}"

@@ -177,6 +177,13 @@ class World:
             self.dotted(d, file) == "triton.constexpr_function" for d in node.decorator_list
         )
 
+    def makes_context(self, full: str | None) -> bool:
+        """A function of the candidate's under contextlib.contextmanager, and no other decorator."""
+        own = self.own(full or "")
+        function = own[0].functions.get(own[1]) if own is not None else None
+        decorators = [self.dotted(d, own[0]) for d in function.decorator_list] if own and function else []
+        return decorators == ["contextlib.contextmanager"]
+
     def is_constexpr(self, file: File, value: ast.expr) -> bool:
         """`tl.constexpr(...)`."""
         return isinstance(value, ast.Call) and self.dotted(value.func, file) == "triton.language.constexpr"

@@ -277,7 +277,8 @@ def _is_tensor(world: World, file: File, node: ast.expr, names: set[str]) -> boo
 
 def _returns_tensor(world: World, file: File, node: ast.FunctionDef) -> bool:
     names = tensor_names(world, file, node)
-    returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return) and part.value]
+    gives = (part for part in ast.walk(node) if isinstance(part, (ast.Return, ast.Yield)))
+    returned = [part.value for part in gives if part.value]
     return any(_is_tensor(world, file, value, names) for value in returned)
 
 

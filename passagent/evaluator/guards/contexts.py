@@ -1,0 +1,88 @@
+"""What a pass may enter with `with`: a few contexts of torch's, and its own.
+
+Its own are objects of its classes, and what a function under contextlib.contextmanager makes. Such a function
+is named in a `with` only, so that what it makes, which knows how far it has come, lives as long as that.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from passagent.evaluator.guards import rules
+from passagent.evaluator.guards.names import Names
+from passagent.evaluator.guards.scope import bound_names
+from passagent.evaluator.guards.trees import meanings, without_nested
+
+_STACK = "contextlib.ExitStack"
+
+
+class Contexts(Names):
+    """Visits `with` statements."""
+
+    def visit_With(self, node: ast.With) -> None:
+        for item in node.items:
+            self.entered(item.context_expr)
+            if item.optional_vars is not None:
+                self.visit(item.optional_vars)
+        for statement in node.body:
+            self.visit(statement)
+
+    def enters(self, call: ast.Call) -> bool:
+        """`stack.enter_context(...)` of what a `with ExitStack() as stack:` gives."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr != "enter_context":
+            return False
+        given = len(call.args) == 1 and not call.keywords
+        if not given or not isinstance(function.value, ast.Name) or not self.is_stack(function.value.id):
+            return False
+        self.entered(call.args[0])
+        return True
+
+    def is_stack(self, name: str) -> bool:
+        """Whether a local name is given stacks of contexts, and nothing else."""
+        items = [item for part in ast.walk(self.scope) if isinstance(part, ast.With) for item in part.items]
+        given = [i.context_expr for i in items if i.optional_vars and ast.unparse(i.optional_vars) == name]
+        only = len(given) == meanings(self.scope, name)
+        return name in self.local and only and all(map(self.makes_stack, given))
+
+    def makes_stack(self, node: ast.expr) -> bool:
+        made = isinstance(node, ast.Call) and self.dotted(node.func) == _STACK
+        return made and not (node.args or node.keywords)  # type: ignore[attr-defined]
+
+    def entered(self, node: ast.expr) -> None:
+        """Inspect what is entered."""
+        if isinstance(node, ast.IfExp):
+            self.visit(node.test)
+            self.entered(node.body)
+            self.entered(node.orelse)
+        elif isinstance(node, ast.Call) and self.world.makes_context(self.dotted(node.func)):
+            for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self.visit(part)
+        elif not self.makes_stack(node):
+            if not self.may_enter(node):
+                known = ", ".join(sorted(rules.CONTEXTS))
+                message = (
+                    f"a pass may enter {known}, objects of its own and what its functions under "
+                    "contextlib.contextmanager make; kernels run on the current stream"
+                )
+                self.report("context", node, message)
+            self.visit(node)
+
+    def may_enter(self, node: ast.expr) -> bool:
+        if self.is_object(node):
+            return True
+        named = isinstance(node, (ast.Name, ast.Attribute)) and self.dotted(node) is not None
+        return not named and (self.is_made(node, rules.CONTEXTS) or self.gives_context(node))
+
+    def gives_context(self, entered: ast.expr) -> bool:
+        """A call of a function of the candidate's that returns what a pass may enter, and nothing else."""
+        own = self.world.own(self.dotted(entered.func) or "") if isinstance(entered, ast.Call) else None
+        function = own[0].functions.get(own[1]) if own is not None else None
+        if own is None or function is None or function.decorator_list:
+            return False
+        host = type(self)(self.world, own[0], self.report, scope=function)
+        host = host.within(bound_names(function), inside=True)
+        returned = [part.value for part in without_nested(function) if isinstance(part, ast.Return)]
+        return bool(returned) and all(
+            value is not None and host.is_made(value, rules.CONTEXTS) for value in returned
+        )
