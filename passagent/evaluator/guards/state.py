@@ -140,12 +140,21 @@ class _Stores:
         function = call.func
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         if isinstance(function, ast.Attribute) and function.attr in _STORING:
-            if self._outlives(function.value):
+            if self._outlives(function.value) and not self._is_its_own(function):
                 self._keeps(call, values)
         elif (
             isinstance(function, ast.Name) and function.id == "next" and values and self._outlives(values[0])
         ):
             self.report("call_state", call, f"`{ast.unparse(call)}` {_COUNT}")
+
+    def _is_its_own(self, function: ast.Attribute) -> bool:
+        """`Kernels.add` of a class that says what `add` is, or of an object of one: no container's method."""
+        own = self.world.own(self.world.dotted(function.value, self.file, self.local) or "")
+        held = own[0].values.get(own[1]) if own is not None else None
+        made = ast.Attribute(held.func, function.attr, ast.Load()) if isinstance(held, ast.Call) else None
+        if own is not None and made is not None and self.world.is_named(made, own[0], frozenset()):
+            return True
+        return self.world.is_named(function, self.file, self.local)
 
     def _keeps(self, where: ast.AST, values: list[ast.expr]) -> None:
         if any(_is_tensor(self.world, self.file, value, self.tensors) for value in values):
