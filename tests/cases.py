@@ -74,6 +74,10 @@ TASKS = {
         "tmp_0 = in_0 * in_1\ntmp_1 = torch.nn.functional.gelu(tmp_0)\nreturn (tmp_1,)",
         [[([4, 40], F16)] * 2],
     ),
+    "wide_gelu": TaskText(
+        "tmp_0 = torch.nn.functional.gelu(in_0)\ntmp_1 = torch.tanh(tmp_0)\nreturn (tmp_1,)",
+        [[([128, 1024], F32)]],
+    ),
     "mean": TaskText(
         "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\nreturn (tmp_1,)", [[([8, 32], F32)]]
     ),

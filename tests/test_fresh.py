@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.evaluator.fresh import MAX_WINDOWS, Draw, Rotation, refresher
+from passagent.evaluator.fresh import MAX_WINDOWS, Draw, Rotation, made_ahead, refresher, window_of
 from passagent.tasks import Subgraph, TensorMeta
 from passagent.tasks.inputs import is_endless, make_inputs
 
 shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)
+BESIDE = 1 << 32
 FLOATS = ["float32", "float16", "bfloat16", "float64", "complex64"]
 
 
@@ -161,7 +162,7 @@ def test_no_window_repeats_before_all_were_used(metas):
     rounds = 2 * max(rotation.counts)
     drawn = [draw.next() for _ in range(rounds)]
     for position, (unit, count) in enumerate(zip(rotation.units, rotation.counts, strict=True)):
-        column = [windows[position] for windows in drawn]
+        column = [windows[position] % BESIDE for windows in drawn]
         everything = [i * unit for i in range(count)]
         for start in range(0, rounds - count + 1, count):
             assert sorted(column[start : start + count]) == everything
@@ -176,6 +177,46 @@ def test_the_order_is_anothers_in_every_draw():
 
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool, torch.complex64]
+
+
+def test_no_element_of_a_drawn_tensor_comes_again_in_another_call():
+    """However far it has moved: neither a result of each nor a piece of them can be kept."""
+    described = meta("float32", (50,), mean=3.0, std=1.0)
+    rotation, draw = Rotation.of(subgraph(described)), Draw(Rotation.of(subgraph(described)))
+    values = make_inputs(subgraph(described), "cpu", 1, 1)[0]
+    reservoir = torch.cat(rotation.reservoir(0, values, 2, 1))
+    calls = [window_of(reservoir, draw.next()[0], 50).tolist() for _ in range(1000)]
+    assert len({value for call in calls for value in call}) > 49_900  # some are equal by chance
+
+
+@given(floats(), st.integers(1, 3))
+def test_what_is_mixed_is_of_the_kind_that_is_drawn(described, variant):
+    rotation = Rotation.of(subgraph(described))
+    values = make_inputs(subgraph(described), "cpu", 1, variant)[0]
+    reservoir = torch.cat(rotation.reservoir(0, values, 2, variant))
+    draw = Draw(rotation)
+    seen = torch.stack([window_of(reservoir, draw.next()[0], values.numel()) for _ in range(50)])
+    assert seen.dtype == values.dtype
+    assert bool(seen.isfinite().all())
+    if described.min_val is not None:
+        assert described.min_val <= float(seen.min())
+        assert float(seen.max()) <= described.max_val
+
+
+def test_the_refresher_and_whoever_checks_it_see_the_same_bits():
+    metas = [meta(dtype, (7, 33), mean=0.1, std=1.0) for dtype in ("float32", "bfloat16", "float16", "bool")]
+    metas += [meta("float32", (4,), mean=-3e38, std=1e38), meta("float32", (5,), data=[1.0, 2, 3, 4, 5])]
+    rotation = Rotation.of(subgraph(*metas))
+    assert rotation.mixed == (True, True, True, False, False, False)
+    live = make_inputs(subgraph(*metas), "cpu", 1, 1)
+    reservoirs = [torch.cat(rotation.reservoir(i, v, 2, 1)) for i, v in enumerate(live)]
+    which, draw = range(len(live)), Draw(rotation)
+    calls = [draw.next() for _ in range(40)]
+    refreshers = [refresher(live, reservoirs, which), made_ahead(live, reservoirs, which, calls[1::2])]
+    for k, windows in enumerate(calls):
+        refreshers[k % 2](windows)
+        for value, reservoir, where in zip(live, reservoirs, windows, strict=True):
+            assert torch.equal(value.reshape(-1), window_of(reservoir, where, value.numel()))
 
 
 @settings(max_examples=50)
@@ -201,7 +242,8 @@ def test_the_refresher_copies_exactly_the_windows(described, data):
     before = [value.clone() if isinstance(value, torch.Tensor) else value for value in live]
     places = [value.data_ptr() for value in live[:-1]]
     kept = [reservoir.clone() for reservoir in reservoirs[:-1]]
-    refresh = refresher(live, reservoirs, which, one_thread=data.draw(st.booleans()))
+    ahead = data.draw(st.booleans())
+    refresh = made_ahead(live, reservoirs, which, [windows]) if ahead else refresher(live, reservoirs, which)
     refresh(windows)
     for i, value in enumerate(live[:-1]):
         window = kept[i][windows[i] : windows[i] + value.numel()].reshape(value.shape)

@@ -164,11 +164,15 @@ def test_which_call_of_a_block_is_kept_is_drawn_when_it_is_over(monkeypatch):
         call, None, None, False, [0], [torch.zeros(4)], {0: [torch.arange(12.0)]}, Arena.create(64), [], []
     )
     windows = [[start] for start in (0, 2, 4, 6, 8)]
-    samples, kept = calls.timed(graph, 0, windows, [0], keep=True)
+
+    def timed(windows, keep):
+        return calls.timed(graph, 0, windows, graph.refresher_of(0, windows, [0]), keep)
+
+    samples, kept = timed(windows, keep=True)
     assert order == ["call", 5, "call", 4, "call", 3, "call", "call"]
     assert (len(samples), kept[0]) == (5, 2)
     assert kept[1].copies[0].tolist() == [8.0, 10.0, 12.0, 14.0]
-    assert calls.timed(graph, 0, windows, [0], keep=False)[1] is None
+    assert timed(windows, keep=False)[1] is None
     monkeypatch.undo()
-    assert calls.timed(graph, 0, windows[:1], [0], keep=True)[1][0] == 0  # one of them is, in any case
+    assert timed(windows[:1], keep=True)[1][0] == 0  # one of them is, in any case
     graph.outputs.close()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.fresh import Refresh, Windows, refresher
+from passagent.evaluator.fresh import MIX, Refresh, Windows, made_ahead, refresher, window_of
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.reservoirs import InputSets
@@ -22,6 +22,8 @@ from passagent.evaluator.reservoirs import InputSets
 _clock = time.perf_counter_ns
 _SETTLE_S = 0.001
 """Rest before a timed block on the CPU: the other side's OpenMP threads stop spinning."""
+_AHEAD_BYTES = 1 << 28
+"""New values of a block that are made before its first call, on the CPU."""
 _WARM_NS = 1_000_000
 """A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
 _WARM_CALLS = 3
@@ -56,19 +58,26 @@ class Graph:
     nodes: list[dict[str, Any]]
     written: list[int]
     """Inputs that eager writes into: what a call leaves there is handed back."""
-    refreshers: dict[tuple[int, tuple[int, ...], bool], Refresh] = field(default_factory=dict)
+    refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
 
     @property
     def args(self) -> list[Any]:
         """The live inputs in the call's order."""
         return [self.live[i] for i in self.order]
 
-    def refresher(self, chosen: int, which: Sequence[int], one_thread: bool = False) -> Refresh:
+    def refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
         """The function that copies windows of set `chosen` into the live inputs `which`."""
-        key = (chosen, tuple(which), one_thread)
+        key = (chosen, tuple(which))
         if key not in self.refreshers:
-            self.refreshers[key] = refresher(self.live, self.sets[chosen], which, one_thread)
+            self.refreshers[key] = refresher(self.live, self.sets[chosen], which)
         return self.refreshers[key]
+
+    def refresher_of(self, chosen: int, calls: list[Windows], which: Sequence[int]) -> Refresh:
+        """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""
+        values = [live for i, live in enumerate(self.live) if i in which and isinstance(live, torch.Tensor)]
+        if self.on_gpu or len(calls) * sum(value.nbytes for value in values) > _AHEAD_BYTES:
+            return self.refresher(chosen, which)
+        return made_ahead(self.live, self.sets[chosen], which, calls)
 
     def around(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """What to do before and after each call, outside of the clock."""
@@ -109,15 +118,13 @@ def once(graph: Graph, chosen: int, windows: Windows) -> None:
 
 
 def timed(
-    graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int], keep: bool, calm: bool = False
+    graph: Graph, chosen: int, windows: list[Windows], refresh: Refresh, keep: bool
 ) -> tuple[list[int], tuple[int, Kept] | None]:
     """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
 
-    The inputs `often` get their window before every call; the others hold what they hold. Which call it is,
-    is drawn after each call: a kernel that reads this process's memory finds nothing that tells. `calm`:
-    between two calls nothing waits for another thread, which on a busy machine takes milliseconds.
+    The inputs that `refresh` is for get their window before every call; the others hold what they hold. Which
+    call is kept is drawn after each: a kernel that reads this process's memory finds nothing that tells.
     """
-    refresh = graph.refresher(chosen, often, one_thread=calm and not graph.on_gpu)
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     opened, closed = graph.around()
@@ -234,6 +241,9 @@ def load_kernels(device: str) -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool):
         values = torch.full((2, 64), 1, dtype=dtype, device=device)
         torch._foreach_copy_([values.clone()], [values])
+        if dtype.is_floating_point:
+            torch._foreach_lerp_([values.clone()], [values], MIX)
+            torch.lerp(values, values, MIX)
         values.t().contiguous()
     zone = torch.full((64,), 1, dtype=torch.uint8, device=device)
     zone[:8] = 2
@@ -253,8 +263,8 @@ def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
     originals = tensors(out)
     changed = [
         i
-        for i, (value, start) in enumerate(zip(graph.live, windows, strict=True))
-        if isinstance(value, torch.Tensor) and not _unchanged(value, graph.sets[chosen][i], start)
+        for i, (value, where) in enumerate(zip(graph.live, windows, strict=True))
+        if isinstance(value, torch.Tensor) and not _unchanged(value, graph.sets[chosen][i], where)
     ]
     left = [graph.live[i].clone() if i in changed else None for i in graph.written]
     return Kept(copies(out), facts(originals, graph.live), changed, left)
@@ -303,8 +313,8 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(_bytes(a), _bytes(b))
 
 
-def _unchanged(value: torch.Tensor, reservoir: torch.Tensor, start: int) -> bool:
-    return same_bytes(value.reshape(-1), reservoir.narrow(0, start, value.numel()))
+def _unchanged(value: torch.Tensor, reservoir: torch.Tensor, where: int) -> bool:
+    return same_bytes(value.reshape(-1), window_of(reservoir, where, value.numel()))
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

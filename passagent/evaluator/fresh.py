@@ -1,10 +1,12 @@
 """Fresh values for every call: each input's values lie in a reservoir, and a call sees a window of it.
 
-The reservoir is the drawn tensor, flattened, followed by more of the same draw, so that what does not depend
-on the order of the values (their sum) is another in each window too. A recorded tensor is followed by its own
-beginning: a window that starts later is the tensor rotated. One copy puts a window behind the address that
-the candidate was given. So no timed call sees values that another one saw, and results kept from an earlier
-call are wrong, whatever they are kept by.
+The reservoir is the drawn tensor, flattened, followed by more of the same draw, so that what does not
+depend on the order of the values (their sum) is another in each window too. A recorded tensor is followed
+by its own beginning: a window that starts later is the tensor rotated. One copy puts a window behind the
+address that the candidate was given. As windows overlap, what was kept of single elements would only have
+to be moved along; so those of drawn floats are mixed with another window's, at a distance that no other
+call has. So no timed call sees values that another one saw, and results kept from an earlier call are
+wrong, whatever they are kept by.
 """
 
 from __future__ import annotations
@@ -27,8 +29,16 @@ MAX_WINDOWS = 4096
 MORE = 1 << 18
 """Elements that a reservoir may hold beyond its tensor's, or as many as that one has."""
 
+MIX = 1 / 16
+"""Of a mixed window what is another one's: a power of two, so that every device rounds alike."""
+_MIXED = {"float16", "bfloat16", "float32", "float64"}
+_LARGEST = 1e30
+"""Where values are so large they are not mixed: their differences overflow."""
+_BESIDE = 1 << 32
+
 Windows = list[int]
-"""For each input of a subgraph the element at which its window starts."""
+"""For each input of a subgraph the element at which its window starts, and _BESIDE times 1 + the one at which
+the window starts that is mixed in, if one is."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,8 @@ class Rotation:
     units: tuple[int, ...]
     counts: tuple[int, ...]
     """Windows of each reservoir, at least 1."""
+    mixed: tuple[bool, ...]
+    """Inputs whose windows are mixed."""
 
     @classmethod
     def of(cls, subgraph: Subgraph) -> Rotation:
@@ -50,7 +62,7 @@ class Rotation:
             else 1
             for meta, unit in zip(subgraph.inputs, units, strict=True)
         )
-        return cls(subgraph.inputs, units, counts)
+        return cls(subgraph.inputs, units, counts, tuple(map(_may_mix, subgraph.inputs)))
 
     def reservoir(self, position: int, values: torch.Tensor, seed: int, variant: int) -> list[torch.Tensor]:
         """`values` of input `position`, flat, and so many more of `variant` that every window fits."""
@@ -74,42 +86,84 @@ class Draw:
 
     def next(self) -> Windows:
         """The windows of one more call."""
-        windows = []
-        for unit, count, left in zip(self._rotation.units, self._rotation.counts, self._left, strict=True):
+        rotation, windows = self._rotation, []
+        columns = zip(rotation.units, rotation.counts, rotation.mixed, self._left, strict=True)
+        for unit, count, mixed, left in columns:
             if not left:
                 left.extend(self._random.permutation(count).tolist())
-            windows.append(left.pop() * unit)
+            chosen = left.pop()
+            # Mirrored, so that the distance of the two is another one for each window.
+            windows.append(chosen * unit + (_BESIDE * (count - chosen) if mixed and count > 1 else 0))
         return windows
+
+
+def _may_mix(meta: TensorMeta) -> bool:
+    """A mean of two values is one that could have been drawn, too."""
+    far = abs(meta.mean or 0.0) + 100 * (meta.std or 0.0)
+    return meta.dtype in _MIXED and is_endless(meta) and far < _LARGEST
+
+
+def window_of(reservoir: torch.Tensor, where: int, count: int) -> torch.Tensor:
+    """The `count` values, flat, that a call sees of a reservoir."""
+    first, other = _pair(reservoir, where, count)
+    return first if other is None else torch.lerp(first, other, MIX)
+
+
+def _pair(reservoir: torch.Tensor, where: int, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A window, and the one that is mixed in."""
+    beside, start = divmod(where, _BESIDE)
+    other = reservoir.narrow(0, beside - 1, count) if beside else None
+    return reservoir.narrow(0, start, count), other
 
 
 Refresh = Callable[[Sequence[int]], None]
 
 
-def refresher(
-    live: list[Any], reservoirs: list[Any], which: Sequence[int], one_thread: bool = False
-) -> Refresh:
-    """A function that copies windows of `reservoirs` (flat, on the device) into the tensors `live`.
+def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> Refresh:
+    """A function that puts windows of `reservoirs` (flat, on the device) into the tensors `live`.
 
-    `which`: positions of the inputs that it refreshes. On a GPU tensors of one dtype take one launch; on the
-    CPU all threads take part, or `one_thread`, which waits for no other.
+    `which`: positions of the inputs that it refreshes. On a GPU tensors of one dtype take one launch, and one
+    more if they are mixed.
     """
-    tensors = [i for i in which if isinstance(live[i], torch.Tensor) and live[i].numel()]
-    targets = {i: live[i].reshape(-1) for i in tensors}
+    flat = _flat(live, which)
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    for i in tensors:
+    for i in flat:
         groups.setdefault((live[i].dtype, live[i].device), []).append(i)
-    plans = [(members, [targets[i] for i in members]) for members in groups.values()]
+    plans = [(members, [flat[i] for i in members]) for members in groups.values()]
 
     def refresh(windows: Sequence[int]) -> None:
         for members, into in plans:
-            values = [
-                reservoirs[i].narrow(0, windows[i], target.numel())
-                for i, target in zip(members, into, strict=True)
-            ]
-            if one_thread:
-                for target, value in zip(into, values, strict=True):
-                    ctypes.memmove(target.data_ptr(), value.data_ptr(), target.nbytes)
-            else:
-                torch._foreach_copy_(into, values)
+            pairs = [_pair(reservoirs[i], windows[i], flat[i].numel()) for i in members]
+            torch._foreach_copy_(into, [first for first, _ in pairs])
+            mixed = [target for target, (_, other) in zip(into, pairs, strict=True) if other is not None]
+            if mixed:
+                torch._foreach_lerp_(mixed, [other for _, other in pairs if other is not None], MIX)
 
     return refresh
+
+
+def made_ahead(
+    live: list[Any], reservoirs: list[Any], which: Sequence[int], calls: Sequence[Windows]
+) -> Refresh:
+    """A refresher for these calls, one after the other, on the CPU: their values are made now.
+
+    Between two calls they are copied, by one thread, which waits for no other.
+    """
+    flat = _flat(live, which)
+    values = iter(
+        [
+            [(target, window_of(reservoirs[i], windows[i], target.numel())) for i, target in flat.items()]
+            for windows in calls
+        ]
+    )
+
+    def refresh(_: Sequence[int]) -> None:
+        for target, value in next(values):
+            ctypes.memmove(target.data_ptr(), value.data_ptr(), target.nbytes)
+
+    return refresh
+
+
+def _flat(live: list[Any], which: Sequence[int]) -> dict[int, torch.Tensor]:
+    """Those that are tensors and hold anything."""
+    return {i: live[i].reshape(-1) for i in which if isinstance(live[i], torch.Tensor) and live[i].numel()}

@@ -10,7 +10,7 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.exactness import Expected
-from passagent.evaluator.fresh import Rotation, Windows
+from passagent.evaluator.fresh import Rotation, Windows, window_of
 from passagent.tasks.reader import Subgraph
 
 SETS = 3
@@ -64,7 +64,7 @@ class Reference:
         described = self.described[chosen][position]
         reservoir = self.arena.view(described["tensor"])
         count = self.subgraph.inputs[position].numel
-        return reservoir.narrow(0, windows[position], count).reshape(described["shape"])
+        return window_of(reservoir, windows[position], count).reshape(described["shape"])
 
     @property
     def size(self) -> int:

@@ -19,7 +19,7 @@ from passagent.evaluator import calls, subgraphs, toolchain
 from passagent.evaluator.channel import Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.explain import explain
-from passagent.evaluator.fresh import Windows
+from passagent.evaluator.fresh import Windows, window_of
 from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.guards.kept import Kept
@@ -145,6 +145,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     try:
         if core is not None:
             os.sched_setaffinity(0, {core})
+        refresh = graph.refresher_of(message["set"], windows, message["often"])
         before = message["settle"]
         calls.refresh_all(graph, message["set"], windows[0] if before is None else before)
         if before is not None:
@@ -153,9 +154,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
             state.channel.send({"mark": "start"})
             if core is not None:
                 state.channel.receive()
-            samples, kept = calls.timed(
-                graph, message["set"], windows, message["often"], message["keep"], calm=core is not None
-            )
+            samples, kept = calls.timed(graph, message["set"], windows, refresh, message["keep"])
             state.channel.send({"mark": "end"})
     finally:
         os.sched_setaffinity(0, everywhere)
@@ -271,10 +270,10 @@ def _states(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str,
 def _values(graph: calls.Graph, chosen: int, windows: Windows) -> list[Any]:
     """Copies of the inputs on `windows` of set `chosen`."""
     return [
-        values[start : start + live.numel()].reshape(live.shape).clone()
+        window_of(values, where, live.numel()).reshape(live.shape).clone()
         if isinstance(live, torch.Tensor)
         else values
-        for values, live, start in zip(graph.sets[chosen], graph.live, windows, strict=True)
+        for values, live, where in zip(graph.sets[chosen], graph.live, windows, strict=True)
     ]
 
 
