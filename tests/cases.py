@@ -66,6 +66,10 @@ TASKS = {
         "tmp_0 = in_0 * 0.5\ntmp_1 = torch.nn.functional.softmax(tmp_0, dim=-1)\nreturn (tmp_1,)",
         [[([4, 20], F32)], [([2, 3, 16], BF16)]],
     ),
+    "tall_softmax": TaskText(
+        "tmp_0 = in_0 * 0.5\ntmp_1 = torch.nn.functional.softmax(tmp_0, dim=-1)\nreturn (tmp_1,)",
+        [[([512, 512], F32)]],
+    ),
     "layer_norm": TaskText(
         "tmp_0 = torch.nn.functional.layer_norm(in_0, (24,), in_1, in_2, 1e-05)\nreturn (tmp_0,)",
         [[([6, 24], F32), ([24], F32), ([24], F32)]],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passagent.tasks import Subgraph, TensorMeta, load_task
-from passagent.tasks.inputs import make_inputs
+from passagent.tasks.inputs import RARE, make_inputs
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "tasks"
 
@@ -73,6 +73,19 @@ def test_large_activations_are_large_whatever_was_recorded():
     assert large.flatten().square().topk(large.numel() // 10).values.sum() > 0.7 * large.square().sum()
     assert one(logits, variant=1).std() < 0.1
     assert one(meta(mean=0.0, std=0.02, name="L_self_parameters_weight_"), variant=4).std() < 10
+
+
+def test_among_ordinary_activations_a_few_are_large():
+    for std, shape, few in ((0.02, (64, 64), 4), (1.0, (512, 512), 16), (1.0, (20,), 2), (1.0, (), 0)):
+        values = one(meta(shape=shape, mean=0.0, std=std, name="attn_weights"), variant=RARE)
+        far = values.abs() > 200
+        assert 0.5 * few <= far.sum() <= few  # one place may be drawn twice
+        assert values[~far].abs().max() < 6 * std
+    assert (
+        one(meta(shape=(64, 64), mean=0.0, std=1.0, name="L_self_parameters_weight_"), variant=RARE).max() < 6
+    )
+    assert one(meta(shape=(64,), mean=0.5, std=1.0, min_val=0.0, max_val=1.0), variant=RARE).max() <= 1
+    assert one(meta(shape=(0, 4)), variant=RARE).numel() == 0
 
 
 def test_masks_get_both_values_and_no_empty_row():

@@ -15,8 +15,6 @@ from passagent.tasks.reader import Subgraph
 
 SETS = 3
 """Input sets that outputs are compared on: the recorded statistics and own draws."""
-EXTREME = SETS
-"""The set after them: values of large magnitude, on which outputs must be finite where eager's are."""
 
 
 @dataclass
@@ -28,13 +26,13 @@ class Reference:
     dispatch: str
     arena: Arena
     described: list[list[dict[str, Any]]]
-    """SETS sets that outputs are compared on, the extreme one, and one for capturing only."""
+    """SETS sets that outputs are compared on, and the extreme ones."""
     rotation: Rotation
     nodes: list[dict[str, Any]]
     """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
     order: list[int]
     expected: list[Expected] = field(default_factory=list)
-    """Of the SETS sets and the extreme one."""
+    """Of each set."""
     mutated: list[int] = field(default_factory=list)
     """Inputs that eager writes into."""
     often: list[int] = field(default_factory=list)

@@ -25,8 +25,12 @@ GRAPHNET_SHRINK = 0.2
 DEFAULT_STD = 0.1
 """Where the std was not recorded."""
 LARGE = 300.0
-SPREADS = (1.0, 0.5, 2.0, LARGE)
-"""Variant v >= 1 draws floats with SPREADS[(v - 1) % 4] times the recorded std. Large activations are of all
+RARE = 5
+"""The variant in which activations are ordinary but for FEW, or 1 in RARELY, of size LARGE: a kernel that
+looks at some values to tell what all are like does not see those."""
+FEW, RARELY = 4, 1 << 14
+SPREADS = (1.0, 0.5, 2.0, LARGE, 1.0)
+"""Variant v >= 1 draws floats with SPREADS[(v - 1) % 5] times the recorded std. Large activations are of all
 sizes from the recorded one to LARGE at least: a model whose weights were never trained records logits near 0,
 and what a kernel takes for granted, such as a range or a sample that stands for all, holds for one size."""
 FULL = 0.25
@@ -119,7 +123,8 @@ def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tenso
     def draw(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
         dtype = getattr(torch, meta.dtype)
         if meta.is_floating or dtype.is_complex:
-            return _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
+            drawn = _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
+            return _with_few_far(drawn, meta, generator) if variant == RARE else drawn
         if _is_bits(meta):
             return _mask(meta, generator).to(dtype)
         if meta.data is not None:
@@ -145,6 +150,17 @@ def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch
     if meta.is_variance:
         drawn = drawn.abs().clamp(min=max(0.05 * abs(mean), 1e-3))
     return _clamp(drawn, meta)
+
+
+def _with_few_far(drawn: torch.Tensor, meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    """See RARE; of a tensor of few elements fewer, as most are to be ordinary."""
+    count = min(max(FEW, meta.numel // RARELY), meta.numel // 8)
+    if count and meta.is_floating and meta.data is None and not (meta.is_parameter or meta.is_variance):
+        places = torch.randint(meta.numel, (count,), generator=generator)
+        signs = torch.randn(count, generator=generator).sign()
+        far = signs * LARGE * max(meta.std or DEFAULT_STD, 1.0) + (meta.mean or 0.0)
+        drawn.view(-1)[places] = _clamp(far, meta).to(drawn.dtype)
+    return drawn
 
 
 def _few_far(noise: torch.Tensor) -> torch.Tensor:
