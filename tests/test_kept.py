@@ -36,10 +36,16 @@ HIDING = {
     "instance": "class Space:\n    pass\nSPACE = Space()\ndef call(x):\n    SPACE.kept = x * 2",
     "view of a buffer": "BUFFER = torch.zeros(64)\ndef call(x):\n    BUFFER[: x.numel()].copy_(x.view(-1))",
     "table written over": "TABLE = torch.tensor([1.0, 2.0, 3.0, 4.0])\ndef call(x):\n    TABLE.copy_(x)",
+    "beside a view": "VIEW = torch.zeros(64)[:1]\n"
+    "def call(x):\n    VIEW.as_strided((4,), (1,), 8).copy_(x.view(-1))",
     "helper module": "def call(x):\n    FAR.append(x * 2)",
 }
 HARMLESS = {
     "nothing": "def call(x):\n    return x * 2",
+    "equal plans anew": "import math\nPLANS = {}\nLAST = [None]\ndef call(x):\n"
+    "    PLANS[x.shape] = LAST[0] = (x.numel() * 1000, [x.shape, x.device, x.dtype], range(4), math.pi)",
+    "a launcher anew": "import functools\nLAST = [None, None]\ndef launch(n, x):\n    return n\n"
+    "def call(x):\n    n = x.numel()\n    LAST[:] = functools.partial(launch, n), lambda y: n",
     "plans": "PLANS = {}\ndef call(x):\n    PLANS[x.shape, x.dtype] = (x.numel(), (1, 2), 'plan')",
     "table": "TABLE = torch.tensor([1.0, 2.0])\ndef call(x):\n    return x * TABLE[0]",
     "table made at the first call": "@functools.cache\ndef table(d):\n    return torch.tensor([1.0, 2.0])\n"
@@ -164,6 +170,33 @@ COUNTING = {
     "tensor descriptor": "from triton.tools.tensor_descriptor import TensorDescriptor\n"
     "TABLE = TensorDescriptor(torch.ones(1, 4), [1, 4], [4, 1], [1, 4])\n"
     "def call(x):\n    TABLE.block_shape.append(1)",
+    "where a set pops": "SLOTS = set(range(9))\ndef call(x):\n    SLOTS.add(SLOTS.pop())",
+    "one of two equal lists": "ALL = [[0], [0]]\nNOW = [ALL[0]]\n"
+    "def call(x):\n    NOW[0] = ALL[1] if NOW[0] is ALL[0] else ALL[0]",
+    "one of two equal numbers": "BIG = 100000\nNOW = [BIG]\n"
+    "def call(x):\n    NOW[0] = int('100000') if NOW[0] is BIG else BIG",
+    "a number of the code's": "NOW = [int('100000')]\n"
+    "def call(x):\n    big = 100000\n    NOW[0] = int('100000') if NOW[0] is big else big",
+    "one of two equal answers": "@functools.cache\ndef box(n):\n    return [0]\nNOW = [box(1)]\n"
+    "def call(x):\n    NOW[0] = box(1) if NOW[0] is box(2) else box(2)",
+    "dtype": "NOW = [torch.int8]\ndef call(x):\n"
+    "    NOW[0] = torch.int16 if NOW[0] == torch.int8 else torch.int8",
+    "shape": "NOW = [torch.Size([1])]\ndef call(x):\n    NOW[0] = torch.Size([NOW[0][0] + 1])",
+    "device": "NOW = [torch.device('cuda:0')]\n"
+    "def call(x):\n    NOW[0] = torch.device(f'cuda:{NOW[0].index + 1}')",
+    "beginning of a range": "NOW = [range(1, 2)]\n"
+    "def call(x):\n    NOW[0] = range(NOW[0][0] + 1, NOW[0][0] + 2)",
+    "built-in function": "import math\nNOW = [math.floor]\n"
+    "def call(x):\n    NOW[0] = math.ceil if NOW[0](0.5) == 0 else math.floor",
+    "function of one name": "def make(n):\n    if n:\n        def f():\n            return 1\n    else:\n"
+    "        def f():\n            return 1 + 1\n    return f\nNOW = [make(0)]\n"
+    "def call(x):\n    NOW[0] = make(NOW[0]() == 2)",
+    "stride of a view": "ZEROS = torch.tensor([0.0] * 99)\nNOW = [ZEROS.as_strided((2,), (1,))]\n"
+    "def call(x):\n    NOW[0] = ZEROS.as_strided((2,), (NOW[0].stride(0) + 1,))",
+    "last configuration of an autotuner": "import triton\nfrom kernel_under_test import copy\n"
+    "ALL = [triton.Config({'BLOCK': n}) for n in (64, 128)]\n"
+    "KERNEL = triton.autotune(ALL, ['n'])(copy)\nKERNEL.best_config = ALL[0]\n"
+    "def call(x):\n    KERNEL.best_config = ALL[KERNEL.best_config is ALL[0]]",
     "default of a lambda": "TABLE = {0: lambda x, kept=[]: kept.append(0)}\ndef call(x):\n    TABLE[0](x)",
 }
 

@@ -2,8 +2,9 @@
 
 As with classes.py they do not exist when the candidate runs: the loader compiles the trees that inspection
 reads. A pass is called as a function, so an operator that is registered with torch.library is its function;
-it has no environment, so os.getenv gives its default; a generator's values are a list; an overload tells
-nothing, nor does a name for a profiler; what is switched off by a constant never runs.
+it has no environment, so os.getenv gives its default; nobody hears of its warnings, nor of what it would log
+of its workings; a generator's values are a list; an overload tells nothing, nor does a name for a profiler;
+what is switched off by a constant never runs.
 What does not fit is left as it was written, and refused.
 """
 
@@ -183,6 +184,11 @@ class _Written(ast.NodeTransformer):
             return node.args[0]
         if full == "operator.attrgetter" and len(node.args) == 1 and not node.keywords:
             return _getter(node.args[0]) or node
+        if full == "warnings.warn":  # it would keep what was warned of
+            told = [*node.args, *(keyword.value for keyword in node.keywords)]
+            return ast.copy_location(ast.Tuple(told, ast.Load()), node)
+        if full.endswith(".isEnabledFor"):  # so would this, and whatever the level compares as
+            return ast.copy_location(ast.Constant(False), node)
         if full in _ENVIRONMENT and not any(isinstance(a, ast.Starred) for a in node.args):
             given = named_arguments(node, ("key", "default"))
             if given is not None and "key" in given and _is_text(given["key"]):

@@ -93,7 +93,7 @@ HOST_NAMES = (
     | {f"typing.{name}" for name in _TYPING | {"Annotated", "NewType", "TypedDict"}}
     | {f"collections.abc.{name}" for name in _ABSTRACT}
     | {f"logging.{name}" for name in _TELLING}
-    | {"warnings.warn", "packaging.version.Version", "packaging.version.parse"}
+    | {"packaging.version.Version", "packaging.version.parse"}
     | VERSIONS
     | {"enum.auto", "dataclasses.asdict", "dataclasses.astuple", "dataclasses.replace"}
     | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
@@ -211,7 +211,7 @@ HOST_ATTRIBUTES = {
     "best_config", "constants", "cuda_stream", "function", "kwargs", "metadata", "n_regs", "n_spills",
     "num_ctas", "num_stages", "num_warps", "packed_metadata", "run", "shared", "warmup",
     # loggers and versions
-    "critical", "debug", "error", "exception", "getChild", "info", "isEnabledFor", "micro", "release",
+    "critical", "debug", "error", "exception", "getChild", "info", "micro", "release",
     "warning",
     # Python's containers and strings
     "add", "append", "as_integer_ratio", "bit_count", "bit_length", "capitalize", "center", "clear", "copy",
