@@ -10,8 +10,7 @@ import ast
 
 from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.names import Names
-from passagent.evaluator.guards.scope import bound_names
-from passagent.evaluator.guards.trees import meanings, without_nested
+from passagent.evaluator.guards.trees import meanings
 
 _STACK = "contextlib.ExitStack"
 
@@ -78,11 +77,7 @@ class Contexts(Names):
         """A call of a function of the candidate's that returns what a pass may enter, and nothing else."""
         own = self.world.own(self.dotted(entered.func) or "") if isinstance(entered, ast.Call) else None
         function = own[0].functions.get(own[1]) if own is not None else None
-        if own is None or function is None or function.decorator_list:
+        if own is None or function is None:
             return False
-        host = type(self)(self.world, own[0], self.report, scope=function)
-        host = host.within(bound_names(function), inside=True)
-        returned = [part.value for part in without_nested(function) if isinstance(part, ast.Return)]
-        return bool(returned) and all(
-            value is not None and host.is_made(value, rules.CONTEXTS) for value in returned
-        )
+        inner = self.of_function(own[0], function)
+        return inner.gives(function, lambda value: inner.is_made(value, rules.CONTEXTS))

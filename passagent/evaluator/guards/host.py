@@ -6,7 +6,7 @@ import ast
 import copy
 
 from passagent.evaluator.guards import classes, objects, records, rules, state
-from passagent.evaluator.guards.contexts import Contexts
+from passagent.evaluator.guards.decorators import Decorators
 from passagent.evaluator.guards.names import CAST, HIDDEN, reads_by_name
 from passagent.evaluator.guards.scope import (
     assigned_values,
@@ -24,11 +24,9 @@ _TELLING = {
 }  # fmt: skip
 """Calls that make text of their arguments."""
 _DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
-_ROLES = HIDDEN | {"replacement_func"}
-_CACHES = {"functools.cache", "functools.lru_cache"}
 
 
-class Host(Contexts):
+class Host(Decorators):
     """Visits module-level statements and the bodies of ordinary functions."""
 
     # calls and operators
@@ -216,11 +214,6 @@ class Host(Contexts):
         for statement in node.body:
             inner.visit(statement)
 
-    def makes_context(self, node: ast.FunctionDef) -> bool:
-        """A function at the top of the file that is named in a `with` only."""
-        known = self.file.functions.get(node.name) is node and node.name not in _ROLES
-        return known and not self.inside and self.world.makes_context(self.file.full(node.name))
-
     def visit_Yield(self, node: ast.Yield) -> None:
         if node not in self.yields:
             self.refuse_statement(node)
@@ -235,55 +228,12 @@ class Host(Contexts):
         if getattr(node, "type_params", None):  # Python 3.12
             self.report("statement", node, f"{node.name} takes type parameters; write plain annotations")
         for decorator in node.decorator_list:
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            full = self.dotted(called)
-            if self.makes_context(node):
-                continue
-            if full != "functools.wraps" and self.is_own_decorator(node, full):
-                self.visit(decorator)
-            elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
-                known = ", ".join(sorted(rules.DECORATORS))
-                instead = rules.DECORATE_INSTEAD.get(full or "", f"known: {known}")
-                if full is not None and self.world.own(full) and self.world.is_kernel(self.file, node):
-                    instead = "write what it comes to, such as @triton.autotune(...), above the kernel itself"
-                message = f"`@{ast.unparse(called)}` is no decorator of a pass; {instead}"
-                self.report("decorator", decorator, message)
-            elif isinstance(decorator, ast.Call):
-                if full == rules.PLANNED:
-                    self.plan(decorator)
-                for part in [*decorator.args, *(keyword.value for keyword in decorator.keywords)]:
-                    self.visit(part)
+            self.decorator(decorator, node)
         self.defaults(node.args, self.world.is_kernel(self.file, node))
         arguments = (part for part in ast.walk(node.args) if isinstance(part, ast.arg))
         for annotation in [*(argument.annotation for argument in arguments), node.returns]:
             if annotation is not None:
                 self.annotation(annotation)
-
-    def plan(self, decorator: ast.Call) -> None:
-        """A kernel's plan outlives every call, out of sight: it may only be a function, and no object's."""
-        given = [*decorator.args[:1], *(k.value for k in decorator.keywords if k.arg == "plan")]
-        own = self.world.own(self.dotted(given[0]) or "") if given else None
-        if own is None or own[1] not in own[0].functions:
-            message = "a plan is a function defined at the top of a file; write `def plan(x, y)` there"
-            self.report("decorator", decorator, message)
-
-    def is_own_decorator(self, node: ast.FunctionDef, full: str | None) -> bool:
-        """A function of the candidate's, inspected like any other, or functools.wraps: around host code only.
-
-        What is a kernel, cached or has a role is told by its decorators: nothing may come between.
-        """
-        if node.name in _ROLES or self.world.is_for_kernels(self.file, node):
-            return False
-        called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-        if any(self.dotted(one) in _CACHES for one in called):
-            return False
-        own = self.world.own(full or "")
-        definition = own[0].functions.get(own[1]) if own is not None else None
-        if full == "functools.wraps":
-            return any(isinstance(d, ast.Call) and self.dotted(d.func) == full for d in node.decorator_list)
-        return (
-            own is not None and definition is not None and not self.world.is_for_kernels(own[0], definition)
-        )
 
     def defaults(self, arguments: ast.arguments, of_kernel: bool = False) -> None:
         for default in [*arguments.defaults, *arguments.kw_defaults]:

@@ -8,7 +8,8 @@ from typing import Self
 
 from passagent.evaluator.guards import records, rules
 from passagent.evaluator.guards.objects import OBJECT
-from passagent.evaluator.guards.scope import OWN, File, World, assigned_values
+from passagent.evaluator.guards.scope import OWN, File, World, assigned_values, bound_names
+from passagent.evaluator.guards.trees import without_nested
 
 Report = Callable[[str, ast.AST, str], None]
 """rule, where, message"""
@@ -60,6 +61,18 @@ class Names(ast.NodeVisitor):
         made = type(self)(self.world, self.file, self.report, local, inside, scope=self.scope)
         made.instance, made.asked, made.yields = self.instance, self.asked, self.yields
         return made
+
+    def of_function(self, file: File, function: ast.FunctionDef) -> Self:
+        """The rules for the body of a function at the top of a file."""
+        made = type(self)(self.world, file, self.report, scope=function)
+        return made.within(bound_names(function), inside=True)
+
+    def gives(self, function: ast.FunctionDef, known: Callable[[ast.expr], bool]) -> bool:
+        """Whether all that a function without decorators returns is `known`."""
+        parts = list(without_nested(function))
+        returned = [part.value for part in parts if isinstance(part, ast.Return)]
+        plain = not function.decorator_list and not any(isinstance(part, ast.Yield) for part in parts)
+        return plain and bool(returned) and all(value is not None and known(value) for value in returned)
 
     def dotted(self, node: ast.expr) -> str | None:
         return self.world.dotted(node, self.file, self.local)
