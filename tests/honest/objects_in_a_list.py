@@ -1,5 +1,5 @@
 # expect: ok
-"""Chooses among configurations in a list, whose fields are named as a tensor's methods and a kernel's are."""
+"""Chooses among objects in a list, by their class too; fields are named as a tensor's methods and a kernel's."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,11 @@ class Launch:
         return self.tile * 8 >= numel
 
 
+@dataclass(frozen=True)
+class Whole:
+    tile: int
+
+
 CONFIGS = [Launch(_kernel, "small", 64), Launch(_kernel, "large", 256, 3)]
 
 
@@ -42,9 +47,11 @@ def choose(numel: int) -> Launch:
 def fused(x, y):
     out = torch.empty_like(x)
     n = out.numel()
-    launch = choose(n)
-    assert launch.mode in ("small", "large")
-    launch.kernel[(triton.cdiv(n, launch.tile),)](x, y, out, n, BLOCK=launch.tile)
+    match Whole(16) if n <= 16 else choose(n):
+        case Whole(tile=tile):
+            _kernel[(1,)](x, y, out, n, BLOCK=tile)
+        case Launch(mode="small" | "large") as launch:
+            launch.kernel[(triton.cdiv(n, launch.tile),)](x, y, out, n, BLOCK=launch.tile)
     return out
 
 

@@ -184,11 +184,9 @@ def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report
             field = part.attr in world.fields - rules.HOST_ATTRIBUTES and records.is_field(part.attr)
             known = field or part.attr in rules.KERNEL_ATTRIBUTES
             if not isinstance(part.ctx, ast.Load) or not known:
-                report(
-                    "kernel_attribute",
-                    part,
-                    f"`.{part.attr}` is not among what a kernel may do with a value; use tl.*",
-                )
+                instead = "give the field a longer name" if part.attr in world.fields else "use tl.*"
+                message = f"`.{part.attr}` is not among what a kernel may do with a value; {instead}"
+                report("kernel_attribute", part, message)
         pending += ast.iter_child_nodes(part)
 
 

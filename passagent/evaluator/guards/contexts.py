@@ -10,7 +10,7 @@ import ast
 
 from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.names import Names
-from passagent.evaluator.guards.trees import meanings
+from passagent.evaluator.guards.trees import meanings, without_nested
 
 _STACK = "contextlib.ExitStack"
 
@@ -27,22 +27,22 @@ class Contexts(Names):
             self.visit(statement)
 
     def enters(self, call: ast.Call) -> bool:
-        """`stack.enter_context(...)` of what a `with ExitStack() as stack:` gives."""
+        """`stack.enter_context(...)` inside of `with ExitStack() as stack:`, which leaves what was entered."""
         function = call.func
         if not isinstance(function, ast.Attribute) or function.attr != "enter_context":
             return False
-        given = len(call.args) == 1 and not call.keywords
-        if not given or not isinstance(function.value, ast.Name) or not self.is_stack(function.value.id):
+        stack = ast.unparse(function.value)
+        around = [part for part in ast.walk(self.scope) if isinstance(part, ast.With)]
+        around = [one for one in around if stack in map(_given, one.items)]
+        given = [item for one in around for item in one.items if _given(item) == stack]
+        only = len(given) == meanings(self.scope, stack) and all(
+            self.makes_stack(i.context_expr) for i in given
+        )
+        inside = any(part is call for one in around for part in without_nested(one))
+        if not (only and inside and len(call.args) == 1 and not call.keywords and stack in self.local):
             return False
         self.entered(call.args[0])
         return True
-
-    def is_stack(self, name: str) -> bool:
-        """Whether a local name is given stacks of contexts, and nothing else."""
-        items = [item for part in ast.walk(self.scope) if isinstance(part, ast.With) for item in part.items]
-        given = [i.context_expr for i in items if i.optional_vars and ast.unparse(i.optional_vars) == name]
-        only = len(given) == meanings(self.scope, name)
-        return name in self.local and only and all(map(self.makes_stack, given))
 
     def makes_stack(self, node: ast.expr) -> bool:
         made = isinstance(node, ast.Call) and self.dotted(node.func) == _STACK
@@ -81,3 +81,8 @@ class Contexts(Names):
             return False
         inner = self.of_function(own[0], function)
         return inner.gives(function, lambda value: inner.is_made(value, rules.CONTEXTS))
+
+
+def _given(item: ast.withitem) -> str:
+    """The name that a `with` gives to what an item's context gives."""
+    return item.optional_vars.id if isinstance(item.optional_vars, ast.Name) else ""

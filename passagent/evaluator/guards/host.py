@@ -7,7 +7,7 @@ import copy
 
 from passagent.evaluator.guards import classes, objects, records, rules, state
 from passagent.evaluator.guards.decorators import Decorators
-from passagent.evaluator.guards.names import CAST, HIDDEN, reads_by_name
+from passagent.evaluator.guards.names import CAST, HIDDEN, READS, reads_by_name
 from passagent.evaluator.guards.scope import (
     assigned_values,
     binds,
@@ -324,7 +324,10 @@ class Host(Decorators):
         self.binding(node.name, node)
         if node.name in rules.BUILTINS:  # until it is defined, and once it is deleted, the name is Python's
             self.report("builtin", node, f"`{node.name}` is a built-in of Python; use another name")
-        other = self.inside or not records.is_record(node, self.base, self.world.classes.__contains__)
+        other = "stands in a function" if self.inside else ""
+        if not records.is_record(node, self.base, self.world.classes.__contains__):
+            above = [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
+            other = other or f"has {', '.join(f'`{ast.unparse(part)}`' for part in above)} above it"
         for part in node.body:
             if objects.is_mark(part):
                 continue
@@ -332,7 +335,7 @@ class Host(Decorators):
             named = isinstance(part, ast.Assign) and all(isinstance(t, ast.Name) for t in part.targets)
             named |= isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
             if not (text or named or isinstance(part, (ast.Pass, ast.FunctionDef))):
-                other = True
+                other = other or f"holds `{ast.unparse(part).partition(chr(10))[0]}`"
             given = records.field_values(part, self.dotted) if node.decorator_list else []
             if given and isinstance(part, ast.AnnAssign):
                 self.visit(part.target)
@@ -343,11 +346,13 @@ class Host(Decorators):
                 for one in [*part.targets, function]:
                     self.visit(one)
             elif isinstance(part, ast.FunctionDef):
-                other |= not self.method(part)
+                decorators = "".join(f"@{ast.unparse(d)} " for d in part.decorator_list)
+                known = self.method(part)
+                other = other or ("" if known else f"has a method `{decorators}{part.name}`")
             else:
                 self.visit(part)
         if other:
-            self.report("statement", node, records.MESSAGE)
+            self.report("statement", node, f"{node.name} {other}; {records.MESSAGE}")
 
     def method(self, node: ast.FunctionDef) -> bool:
         """Inspect a method like any function; False if a class may not have it.
@@ -414,8 +419,15 @@ class Host(Decorators):
     visit_TypeAlias = visit_AsyncWith = visit_Await = visit_YieldFrom = refuse_statement
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
-        if node.kwd_attrs:
-            self.refuse_statement(node)
+        """`case Tile(rows=n):` reads an attribute of what is a Tile."""
+        own = self.dotted(node.cls) in self.world.classes
+        for name in node.kwd_attrs:
+            read = ast.copy_location(ast.Attribute(node.cls, name, ast.Load()), node)
+            known = own and name in self.world.fields and not name.startswith("__")
+            if reads_by_name(name):
+                self.report("host_method", node, f"`.{name}` {READS}")
+            elif not known:
+                self.value_attribute(read)
         self.generic_visit(node)
 
     def visit_Match(self, node: ast.Match) -> None:

@@ -16,7 +16,7 @@ Report = Callable[[str, ast.AST, str], None]
 
 _CASTS = {"bfloat16", "bool", "char", "double", "float", "half", "int", "long", "short", "type", "type_as"}
 CAST = "casts a tensor in host code; convert in the kernel when it loads or stores"
-_READS = "may read attributes by their names; write f-strings, and give a field or method another name"
+READS = "may read attributes by their names; write f-strings, and give a field or method another name"
 _MADE_LATER = (ast.Call, ast.Dict, ast.List, ast.Name, ast.Set, ast.comprehension)
 _SPECIAL = {"__all__", "__author__", "__slots__", "__version__"}
 HIDDEN = {"pattern", "replacement_args"}
@@ -154,7 +154,7 @@ class Names(ast.NodeVisitor):
             self.visit(kind.value)
             return
         if reads_by_name(node.attr):
-            self.report("host_method", node, f"`.{node.attr}` {_READS}")
+            self.report("host_method", node, f"`.{node.attr}` {READS}")
             return
         if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return

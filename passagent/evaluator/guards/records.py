@@ -29,9 +29,8 @@ _FIELD_OPTIONS = {"compare", "default", "default_factory", "init", "kw_only", "r
 OPTIONS = {"eq", "frozen", "init", "kw_only", "order", "repr", "slots"}
 NAMED_TUPLE = "collections.namedtuple"
 MESSAGE = (
-    "a class may hold constants, fields and methods, and be a dataclass, an Enum, a NamedTuple, an exception "
-    "or derived from another class of its own; what is cached is a function at the top of the file, under "
-    "functools.lru_cache"
+    "a class stands at the top of the file, holds constants, fields, methods and properties that only read, "
+    "and may be a dataclass, an Enum, a NamedTuple, an exception or derived from another class of its own"
 )
 _TAKEN = frozenset(Path(__file__).with_name("taken.txt").read_text().split())
 """Public attributes of what a candidate can get hold of: tensors, kernels, dtypes, loggers, frames.

@@ -116,9 +116,9 @@ def named_arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.exp
     return given if len(call.args) <= len(names) and set(given) <= set(names) else None
 
 
-def without_nested(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """The parts of a function's body, without functions in it."""
-    pending: list[ast.AST] = list(function.body)
+def without_nested(block: ast.FunctionDef | ast.With) -> Iterator[ast.AST]:
+    """The parts of a body, without functions in it."""
+    pending: list[ast.AST] = list(block.body)
     while pending:
         part = pending.pop()
         yield part
