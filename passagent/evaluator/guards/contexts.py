@@ -27,7 +27,7 @@ class Contexts(Names):
             self.visit(statement)
 
     def enters(self, call: ast.Call) -> bool:
-        """`stack.enter_context(...)` inside of `with ExitStack() as stack:`, which leaves what was entered."""
+        """`stack.enter_context(...)` inside of `with ExitStack() as stack:`, which leaves it again."""
         function = call.func
         if not isinstance(function, ast.Attribute) or function.attr != "enter_context":
             return False
