@@ -258,7 +258,10 @@ def _calls(function: ast.FunctionDef) -> Iterator[ast.Call]:
 
 
 def _is_tensor(world: World, file: File, node: ast.expr, names: set[str]) -> bool:
-    """An expression is a tensor, or a container with one in it; what the text does not show is none."""
+    """An expression is a tensor, or a container with one in it; what the text does not show is none.
+
+    Nor is a `torch.tensor(...)`: a table, which may be kept as long as it holds the same in every call.
+    """
     if isinstance(node, ast.Name):
         return node.id in names
     parts: list[ast.expr] = []
@@ -275,7 +278,7 @@ def _is_tensor(world: World, file: File, node: ast.expr, names: set[str]) -> boo
     elif isinstance(node, ast.Call):
         full = world.dotted(node.func, file) or ""
         if full.startswith("torch."):
-            return full.removeprefix("torch.") in rules.FACTORIES | rules.TORCH_VIEWS
+            return full.removeprefix("torch.") in rules.FACTORIES - {"tensor"} | rules.TORCH_VIEWS
         called = _definition(world, file, node)
         if called is not None:
             return world.once("returns", called[1], lambda: _returns_tensor(world, *called))
