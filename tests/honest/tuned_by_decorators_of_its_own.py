@@ -1,6 +1,8 @@
 # expect: ok
 """Tunes its kernels by decorators of its own: a factory, a function of the kernel, and one kept in a name."""
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -26,6 +28,7 @@ def even(kernel):
     return triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})(kernel)
 
 
+by_length = functools.partial(triton.autotune, key=["n"])
 wide = triton.autotune(configs=[triton.Config({"BLOCK": 512}, num_warps=8)], key=["n"])
 
 
@@ -57,6 +60,14 @@ def _copy(x_ptr, out_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n), mask=offs < n)
 
 
+@by_length(configs=[triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 512}, num_warps=8)])
+@triton.jit
+def _sum(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m = offs < n
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=m) + tl.load(y_ptr + offs, mask=m), mask=m)
+
+
 def fused(x, y):
     total = torch.empty_like(x)
     relu, out = torch.empty_like(x), torch.empty_like(x)
@@ -65,7 +76,7 @@ def fused(x, y):
     def grid(meta):
         return (triton.cdiv(n, meta["BLOCK"]),)
 
-    _kernel[grid](x, y, total, n)
+    (_kernel if n % 2 else _sum)[grid](x, y, total, n)
     _relu[grid](total, relu, n)
     _copy[grid](relu, out, n)
     return out

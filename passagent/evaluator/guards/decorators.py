@@ -86,6 +86,8 @@ class Decorators(Contexts):
         if self.is_made(node, _TUNING):
             return True
         called = node.func if isinstance(node, ast.Call) else node
+        if self.is_partial(called) and called is not node:
+            return True
         if isinstance(called, ast.Name) and called.id in self.local:
             nested = [
                 f for f in ast.walk(self.scope) if isinstance(f, ast.FunctionDef) and f.name == called.id
@@ -100,6 +102,13 @@ class Decorators(Contexts):
         if called is node:
             return inner.is_tuner(function)
         return self.world.once("tunes", function, lambda: inner.gives(function, inner.tunes))
+
+    def is_partial(self, node: ast.expr) -> bool:
+        """`functools.partial(triton.autotune, key=["n"])`, or a name for it."""
+        if not self.is_made(node, {"functools.partial"}):
+            return False
+        part = self.text_of(node)
+        return isinstance(part, ast.Call) and bool(part.args) and self.dotted(part.args[0]) in _TUNING
 
     def is_tuner(self, function: ast.FunctionDef) -> bool:
         """A function that gives its only argument back, tuned."""

@@ -9,7 +9,6 @@ from passagent.evaluator.guards import classes, objects, records, rules, state
 from passagent.evaluator.guards.decorators import Decorators
 from passagent.evaluator.guards.names import CAST, HIDDEN, READS, reads_by_name
 from passagent.evaluator.guards.scope import (
-    assigned_values,
     binds,
     bound_names,
     is_plain_format,
@@ -108,12 +107,6 @@ class Host(Decorators):
         new, name = call.args[:2]
         known = isinstance(name, ast.Constant) and name.value in self.world.fields
         return known and isinstance(new, ast.Name) and new.id == self.made != ""
-
-    def text_of(self, node: ast.expr) -> ast.expr:
-        """What a name of the module stands for, if it was given one value only."""
-        own = self.world.own(self.dotted(node) or "") if isinstance(node, (ast.Name, ast.Attribute)) else None
-        given = assigned_values(own[0].tree, own[1]) if own is not None else []
-        return given[0] if len(given) == 1 else node
 
     def is_made_above(self, call: ast.Call) -> bool:
         """`super().__init__(...)` in an `__init__`, or `super().launch(...)` in a method."""

@@ -182,8 +182,8 @@ class _Written(ast.NodeTransformer):
         full = dotted(node.func, self.imports)
         if full in _WRAPPERS and len(node.args) == 1 and not node.keywords:
             return node.args[0]
-        if full == "operator.attrgetter" and len(node.args) == 1 and not node.keywords:
-            return _getter(node.args[0]) or node
+        if full in ("operator.attrgetter", "operator.methodcaller") and node.args and not node.keywords:
+            return _getter(full, node.args[0], node.args[1:]) or node
         if full == "warnings.warn":  # it would keep what was warned of
             told = [*node.args, *(keyword.value for keyword in node.keywords)]
             return ast.copy_location(ast.Tuple(told, ast.Load()), node)
@@ -263,13 +263,15 @@ def _suppressing(call: ast.expr, body: list[ast.stmt]) -> ast.stmt:
     return made
 
 
-def _getter(name: ast.expr) -> ast.expr | None:
-    """`attrgetter("rows")` as a lambda."""
-    if not _is_text(name) or not str(name.value).isidentifier():
+def _getter(full: str, name: ast.expr, given: list[ast.expr]) -> ast.expr | None:
+    """`attrgetter("rows")` and `methodcaller("rows", 2)` as lambdas."""
+    calls = full == "operator.methodcaller"
+    plain = all(isinstance(part, ast.Constant) for part in given) and (calls or not given)
+    if not plain or not _is_text(name) or not str(name.value).isidentifier():
         return None
     one = ast.arguments([], [ast.arg("one")], None, [], [], None, [])
-    asked = ast.Attribute(ast.Name("one", ast.Load()), str(name.value), ast.Load())
-    made = located(ast.Expr(ast.Lambda(one, asked)), name)
+    asked: ast.expr = ast.Attribute(ast.Name("one", ast.Load()), str(name.value), ast.Load())
+    made = located(ast.Expr(ast.Lambda(one, ast.Call(asked, given, []) if calls else asked)), name)
     return made.value  # type: ignore[attr-defined, no-any-return]
 
 

@@ -235,6 +235,12 @@ class Names(ast.NodeVisitor):
             return False
         return bool(values) and all(host.is_made(value, makers, by_name=False) for value in values)
 
+    def text_of(self, node: ast.expr) -> ast.expr:
+        """What a name of the module stands for, if it was given one value only."""
+        own = self.world.own(self.dotted(node) or "") if isinstance(node, (ast.Name, ast.Attribute)) else None
+        given = assigned_values(own[0].tree, own[1]) if own is not None else []
+        return given[0] if len(given) == 1 else node
+
     def value_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
         if name in records.METHODS or name in ("_init_handles", "__name__", OBJECT):

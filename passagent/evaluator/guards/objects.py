@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from passagent.evaluator.guards import records, rules
-from passagent.evaluator.guards.trees import dotted, identifiers, imported, located, root
+from passagent.evaluator.guards.trees import dotted, identifiers, imported, located, root, words
 
 OBJECT = "__own_object__"
 """An attribute that only classes of the candidate's have: their object itself."""
@@ -107,7 +107,7 @@ def _telling(other: str) -> ast.stmt:
 
 def _needs_object(function: ast.FunctionDef, instance: str) -> bool:
     """Whether a method may be called with another value, of which it would ask or keep something."""
-    plain = all(map(records.is_field, _asked(function, instance)))
+    plain = all(map(records.is_field, _asked(function, instance))) and "super" not in words(function)
     return not is_guarded(function, instance) and (_stores(function, instance) or not plain)
 
 

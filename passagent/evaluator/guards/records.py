@@ -40,10 +40,12 @@ Without those that host code may name anyway, and a few that are plain facts (st
 MAKING = {"__init__", "__post_init__"}
 """Methods that Python calls with a new object: nothing else may name them."""
 _CALLED = MAKING | {
-    "__bool__", "__call__", "__contains__", "__enter__", "__eq__", "__exit__", "__ge__", "__getitem__",
-    "__gt__", "__hash__", "__iter__", "__le__", "__len__", "__lt__", "__ne__", "__repr__", "__str__",
+    "__add__", "__and__", "__bool__", "__call__", "__contains__", "__enter__", "__eq__", "__exit__",
+    "__float__", "__floordiv__", "__ge__", "__getitem__", "__gt__", "__hash__", "__index__", "__int__",
+    "__iter__", "__le__", "__len__", "__lt__", "__mod__", "__mul__", "__ne__", "__neg__", "__or__",
+    "__radd__", "__repr__", "__rmul__", "__rsub__", "__setitem__", "__str__", "__sub__", "__truediv__",
 }  # fmt: skip
-"""Methods that Python calls with an object, of those that a class may have."""
+"""Methods that Python calls with an object, of those that a class may have: none for attributes."""
 _TOLD = {"cache_key", "data_ptr", "keys", "tma_desc_cpu_ptr"}
 """Methods by which Triton and Python tell a tensor, a kernel and a dict."""
 _ERRORS = {f"builtins.{name}" for name in rules.BUILTINS if name.endswith(("Error", "Exception", "Warning"))}

@@ -99,6 +99,7 @@ HOST_NAMES = (
     | {"collections.OrderedDict", "collections.OrderedDict.fromkeys", "collections.defaultdict"}
     | {"collections.ChainMap", "collections.Counter", "collections.deque"}
     | {"contextlib.nullcontext", "textwrap.dedent"}
+    | {"heapq.nlargest", "heapq.nsmallest"}
     | {f"bisect.{name}" for name in ("bisect", "bisect_left", "bisect_right")}
     | {f"passagent.kernels.{name}" for name in ("cpp_kernel", "cuda_kernel")}
 )
@@ -116,7 +117,8 @@ TAKING_CONSTANTS = {"triton.cdiv", "triton.next_power_of_2"}
 IMPORTS = {
     "__future__", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "enum",
     "functools",
-    "itertools", "math", "operator", "passagent.kernels", "textwrap", "torch", "torch.fx", "torch.nn",
+    "heapq", "itertools", "math", "operator", "passagent.kernels", "textwrap", "torch", "torch.fx",
+    "torch.nn",
     "torch.nn.functional", "torch.testing", "triton", "triton.language", "triton.language.extra",
     "triton.language.extra.cuda", "triton.language.extra.hip", "triton.language.extra.libdevice",
     "triton.language.extra.cuda.libdevice", "triton.language.math", "triton.runtime",
@@ -129,7 +131,7 @@ IMPORTS |= {
     "torch._inductor.runtime.triton_helpers", "warnings",
 }  # fmt: skip
 UNUSED_IMPORTS = {
-    "abc", "argparse", "copy", "csv", "datetime", "gc", "heapq", "importlib", "importlib.metadata", "inspect",
+    "abc", "argparse", "copy", "csv", "datetime", "gc", "importlib", "importlib.metadata", "inspect",
     "io", "json", "numpy", "os", "os.path", "pathlib", "pprint", "random", "re", "statistics", "string",
     "struct", "sys",
     "time", "timeit", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.autograd.profiler",
@@ -153,8 +155,8 @@ IMPORT_INSTEAD = {
     "importlib": "try the import itself, and `except ImportError`",
 }
 OF_PYTHON = {
-    "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "operator", "textwrap",
-    "typing",
+    "collections", "contextlib", "dataclasses", "enum", "functools", "heapq", "itertools", "operator",
+    "textwrap", "typing",
 }  # fmt: skip
 IN_CLASSES = {
     "collections.namedtuple", "dataclasses.dataclass", "dataclasses.field", "enum.Enum", "enum.IntEnum",
@@ -214,11 +216,12 @@ HOST_ATTRIBUTES = {
     "critical", "debug", "error", "exception", "getChild", "info", "micro", "release",
     "warning",
     # Python's containers and strings
-    "add", "append", "as_integer_ratio", "bit_count", "bit_length", "capitalize", "center", "clear", "copy",
-    "count", "difference", "discard", "endswith", "extend", "find", "format", "fromkeys", "get", "insert",
-    "intersection",
+    "add", "append", "appendleft", "as_integer_ratio", "bit_count", "bit_length", "capitalize", "center",
+    "clear", "copy", "count", "difference", "discard", "endswith", "extend", "find", "format", "fromkeys",
+    "get", "insert", "intersection",
     "is_integer", "isalnum", "isalpha", "isdigit", "isidentifier", "issubset", "issuperset", "items", "join",
-    "keys", "ljust", "lower", "lstrip", "move_to_end", "partition", "pop", "popitem", "remove",
+    "keys", "ljust", "lower", "lstrip", "most_common", "move_to_end", "partition", "pop", "popitem",
+    "popleft", "remove",
     "removeprefix", "removesuffix", "replace", "reverse", "rfind", "rjust", "rpartition", "rsplit", "rstrip",
     "setdefault", "sort", "splitlines", "startswith", "strip", "title", "union", "update", "upper", "values",
     "zfill",

@@ -16,7 +16,7 @@ from passagent.evaluator.guards.trees import without_nested
 
 _CACHES = {"functools.cache", "functools.lru_cache"}
 _LAZY = {"iter", "map", "filter", "zip", "enumerate", "reversed"}
-_STORING = {"append", "add", "extend", "insert", "setdefault", "update"}
+_STORING = {"append", "appendleft", "add", "extend", "insert", "setdefault", "update"}
 _KEEP = (
     "keeps a tensor from one call to the next; allocate in every call, and keep plans of plain numbers only"
 )
