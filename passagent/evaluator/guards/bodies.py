@@ -79,13 +79,14 @@ def _pattern_name(world: World, file: File, node: ast.Name, local: frozenset[str
 
 
 def check_replacement_args(world: World, file: File, node: ast.FunctionDef, report: Report) -> None:
-    """One return of a tuple of parameters and constants."""
+    """One return of a tuple of parameters, constants, and numbers that are each made of one parameter."""
     body = _without_docstring(node)
     if node.decorator_list or len(body) != 1 or not isinstance(body[0], ast.Return):
         report(
             "replacement_args_body",
             node,
-            "replacement_args is one `return (...)` of its parameters and constants",
+            "replacement_args is one `return (...)` of its parameters and constants; read shapes and compute "
+            "sizes in the replacement function",
         )
         return
     value = body[0].value
@@ -110,22 +111,42 @@ def _argument(world: World, file: File, node: ast.expr, local: set[str], report:
     own = world.own(full) if full is not None else None
     if own is not None and own[1] in own[0].values and is_literal(own[0].values[own[1]]):
         return  # a route's name, from a helper
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        _argument(world, file, node.operand, local, report)
-        return
     if isinstance(node, (ast.Tuple, ast.List)):
         for item in node.elts:
             _argument(world, file, item, local, report)
         return
-    if isinstance(node, ast.Call) and not node.keywords and all(is_literal(a) for a in node.args):
-        called = world.dotted(node.func, file)
-        if called in rules.ARGUMENT_NAMES or (
-            isinstance(node.func, ast.Name) and node.func.id in ("float", "int", "slice")
-        ):
-            return
+    if _is_number(world, file, node, local):
+        return
     what = ast.unparse(node)
-    message = f"`{what}`: replacement_args may pass on its parameters and constants; compute in the kernel"
+    message = (
+        f"`{what}`: replacement_args may pass on its parameters and constants; read shapes and compute sizes "
+        "in the replacement function, values in its kernel"
+    )
     report("replacement_args_body", node, message)
+
+
+def _is_number(world: World, file: File, node: ast.expr, local: set[str]) -> bool:
+    """`1.0 / scale`, `float(eps)`, `-shape[0]`: of one parameter, which fails if that is a tensor."""
+    named = [part for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in local]
+
+    def holds(part: ast.expr) -> bool:
+        match part:
+            case ast.BinOp(left=left, right=right):
+                return holds(left) and holds(right)
+            case ast.UnaryOp(operand=operand, op=ast.USub() | ast.UAdd()):
+                return holds(operand)
+            case ast.Subscript(value=value, slice=index):
+                return value in named and is_literal(index)
+            case ast.Call(func=function, args=args, keywords=[]):
+                full = world.dotted(function, file, frozenset(local))
+                plain = isinstance(function, ast.Name) and function.id in ("float", "int", "slice")
+                known = full in rules.ARGUMENT_NAMES or (plain and full is None)
+                return known and function not in named and all(map(holds, args))
+            case _:
+                full = world.dotted(part, file, frozenset(local))
+                return is_literal(part) or part in named or full in rules.ARGUMENT_NAMES
+
+    return len(named) < 2 and holds(node)
 
 
 def check_replacement_func(world: World, file: File, node: ast.FunctionDef, report: Report) -> None:
@@ -137,7 +158,10 @@ def check_replacement_func(world: World, file: File, node: ast.FunctionDef, repo
     found = world.own(full) if full is not None else None
     definition = found[0].functions.get(found[1]) if found is not None else None
     if definition is None or node.decorator_list or found is None:
-        message = "replacement_func is one `return name`; return a function defined in the candidate's files"
+        message = (
+            "replacement_func is one `return name`, the name of a function that a file defines at its top; "
+            "write `def fused(x, y):` there, and return it"
+        )
         report("replacement_func_body", node, message)
         return
     if definition.name in HIDDEN or world.is_kernel(found[0], definition):
