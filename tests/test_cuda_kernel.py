@@ -148,6 +148,21 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("#include <torch/extension.h>", "take pointers and sizes"),
+        ("#include <cooperative_groups.h>", "__shfl_xor_sync"),
+        ("#include <cub/cub.cuh>", "warp_sum"),
+        ("#include <cuda_pipeline.h>", "cuda_pipeline_primitives.h"),
+        ('__device__ void copy() { asm volatile("cp.async.wait_all"); }', "__pipeline_memcpy_async"),
+    ],
+)
+def test_a_refused_line_says_what_to_write_instead(text, instead):
+    with pytest.raises(KernelRefused, match=instead):
+        build_cuda.check_source(text)
+
+
 def test_without_a_device_one_line_says_so():
     with pytest.raises(PassagentError, match="a kernel needs a CUDA device"):
         cuda_kernel(SCALE, "scale")[1, 32](torch.zeros(4), torch.zeros(4), 4, 1.0, False)

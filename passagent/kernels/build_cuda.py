@@ -25,11 +25,11 @@ from passagent.kernels.errors import KernelBuildError, KernelRefused
 from passagent.kernels.ptx import variables, without_comments, written
 
 HEADERS = frozenset({
-    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint",
-    "cstring", "cuda.h", "cuda_bf16.h", "cuda_fp16.h",
-    "cuda_pipeline_primitives.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "limits",
-    "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdint.h", "string.h", "type_traits",
-    "utility", "vector_types.h",
+    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
+    "cstdlib", "cstring", "cuda.h", "cuda_bf16.h", "cuda_fp16.h",
+    "cuda_pipeline_primitives.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "iostream",
+    "limits", "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdint.h", "stdio.h",
+    "stdlib.h", "string.h", "type_traits", "utility", "vector", "vector_types.h",
 })  # fmt: skip
 FLAGS = ["-std=c++17", "-fmad=false", "-default-device"]
 _RULES = lexer.Rules("cuda", HEADERS, re.compile(r"(unroll|nounroll|once|nv_diag_\w+|diag_\w+)\b"))

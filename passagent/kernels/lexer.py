@@ -31,13 +31,22 @@ _OPERATORS = {"_Pragma", "__has_include", "__has_include_next", "__has_embed"}
 _DIRECTIVES = {
     "define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include",
 }  # fmt: skip
-_OF_TORCH = ("torch/", "ATen/", "c10/", "pybind11/", "Python.h")
+_INSTEAD_OF = {
+    ("torch/", "ATen/", "c10/", "pybind11/", "Python.h"): (
+        "a kernel has no torch; take pointers and sizes (const float* x, int64_t n)"
+    ),
+    ("cooperative_groups",): "write __syncthreads() and __shfl_xor_sync(0xffffffff, x, k)",
+    ("cub/", "thrust/"): "write it with __shared__ and __shfl_xor_sync; warp_sum and warp_max are there",
+    ("cuda_pipeline", "cuda/pipeline", "cuda/barrier"): "include cuda_pipeline_primitives.h",
+}
+"""What to write in place of headers whose names begin like these."""
 _WORDS = {
     "asm": "asm", "__asm": "asm", "__asm__": "asm", "thread_local": "state", "__thread": "state",
     "__has_include": "include", "__has_include_next": "include", "__has_embed": "include",
 }  # fmt: skip
+_COPIES = "; cp.async is __pipeline_memcpy_async of cuda_pipeline_primitives.h"
 MESSAGES = {
-    "asm": "inline assembly; write C++ and let the compiler choose the instructions",
+    "asm": "inline assembly; write C++ and intrinsics, and let the compiler choose the instructions",
     "state": "state that outlives a call; keep everything in locals",
     "include": "asks the compiler which files there are; include a header of the list or do without",
 }
@@ -122,7 +131,8 @@ def _check_line(line: list[Token], rules: Rules, pasting: bool) -> None:
             raise KernelRefused(f"{rules.language}_string", token.line, message)
         if token.text in _WORDS and token.kind == "word":
             rule = _WORDS[token.text]
-            raise KernelRefused(f"{rules.language}_{rule}", token.line, MESSAGES[rule])
+            more = _COPIES if (rules.language, rule) == ("cuda", "asm") else ""
+            raise KernelRefused(f"{rules.language}_{rule}", token.line, MESSAGES[rule] + more)
         if token.text == "_Pragma":
             given = line[i + 1 : i + 4]
             content = given[1].text[1:-1] if len(given) == 3 and given[1].kind == "string" else ""
@@ -145,9 +155,8 @@ def _check_directive(line: list[Token], rules: Rules) -> list[Token]:
         quoted = given[:1] + given[-1:] in ("<>", '""')
         if name != "include" or not quoted or given[1:-1] not in rules.headers:
             known = f"not among the headers a kernel may include: {', '.join(sorted(rules.headers))}"
-            torch = given[1:-1].startswith(_OF_TORCH)
-            instead = "a kernel has no torch; take pointers and sizes (const float* x, int64_t n)"
-            message = f"#{name} {given}: {instead if torch else known}"
+            instead = (text for heads, text in _INSTEAD_OF.items() if given[1:-1].startswith(heads))
+            message = f"#{name} {given}: {next(instead, known)}"
             raise KernelRefused(f"{rules.language}_include", line[0].line, message)
         return []
     if name == "pragma":

@@ -14,11 +14,12 @@ from typing import Any
 from cuda.bindings import nvrtc
 
 STUBS = (
-    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstring",
-    "cuda.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "limits", "limits.h", "math.h",
-    "stddef.h", "stdint.h", "string.h", "type_traits", "utility",
+    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
+    "cstdlib", "cstring", "cuda.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "iostream",
+    "limits", "limits.h", "math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h", "type_traits",
+    "utility", "vector",
 )  # fmt: skip
-"""Headers of the host whose device part is built in or in the prelude: they may be included and are empty."""
+"""Headers of the host: what a kernel may use of them is built in or in the prelude. They are empty."""
 
 
 def checked(result: tuple[Any, ...]) -> Any:

@@ -20,21 +20,24 @@ from passagent.kernels.errors import KernelBuildError
 
 TIMEOUT_S = 60.0
 HEADERS = frozenset({
-    "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cctype", "cfloat", "cinttypes",
-    "climits", "cmath", "compare", "complex", "concepts", "cstddef", "cstdint", "cstdio", "cstdlib",
-    "cstring", "deque", "exception", "float.h", "functional", "initializer_list", "inttypes.h", "iosfwd",
-    "iterator", "limits", "limits.h", "list", "map", "math.h", "memory", "new", "numbers", "numeric", "omp.h",
-    "optional", "queue", "ranges", "ratio", "set", "span", "sstream", "stack", "stddef.h", "stdexcept",
-    "stdint.h", "stdio.h", "stdlib.h", "string", "string.h", "string_view", "tuple", "type_traits",
-    "typeinfo", "unordered_map", "unordered_set", "utility", "valarray", "variant", "vector",
+    "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cctype", "cerrno", "cfloat",
+    "cinttypes", "climits", "cmath", "compare", "complex", "concepts", "cstddef", "cstdint",
+    "cstdio", "cstdlib", "cstring", "deque", "errno.h", "exception", "float.h", "forward_list",
+    "functional", "initializer_list", "inttypes.h", "iosfwd", "iterator", "limits", "limits.h", "list",
+    "map", "math.h", "memory", "new", "numbers", "numeric", "omp.h", "optional", "queue", "ranges", "ratio",
+    "set", "source_location", "span", "sstream", "stack", "stdalign.h", "stdbool.h", "stddef.h",
+    "stdexcept", "stdint.h", "stdio.h", "stdlib.h", "string", "string.h", "string_view", "tuple",
+    "type_traits", "typeinfo", "unordered_map", "unordered_set", "utility", "valarray", "variant", "vector",
+    "version",
 } | ({
-    "emmintrin.h", "immintrin.h", "nmmintrin.h", "pmmintrin.h", "smmintrin.h", "tmmintrin.h", "x86intrin.h",
-    "xmmintrin.h",
+    "emmintrin.h", "immintrin.h", "mm_malloc.h", "nmmintrin.h", "pmmintrin.h", "smmintrin.h", "tmmintrin.h",
+    "x86intrin.h", "xmmintrin.h",
 } if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
 """Headers that a kernel may include. What they offer is judged where it is used, by the object."""
 NOTHING = frozenset({
-    "any", "bits/stdc++.h", "chrono", "condition_variable", "ctime", "execution", "future",
-    "iomanip", "iostream", "mutex", "random", "shared_mutex", "thread",
+    "any", "barrier", "bits/stdc++.h", "chrono", "condition_variable", "ctime", "execution", "fstream",
+    "future", "iomanip", "iostream", "latch", "mutex", "random", "semaphore", "shared_mutex", "stop_token",
+    "thread", "time.h",
 })  # fmt: skip
 """Headers that a kernel may include out of habit: to it they are empty."""
 FLAGS = ["-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
