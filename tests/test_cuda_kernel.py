@@ -44,6 +44,7 @@ __global__ void f(float* x) {
 }"""
 LIBRARY = """
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -55,12 +56,27 @@ static_assert(std::numeric_limits<int64_t>::lowest() == -9223372036854775807ll -
 static_assert(std::is_same_v<std::decay_t<const float&>, float> && !std::is_integral_v<float>);
 template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0>
 __device__ std::conditional_t<std::is_same_v<T, double>, T, float> twice(T x) { return x + x; }
+template <class T> __device__ float handed(T&& x) { return std::forward<T>(x); }
 __global__ void f(float* x) {
   std::size_t i = threadIdx.x;
   float a = std::max(x[i], lowest), b = std::exp(a) + std::abs(std::clamp(a, -1.f, 1.f));
   std::swap(a, b);
+  std::array<float, 4> four{a, b};
+  for (float& one : four) one += handed(std::move(b));
+  a += four[3] * four.size();
   x[i] = std::isnan(a) ? float(std::numeric_limits<__half>::lowest()) : twice(b);
 }"""
+
+
+NAMED = """
+using index_t = std::int64_t;
+typedef unsigned int uint_t;
+using real = float;
+using scalar = real;
+template <class T, int index = 3>
+__global__ void named(T* x, index_t n, const uint_t m, scalar s, int k) { if (n > m) x[0] = s + k; }
+"""
+"""Names for the types of its parameters."""
 
 
 def nvrtc() -> None:
@@ -98,6 +114,13 @@ def nvrtc() -> None:
             ("float*", "int64_t", "int64_t", "int64_t"),
             "plain",
             ["void*", "uint64_t", "uint64_t", "int16_t"],
+        ),
+        (
+            NAMED,
+            "named",
+            ("float*", "int64_t", "int64_t", "double", "int64_t"),
+            "named<float>",
+            ["void*", "int64_t", "uint32_t", "float", "int32_t"],
         ),
     ],
 )

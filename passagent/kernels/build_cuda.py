@@ -25,11 +25,11 @@ from passagent.kernels.errors import KernelBuildError, KernelRefused
 from passagent.kernels.ptx import variables, without_comments, written
 
 HEADERS = frozenset({
-    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
+    "algorithm", "array", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
     "cstdlib", "cstring", "cuda.h", "cuda_bf16.h", "cuda_fp16.h",
     "cuda_pipeline_primitives.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "iostream",
-    "limits", "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdint.h", "stdio.h",
-    "stdlib.h", "string.h", "type_traits", "utility", "vector", "vector_types.h",
+    "limits", "limits.h", "math.h", "math_constants.h", "mma.h", "stddef.h", "stdexcept", "stdint.h",
+    "stdio.h", "stdlib.h", "string.h", "type_traits", "utility", "vector", "vector_types.h",
 })  # fmt: skip
 FLAGS = ["-std=c++17", "-fmad=false", "-default-device"]
 _RULES = lexer.Rules("cuda", HEADERS, re.compile(r"(unroll|nounroll|once|nv_diag_\w+|diag_\w+)\b"))
@@ -38,6 +38,8 @@ _HERE = Path(__file__).parent
 _CLOCK = re.compile(r"%(clock\w*|globaltimer\w*|pm\d+\w*)")
 _LAMBDA = re.compile(r"\][ \t]*(?:__host__[ \t]+)?__device__(?=\s*[({])")
 """Of a lambda, which is for the device anyway; NVRTC allows no such word there."""
+_LAUNCH = re.compile(r"device-side kernel launch could not be processed.*")
+_NO_LAUNCH = "a source launches nothing; leave functions of the host out, and launch in Python"
 _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 
@@ -86,7 +88,8 @@ def _compile(
             if not (scratch / "ready").exists():
                 message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
                 raise PassagentError(f"{message}: {str(error).splitlines()[-1]}") from None
-            raise KernelBuildError(_without_paths(str(error), options)) from None
+            text = _LAUNCH.sub(f"{_NO_LAUNCH}: kernel[grid, block](...)", str(error))
+            raise KernelBuildError(_without_paths(text, options)) from None
         cubin = (scratch / "kernel.cubin").read_bytes()
         check_built((scratch / "kernel.ptx").read_text(), cubin, source)
         entry = (scratch / "kernel.name").read_text()

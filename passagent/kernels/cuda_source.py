@@ -136,9 +136,43 @@ def find(source: str, name: str) -> Kernel:
         head = code[start:position]
         if code[position + 1].text == "(" and any(t.text == "__global__" for t in head):
             end = _closing(code, position + 1)
-            parts = _split(code[position + 2 : end])
-            return Kernel(name, _template(head), [_parameter(part) for part in parts])
+            template, known = _template(head), _aliases(code)
+            own = {parameter for parameter, _, _ in template}
+            parts = (_parameter(part) for part in _split(code[position + 2 : end]))
+            parameters = [part if part.base in own else _resolved(part, known) for part in parts]
+            return Kernel(name, template, parameters)
     raise KernelBuildError(f"{name}: the source has no kernel `__global__ void {name}(...)`")
+
+
+def _aliases(code: list[Token]) -> dict[str, str]:
+    """Names that a source gives to types, `using index_t = int;`; not those that it gives to several."""
+    known: dict[str, set[str]] = {}
+    for position, token in enumerate(code):
+        if token.text not in ("using", "typedef"):
+            continue
+        end = next((i for i in range(position, len(code)) if code[i].text == ";"), len(code))
+        texts = [part.text for part in code[position + 1 : end]]
+        if token.text == "typedef":
+            name, meaning = texts[-1:], texts[:-1]
+        else:
+            name, meaning = texts[:1], texts[2:] if texts[1:2] == ["="] else []
+        words = [word for word in meaning if word not in _QUALIFIERS]
+        if name and words:
+            known.setdefault(name[0], set()).add(" ".join(words))
+    return {name: found.pop() for name, found in known.items() if len(found) == 1}
+
+
+def _resolved(parameter: Parameter, aliases: dict[str, str]) -> Parameter:
+    base, left = parameter.base, set(aliases)
+    while base in left:
+        left.remove(base)
+        base = _number(aliases[base].split())
+    return Parameter(base, parameter.pointer, parameter.text)
+
+
+def _number(words: list[str]) -> str:
+    """`long` for `long int`."""
+    return " ".join([w for w in words if w != "int"] or words if len(words) > 1 else words)
 
 
 def _code(found: list[Token]) -> list[Token]:
@@ -205,6 +239,4 @@ def _parameter(part: list[Token]) -> Parameter:
     words = words[:end]
     if ("*" not in texts and len(words) > 1 and words[-1] not in _WORDS) or "[" in texts:
         words = words[:-1]
-    if len(words) > 1:
-        words = [w for w in words if w != "int"] or words
-    return Parameter(" ".join(words), pointer, text.replace(" ,", ",").replace(" *", "*"))
+    return Parameter(_number(words), pointer, text.replace(" ,", ",").replace(" *", "*"))

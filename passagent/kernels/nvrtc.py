@@ -14,10 +14,10 @@ from typing import Any
 from cuda.bindings import nvrtc
 
 STUBS = (
-    "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
+    "algorithm", "array", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
     "cstdlib", "cstring", "cuda.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "iostream",
-    "limits", "limits.h", "math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h", "type_traits",
-    "utility", "vector",
+    "limits", "limits.h", "math.h", "stddef.h", "stdexcept", "stdint.h", "stdio.h", "stdlib.h", "string.h",
+    "type_traits", "utility", "vector",
 )  # fmt: skip
 """Headers of the host: what a kernel may use of them is built in or in the prelude. They are empty."""
 

@@ -28,6 +28,23 @@ template <class T> constexpr void swap(T& a, T& b) {
   b = kept;
 }
 
+template <class T, size_t n> struct array {  // nothing but a struct with an array: an aggregate
+  T elements[n];
+  using value_type = T;
+  constexpr T& operator[](size_t i) { return elements[i]; }
+  constexpr const T& operator[](size_t i) const { return elements[i]; }
+  constexpr T* data() { return elements; }
+  constexpr const T* data() const { return elements; }
+  constexpr T* begin() { return elements; }
+  constexpr const T* begin() const { return elements; }
+  constexpr T* end() { return elements + n; }
+  constexpr const T* end() const { return elements + n; }
+  constexpr size_t size() const { return n; }
+  constexpr void fill(const T& value) {
+    for (T& element : elements) element = value;
+  }
+};
+
 template <class T, T v> struct integral_constant {
   static constexpr T value = v;
   using value_type = T;
