@@ -136,6 +136,12 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
     assert (caught.value.rule, caught.value.line) == (rule, line)
 
 
+def test_a_call_that_no_function_fits_tells_its_types():
+    kernel = cpp_kernel("void f(const float* x, int64_t n) {}", "f")
+    with pytest.raises(KernelBuildError, match=r"called as f\(bfloat16\*, int64_t\); a template"):
+        kernel(torch.zeros(1, dtype=torch.bfloat16), 1)
+
+
 def test_a_kernel_that_catches_is_told_what_to_do():
     source = "void f(float* x) {\n  try { x[0] = 1; }\n  catch (int) { x[0] = 2; }\n}"
     with pytest.raises(KernelBuildError, match=r"f\.cpp:3.*check its arguments in Python"):

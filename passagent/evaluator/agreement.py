@@ -104,7 +104,7 @@ def _reduced(errors: Exactness, against: str) -> Refused:
     message = (
         f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
         f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
-        "add long sums in blocks, and subtract the mean before squaring"
+        "add long sums in blocks, subtract the mean before squaring, and refine approximate reciprocals"
     )
     return Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
 

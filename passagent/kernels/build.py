@@ -80,7 +80,7 @@ def build(source: str, name: str, signature: Signature) -> Path:
     if not target.exists():
         with toolchain.locked(target):
             if not target.exists():
-                _compile(source, text, name, prelude, target)
+                _compile(source, text, name, signature, prelude, target)
     return target
 
 
@@ -91,7 +91,7 @@ def _program(source: str, name: str, signature: Signature) -> str:
     return f'#line 1 "{name}.cpp"\n{source}\n#line 1 "call of {name}"\n{entry} {{ {name}({arguments}); }}\n'
 
 
-def _compile(source: str, text: str, name: str, prelude: Path, target: Path) -> None:
+def _compile(source: str, text: str, name: str, signature: Signature, prelude: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:
         scratch = Path(directory)
         (scratch / "kernel.cpp").write_text(text)
@@ -104,7 +104,12 @@ def _compile(source: str, text: str, name: str, prelude: Path, target: Path) -> 
             toolchain.run([*command, "-c", "kernel.cpp", "-o", "kernel.o"], name, scratch)
         except KernelBuildError as error:
             _raise_if_poisoned(str(error), name)
-            raise KernelBuildError(_CATCHES.sub(_NO_CATCH, str(error))) from None
+            message = _CATCHES.sub(_NO_CATCH, str(error))
+            first = next((line for line in message.splitlines() if ": error:" in line), "")
+            if first.startswith(f"call of {name}:"):
+                called = f"{name}({', '.join(signature.types)})"
+                message += f"\nit is called as {called}; a template (template <class T>) takes all dtypes"
+            raise KernelBuildError(message) from None
         objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
         link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
         toolchain.run([*link, "-o", "kernel.so", *_LIBRARIES], name, scratch)

@@ -32,12 +32,16 @@ struct bfloat16 {
   bfloat16() = default;
   bfloat16(const bfloat16&) = default;
   inline bfloat16& operator=(const bfloat16& other) { bits = other.bits; return *this; }
-  inline bfloat16(float value) {
+  inline bfloat16& operator+=(float other) { return *this = *this + other; }
+  inline bfloat16& operator-=(float other) { return *this = *this - other; }
+  inline bfloat16& operator*=(float other) { return *this = *this * other; }
+  inline bfloat16& operator/=(float other) { return *this = *this / other; }
+  constexpr bfloat16(float value) {
     const uint32_t u = __builtin_bit_cast(uint32_t, value);
     const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
   }
-  inline operator float() const { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
+  constexpr operator float() const { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
 };
 
 struct float16 {
@@ -45,7 +49,11 @@ struct float16 {
   float16() = default;
   float16(const float16&) = default;
   inline float16& operator=(const float16& other) { bits = other.bits; return *this; }
-  inline float16(float value) {
+  inline float16& operator+=(float other) { return *this = *this + other; }
+  inline float16& operator-=(float other) { return *this = *this - other; }
+  inline float16& operator*=(float other) { return *this = *this * other; }
+  inline float16& operator/=(float other) { return *this = *this / other; }
+  constexpr float16(float value) {
     const uint32_t u = __builtin_bit_cast(uint32_t, value);
     const uint32_t a = u & 0x7fffffffu;
     const uint32_t normal = ((a + 0xfffu + ((a >> 13) & 1u)) - 0x38000000u) >> 13;
@@ -55,7 +63,7 @@ struct float16 {
     r = a > 0x7f800000u ? 0x7e00u : r;
     bits = static_cast<uint16_t>(r | ((u >> 16) & 0x8000u));
   }
-  inline operator float() const {
+  constexpr operator float() const {
     const uint32_t h = bits;
     const uint32_t e = (h & 0x7fffu) << 13;
     uint32_t u = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, e) * 0x1p112f);
@@ -63,6 +71,38 @@ struct float16 {
     return __builtin_bit_cast(float, u | ((h & 0x8000u) << 16));
   }
 };
+
+// What C++ asks of types of numbers: their limits, and their bits, as their assignment (by which loops vectorise) is not
+// a trivial one.
+template <class T> struct passagent_half_limits : std::numeric_limits<float> {
+  static constexpr T infinity() noexcept { return std::numeric_limits<float>::infinity(); }
+  static constexpr T quiet_NaN() noexcept { return std::numeric_limits<float>::quiet_NaN(); }
+};
+namespace std {
+template <> struct numeric_limits<bfloat16> : passagent_half_limits<bfloat16> {
+  static constexpr int digits = 8;
+  static constexpr bfloat16 max() noexcept { return 0x1.fep127f; }
+  static constexpr bfloat16 lowest() noexcept { return -0x1.fep127f; }
+  static constexpr bfloat16 min() noexcept { return 0x1p-126f; }
+  static constexpr bfloat16 denorm_min() noexcept { return 0x1p-133f; }
+  static constexpr bfloat16 epsilon() noexcept { return 0x1p-7f; }
+};
+template <> struct numeric_limits<float16> : passagent_half_limits<float16> {
+  static constexpr int digits = 11;
+  static constexpr float16 max() noexcept { return 65504.0f; }
+  static constexpr float16 lowest() noexcept { return -65504.0f; }
+  static constexpr float16 min() noexcept { return 0x1p-14f; }
+  static constexpr float16 denorm_min() noexcept { return 0x1p-24f; }
+  static constexpr float16 epsilon() noexcept { return 0x1p-10f; }
+};
+template <class T> inline T bit_cast(const bfloat16& x) { return __builtin_bit_cast(T, x.bits); }
+template <class T> inline T bit_cast(const float16& x) { return __builtin_bit_cast(T, x.bits); }
+template <class T> requires is_same_v<T, bfloat16> || is_same_v<T, float16> inline T bit_cast(uint16_t bits) {
+  T x;
+  x.bits = bits;
+  return x;
+}
+}  // namespace std
 
 // The value of `x` after a store to T and a load back: what eager sees between two operators on T.
 template <class T> static inline float round_to(float x) { return static_cast<float>(T(x)); }
