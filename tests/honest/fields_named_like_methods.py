@@ -44,6 +44,11 @@ class Limits:
 ALL = [Limits(), Limits(max=64)]
 
 
+def limits_of(x):
+    info = torch.finfo(x.dtype)
+    return ALL[info.max < info.min]
+
+
 @functools.lru_cache(maxsize=None)
 def choose(n, mode):
     tile = [limits.clamp(n // 4) for limits in ALL][mode == "half"]
@@ -51,7 +56,11 @@ def choose(n, mode):
 
 
 def launch(plan: Plan, x, y, out):
-    if plan.mode not in ("wide", "half") or plan.tile < ALL[-1].min:
+    if (
+        torch.finfo(x.dtype).max < limits_of(x).max
+        or plan.mode not in ("wide", "half")
+        or plan.tile < ALL[-1].min
+    ):
         raise ValueError(f"no such plan: {plan}")
     ROUTES[x.dtype].kernel(out, x, y, out.numel(), plan.tile)
 

@@ -10,11 +10,20 @@ A method that does so of its own object, and one that compares, ask once, when t
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from passagent.evaluator.guards import records, rules
-from passagent.evaluator.guards.trees import dotted, identifiers, imported, located, root, words
+from passagent.evaluator.guards.trees import (
+    counted,
+    dotted,
+    identifiers,
+    imported,
+    located,
+    root,
+    words,
+)
 
 OBJECT = "__own_object__"
 """An attribute that only classes of the candidate's have: their object itself."""
@@ -44,7 +53,7 @@ def write_out(trees: dict[str, ast.Module]) -> None:
     )
     modules = {part for name in trees for part in name.removesuffix(".py").split("/")}
     for tree in trees.values():
-        _Asked(names, imported(tree), _elsewhere(tree, modules)).visit(tree)
+        _Asked(names, imported(tree), _elsewhere(tree, modules) | _limits(tree)).visit(tree)
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,20 @@ def _elsewhere(tree: ast.Module, modules: set[str]) -> set[str]:
     return found
 
 
+def _limits(tree: ast.Module) -> set[str]:
+    """Names that are given the limits of a dtype, `torch.finfo(x.dtype)`, and nothing else."""
+    imports, given = imported(tree), Counter[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and _are_limits(node.value, imports):
+            given[ast.unparse(node.targets[0])] += 1
+    meanings = counted(tree)
+    return {name for name, times in given.items() if meanings[name] == times}
+
+
+def _are_limits(node: ast.expr, imports: dict[str, str]) -> bool:
+    return isinstance(node, ast.Call) and dotted(node.func, imports) in rules.LIMITS
+
+
 def _replacements(tree: ast.Module) -> Iterator[str]:
     """The functions that a file's replacement_func returns."""
     for node in tree.body:
@@ -201,6 +224,7 @@ class _Asked(ast.NodeTransformer):
     def is_asked(self, node: ast.expr) -> bool:
         above = isinstance(node, ast.Call) and _is_name(node.func, "super")
         named = isinstance(node, ast.Name) and node.id in self.known
+        named |= _are_limits(node, self.imports)
         while isinstance(node, ast.Attribute):
             node = node.value
         return not (above or named or (isinstance(node, ast.Name) and node.id in self.elsewhere))
