@@ -260,27 +260,27 @@ def test_violation_names_file_line_and_what_to_do():
 
 def test_kernel_source_is_checked_at_its_own_line():
     text = 'from passagent.kernels import cpp_kernel\n\nK = cpp_kernel(\n    r"""\n#include <cmath>\n'
-    text += '#include <fstream>\n""",\n    "f",\n)\n'
+    text += '#include <dlfcn.h>\n""",\n    "f",\n)\n'
     (violation,) = inspect(Candidate({"helper.py": text}))
     assert (violation.rule, violation.line) == ("cpp_include", 6)
 
 
 KERNEL_SOURCES = {
-    "plain": '"""\n#include <cmath>\n#include <fstream>  // here\n"""',
-    "raw": 'r"""\n#define TWO 1 + \\\n  1\n#include <fstream>  // here\n"""',
-    "begins after a splice": '"""\\\n#include <cmath>\n#include <fstream>  // here\n"""',
-    "spliced by Python": '"""\n#define TWO 1 + \\\n  1\n#include <fstream>  // here\n"""',
-    "in pieces": '("#include <cmath>\\n"\n "int f();\\n"  # a comment\n "#include <fstream>  // here\\n")',
-    "on one line": '"\\n\\n\\x41;\\n#include <fstream>  // here\\n"',
-    "joined": '"""\n#include <cmath>\n""" + HEAD + """\nint f();\n#include <fstream>  // here\n"""',
+    "plain": '"""\n#include <cmath>\n#include <dlfcn.h>  // here\n"""',
+    "raw": 'r"""\n#define TWO 1 + \\\n  1\n#include <dlfcn.h>  // here\n"""',
+    "begins after a splice": '"""\\\n#include <cmath>\n#include <dlfcn.h>  // here\n"""',
+    "spliced by Python": '"""\n#define TWO 1 + \\\n  1\n#include <dlfcn.h>  // here\n"""',
+    "in pieces": '("#include <cmath>\\n"\n "int f();\\n"  # a comment\n "#include <dlfcn.h>  // here\\n")',
+    "on one line": '"\\n\\n\\x41;\\n#include <dlfcn.h>  // here\\n"',
+    "joined": '"""\n#include <cmath>\n""" + HEAD + """\nint f();\n#include <dlfcn.h>  // here\n"""',
     "in the joined part": '"""\n#include <cmath>\n""" + BAD + """\nint f();\n"""',
-    "dedented": 'textwrap.dedent("""\\\n    #include <cmath>\n\n    #include <fstream>  // here\n    """)',
+    "dedented": 'textwrap.dedent("""\\\n    #include <cmath>\n\n    #include <dlfcn.h>  // here\n    """)',
 }
 
 
 @pytest.mark.parametrize("name", KERNEL_SOURCES)
 def test_a_refusal_points_at_the_line_of_the_source_in_the_file(name):
-    bad = '"\\n#include <fstream>  // here\\n"' if name == "in the joined part" else '""'
+    bad = '"\\n#include <dlfcn.h>  // here\\n"' if name == "in the joined part" else '""'
     text = f'import textwrap\nfrom passagent.kernels import cpp_kernel\n\nHEAD = "int g();\\n"\nBAD = {bad}\n'
     text += f'SOURCE = {KERNEL_SOURCES[name]}\nKERNEL = cpp_kernel(SOURCE, "f")\n'
     (violation,) = inspect(Candidate({"helper.py": text}))
