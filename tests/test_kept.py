@@ -179,6 +179,9 @@ COUNTING = {
     "def call(x):\n    big = 100000\n    NOW[0] = int('100000') if NOW[0] is big else big",
     "one of two equal answers": "@functools.cache\ndef box(n):\n    return [0]\nNOW = [box(1)]\n"
     "def call(x):\n    NOW[0] = box(1) if NOW[0] is box(2) else box(2)",
+    "order of a small cache": "HERE = []\n@functools.lru_cache(maxsize=2)\ndef plan(n):\n"
+    "    HERE.append(n)\n    return n\ndef call(x):\n    plan(3)\n    HERE.clear()\n    plan(1)\n"
+    "    plan(2)\n    plan(1 if 1 in HERE else 2)\n    HERE.clear()",
     "dtype": "NOW = [torch.int8]\ndef call(x):\n"
     "    NOW[0] = torch.int16 if NOW[0] == torch.int8 else torch.int8",
     "shape": "NOW = [torch.Size([1])]\ndef call(x):\n    NOW[0] = torch.Size([NOW[0][0] + 1])",

@@ -8,7 +8,6 @@ one of two equal lists in turn is a count too. Of what is not looked into it tel
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import operator
 import sys
@@ -39,7 +38,8 @@ _OF_TRITON = {
     "constexpr": ("value",),
 }
 """Of its objects, attributes that a candidate can reach."""
-_CACHED = type(functools.cache(len))
+_LINK = "_lru_list_elem"
+"""In a bounded cache, the type of what holds a key and its answer: which holds which is nobody's business."""
 _COLLECTED = 1 << 14
 """Of a type's flags: Python's collector knows what its objects lead to; not so those of a range."""
 _FINGER = 7 * ctypes.sizeof(ctypes.c_void_p)
@@ -89,8 +89,6 @@ class _Account:
         self.looked_into = 0
         self.skipped = namespaces()
         self.first: dict[int, tuple[Any, int]] = {}
-        self.known: list[Any] = []
-        """What caches know, which lives on: no other object takes its address."""
 
     def told(self, value: object) -> Iterator[Any]:
         """All that the value leads to, and was not seen before."""
@@ -111,10 +109,6 @@ class _Account:
                 continue
             if isinstance(part, Iterator):
                 yield object()  # equal to nothing: how far it has come cannot be told of all
-            elif isinstance(part, _CACHED):
-                yield part.cache_info().currsize
-                for one in self._in_order(_learnt(part)):
-                    yield tuple(self.told(one))
             elif self._is_looked_into(part):
                 self.looked_into += 1
                 if self.looked_into > MOST:
@@ -129,16 +123,6 @@ class _Account:
                 pending += _parts(part)
             else:
                 yield _leaf(part)
-
-    def _in_order(self, parts: Iterator[Any]) -> list[Any]:
-        """What a cache knows, by what it is: in which order it was asked does not matter."""
-        seen, told = self.first, []
-        for part in parts:
-            self.known.append(part)
-            self.first = dict(seen)
-            told.append((repr(tuple(self.told(part))), part))
-        self.first = seen
-        return [part for _, part in sorted(told, key=operator.itemgetter(0))]
 
     def _is_looked_into(self, value: object) -> bool:
         """An object of the language's or of Triton's, a class of the package's or an instance of one."""
@@ -161,8 +145,10 @@ def _leaf(value: object) -> Any:
     """What is told of an object that is not looked into."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.storage_offset(), str(value.dtype)
-    speaks = type(value).__repr__ is not object.__repr__
-    return type(value).__name__, repr(value) if speaks else _Same(value)
+    kind = type(value)
+    if kind.__name__ == _LINK:
+        return _LINK
+    return kind.__name__, _Same(value) if kind.__repr__ is object.__repr__ else repr(value)
 
 
 class _Same:
@@ -189,12 +175,3 @@ def _home(kind: type) -> str:
 def _is_of_triton(value: object) -> bool:
     kind = type(value)  # an enumeration may say that it is Triton's
     return _home(kind) == "triton" and kind.__name__ in _OF_TRITON and not issubclass(kind, Enum)
-
-
-def _learnt(cached: object) -> Iterator[Any]:
-    """What a cached function leads to: arguments and results that it knows, itself."""
-    for part in gc.get_referents(cached):
-        if isinstance(part, dict):
-            yield from part.items()
-        else:
-            yield part
