@@ -40,6 +40,7 @@ _STACK = (
 )  # fmt: skip
 _CATCHES = re.compile(r"exception handling disabled, use \S+ to enable")
 _NO_CATCH = "a kernel catches nothing: what is thrown ends it; check its arguments in Python, before the call"
+_OF_STD = re.compile(r"is not a member of .std|has not been declared|incomplete type .std::")
 _BRANCHES = ("indirect_branch", "function_return")  # as returns, which are not seen to go through a pointer
 _POISONED = (
     *_ASSEMBLY, "weakref", "__weakref__", *_BRANCHES, *(f"__{name}__" for name in _BRANCHES),
@@ -104,17 +105,25 @@ def _compile(source: str, text: str, name: str, signature: Signature, prelude: P
             toolchain.run([*command, "-c", "kernel.cpp", "-o", "kernel.o"], name, scratch)
         except KernelBuildError as error:
             _raise_if_poisoned(str(error), name)
-            message = _CATCHES.sub(_NO_CATCH, str(error))
-            first = next((line for line in message.splitlines() if ": error:" in line), "")
-            if first.startswith(f"call of {name}:"):
-                called = f"{name}({', '.join(signature.types)})"
-                message += f"\nit is called as {called}; a template (template <class T>) takes all dtypes"
-            raise KernelBuildError(message) from None
+            raise KernelBuildError(_explained(str(error), source, name, signature)) from None
         objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
         link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
         toolchain.run([*link, "-o", "kernel.so", *_LIBRARIES], name, scratch)
         _check_exports(scratch / "kernel.so")
         os.replace(scratch / "kernel.so", target)
+
+
+def _explained(message: str, source: str, name: str, signature: Signature) -> str:
+    """The compiler's message, and what it cannot know: how the kernel is called, which headers are empty."""
+    message = _CATCHES.sub(_NO_CATCH, message)
+    first = next((line for line in message.splitlines() if ": error:" in line), "")
+    if first.startswith(f"call of {name}:"):
+        called = f"{name}({', '.join(signature.types)})"
+        message += f"\nit is called as {called}; a template (template <class T>) takes all dtypes"
+    empty = [f"<{header}>" for header in sorted(toolchain.NOTHING) if f"<{header}>" in source]
+    if empty and _OF_STD.search(message):
+        message += f"\n{', '.join(empty)}: empty for a kernel, which prints, times and draws nothing"
+    return message
 
 
 def _raise_if_poisoned(message: str, name: str) -> None:

@@ -66,6 +66,10 @@ _INSTEAD = {
     "__cpu_indicator_init": _BUILT_FOR,
     "__cpu_model": _BUILT_FOR,
     "omp_set_num_threads": "write `num_threads(...)` after `#pragma omp parallel`",
+    "pthread_mutex_lock": "write `#pragma omp critical`",
+    **dict.fromkeys(
+        ("fprintf", "fwrite", "printf", "putchar", "puts"), "a kernel prints nothing; do without"
+    ),
 }
 """What to write in place of a function, where that is something else than usual."""
 _SECTIONS = re.compile(r"\.(text|rodata|data|bss|tdata|tbss|note)(\..*)?")
