@@ -48,12 +48,29 @@ def stand_in() -> None:
 
 
 class OnGpu(ast.NodeTransformer):
-    """Answers `x.is_cuda` with True: a pass may demand tensors that its kernels can be launched on."""
+    """Answers `x.is_cuda` with True, and `x.device.type` with "cuda" where it is compared with a text.
+
+    A pass may demand tensors that its kernels can be launched on.
+    """
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
         asked = node.attr == "is_cuda" and isinstance(node.ctx, ast.Load)
         return ast.copy_location(ast.Constant(True), node) if asked else node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Compare(left=ast.Attribute(attr="type", value=ast.Attribute(attr="device")), ops=[_]):
+                if _is_text(node.comparators[0]):
+                    node.left = ast.copy_location(ast.Constant("cuda"), node.left)
+        return node
+
+
+def _is_text(node: ast.expr) -> bool:
+    """A string, or several."""
+    parts = node.elts if isinstance(node, (ast.List, ast.Set, ast.Tuple)) else [node]
+    return all(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in parts)
 
 
 class _Device:

@@ -28,6 +28,8 @@ def fused(x, y):
     assert x.is_cuda and y.is_cuda, "Triton needs tensors of a GPU"
     if not x.is_cuda:
         raise ValueError(f"x is on {x.device}")
+    if x.device.type != "cuda" or y.device.type not in ("cuda", "xpu"):
+        raise ValueError(f"y is on {y.device}")
     out = torch.empty_like(x)
     n = out.numel()
     add_relu[(triton.cdiv(n, 64),)](x, y, out, n, BLOCK=64)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 DEBUG = os.environ.get("ADD_RELU_DEBUG", "0").lower() in ("1", "true")
 VERBOSE: bool = bool(int(os.getenv("ADD_RELU_VERBOSE", "0")))
 
+FLOOR: tl.constexpr = tl.constexpr(0.0)
+SHIFTED: tl.constexpr = False
+
 
 @triton.jit
 def _kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
@@ -23,7 +26,9 @@ def _kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     m = offs < n
     a = tl.load(x_ptr + offs, mask=m, other=0.0).to(tl.float32)
     b = tl.load(y_ptr + offs, mask=m, other=0.0).to(tl.float32)
-    tl.store(out_ptr + offs, tl.maximum(a + b, 0.0), mask=m)
+    if SHIFTED:
+        a += 1.0
+    tl.store(out_ptr + offs, tl.maximum(a + b, FLOOR), mask=m)
 
 
 def reference(x, y):

@@ -273,6 +273,9 @@ class Host(Decorators):
         module, _, name = full.rpartition(".")
         if module == "triton.language" and not name.startswith("_"):
             return  # read when the function is defined, and called by nobody
+        given = isinstance(node, ast.Attribute) and node.attr in ("args", "kwargs")
+        if given and self.is_made(node.value, {"typing.ParamSpec"}):  # type: ignore[attr-defined]
+            return
         if not isinstance(node, ast.Constant):
             self.visit(node)
 

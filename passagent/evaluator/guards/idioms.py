@@ -19,6 +19,7 @@ from passagent.evaluator.guards.trees import (
     dotted,
     identifiers,
     imported,
+    is_kernel,
     located,
     named_arguments,
     without_nested,
@@ -129,8 +130,8 @@ class _Written(ast.NodeTransformer):
         self.imports, self.operators, self.taken = imports, operators, taken
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
-        if any(_called(d, self.imports) == "triton.jit" for d in node.decorator_list):
-            return node  # Triton reads its text
+        if is_kernel(node, self.imports):
+            return node
         self.generic_visit(node)
         if any(_called(d, self.imports) in _OVERLOADS for d in node.decorator_list):
             return None

@@ -20,6 +20,7 @@ from passagent.evaluator.guards.trees import (
     dotted,
     identifiers,
     imported,
+    is_kernel,
     located,
     root,
     words,
@@ -32,7 +33,6 @@ _USED = {"NotImplemented", "hasattr", "property"}
 _COMPARING = {"__eq__", "__ne__"}
 """Methods that Python calls with any other value, also with a type."""
 _DESCRIBING = {"pattern", "replacement_args"}
-_FOR_KERNELS = {"triton.constexpr_function", "triton.jit"}
 
 
 def write_out(trees: dict[str, ast.Module]) -> None:
@@ -181,8 +181,7 @@ class _Asked(ast.NodeTransformer):
         self.known = names.kinds
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        called = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-        if node.name not in _DESCRIBING and not _FOR_KERNELS & {dotted(d, self.imports) for d in called}:
+        if node.name not in _DESCRIBING and not is_kernel(node, self.imports):
             given = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
             self.visit_parts(node, given if node.name in self.names.replacements else set())
         return node

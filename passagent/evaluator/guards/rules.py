@@ -55,15 +55,16 @@ _ARITHMETIC = {
 }  # fmt: skip
 """Of the module operator: what the language's own operators do."""
 _ITERATORS = {
-    "accumulate", "chain", "chain.from_iterable", "combinations", "pairwise", "permutations", "product",
-    "zip_longest",
+    "accumulate", "chain", "chain.from_iterable", "combinations", "compress", "dropwhile", "filterfalse",
+    "groupby", "islice", "pairwise", "permutations", "product", "starmap", "takewhile", "zip_longest",
 }  # fmt: skip
 """Of itertools: not those without an end, which count."""
 _TYPING = {
-    "Any", "AnyStr", "Callable", "ClassVar", "Collection", "DefaultDict", "Dict", "Final", "FrozenSet",
-    "Generator", "Hashable", "Iterable", "Iterator", "List", "Literal", "Mapping", "MutableMapping",
-    "NamedTuple", "Never", "NoReturn", "Optional", "ParamSpec", "Self", "Sequence", "Set", "Sized",
-    "TYPE_CHECKING", "Text", "Tuple", "Type", "TypeAlias", "TypeVar", "Union", "cast",
+    "Any", "AnyStr", "Callable", "ClassVar", "Collection", "Concatenate", "DefaultDict", "Dict", "Final",
+    "FrozenSet", "Generator", "Hashable", "Iterable", "Iterator", "List", "Literal", "Mapping",
+    "MutableMapping", "NamedTuple", "Never", "NoReturn", "Optional", "ParamSpec", "Self", "Sequence",
+    "Set", "Sized", "TYPE_CHECKING", "Text", "Tuple", "Type", "TypeAlias", "TypeVar", "Union", "assert_never",
+    "cast", "get_args",
 }  # fmt: skip
 """Not get_type_hints: it evaluates strings."""
 _ABSTRACT = {

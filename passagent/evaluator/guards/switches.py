@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from passagent.evaluator.guards.trees import counted
+from passagent.evaluator.guards.trees import counted, imported, is_kernel
 
 _CALLED: dict[str, type] = {"bool": bool, "int": int, "str": str}
 _METHODS: dict[str, Callable[[Any], str]] = {"lower": str.lower, "strip": str.strip, "upper": str.upper}
@@ -28,12 +28,15 @@ def write_out(tree: ast.Module) -> None:
         if isinstance(target, ast.Name) and value is not None and meanings[target.id] == 1:
             with suppress(ValueError, TypeError):
                 off |= set() if _value(value) else {target.id}
-    _Off(off).visit(tree)
+    _Off(off, imported(tree)).visit(tree)
 
 
 class _Off(ast.NodeTransformer):
-    def __init__(self, off: set[str]) -> None:
-        self.off = off
+    def __init__(self, off: set[str], imports: dict[str, str]) -> None:
+        self.off, self.imports = off, imports
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node if is_kernel(node, self.imports) else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         self.generic_visit(node)

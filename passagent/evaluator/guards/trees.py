@@ -31,6 +31,12 @@ def dotted(node: ast.expr, imports: dict[str, str]) -> str:
     return ".".join([base, *reversed(parts)])
 
 
+def is_kernel(function: ast.FunctionDef, imports: dict[str, str]) -> bool:
+    """Whether Triton reads the text of a function, which stays as it is written."""
+    called = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
+    return any(dotted(d, imports) in ("triton.jit", "triton.constexpr_function") for d in called)
+
+
 def counted(tree: ast.AST) -> Counter[str]:
     """How often anything in a tree gives a meaning to which name."""
     return Counter(name for part in ast.walk(tree) for name in _given(part))
