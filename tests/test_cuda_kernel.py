@@ -4,6 +4,8 @@ Parsing and refusals by text need nothing; compiling needs NVRTC (`pip install p
 only the tests marked `gpu` need a device.
 """
 
+import struct
+
 import pytest
 import torch
 
@@ -245,6 +247,11 @@ def test_a_compile_error_names_the_source_line():
         ("cuda_import", 2, "__global__ void f(float* x) {\n  *(float**)x = (float*)malloc(4); }"),
         ("cuda_import", 1, '__global__ void f(float* x) { printf("a"); x[0] = 1; }'),
         ("cuda_clock", 2, "__global__ void f(float* x) {\n  x[0] = clock64(); }"),
+        (
+            "cuda_pointer_call",
+            1,
+            "__global__ void f(float* x) { x[0] = reinterpret_cast<float (*)()>(*(uint64_t*)x)(); }",
+        ),
     ],
 )
 def test_device_code_that_asks_for_more_is_refused(rule, line, source):
@@ -277,6 +284,20 @@ def test_device_code_that_asks_for_more_is_refused(rule, line, source):
 def test_device_code_that_asks_for_nothing_is_compiled(source):
     nvrtc()
     assert build_cuda.build(source, "f", Signature(("float*",)), "sm_90").exists()
+
+
+def test_a_call_through_a_pointer_is_seen_in_the_ptx():
+    direct = ".entry f()\n{\n{ // callseq 0, 0\n call.uni (retval0), \n g, \n (param0);\n}\n}\n"
+    through = direct.replace(
+        "call.uni", "prototype_0 : .callprototype (.param .b32 _) _ (.param .b32 _);\n call"
+    )
+    one_empty_section = bytearray(b"\x7fELF\2\1".ljust(128, b"\0"))
+    struct.pack_into("<Q", one_empty_section, 0x28, 64)
+    struct.pack_into("<HHH", one_empty_section, 0x3A, 64, 1, 0)
+    build_cuda.check_built(direct, bytes(one_empty_section), "")
+    with pytest.raises(KernelRefused, match="pointer") as caught:
+        build_cuda.check_built(through, bytes(one_empty_section), "")
+    assert caught.value.rule == "cuda_pointer_call"
 
 
 def test_a_compiler_that_is_not_there_is_not_the_sources_fault(monkeypatch, tmp_path):

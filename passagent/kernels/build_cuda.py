@@ -2,7 +2,7 @@
 
 What comes out is the kernel's machine code for a device and what its parameters are. The author's code is
 device code only; what it can do is read from the PTX and the machine code that the compiler made of it: no
-memory that outlives a launch, no calls, no clocks.
+memory that outlives a launch, no calls of others or through pointers, no clocks.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _LAMBDA = re.compile(r"\][ \t]*(?:__host__[ \t]+)?__device__(?=\s*[({])")
 """Of a lambda, which is for the device anyway; NVRTC allows no such word there."""
 _LAUNCH = re.compile(r"device-side kernel launch could not be processed.*")
 _NO_LAUNCH = "a source launches nothing; leave functions of the host out, and launch in Python"
+_POINTER_CALL = re.compile(r"\.call(?:prototype|targets)\b")
+"""What PTX says of a call whose function is known when it runs only."""
 _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 
@@ -112,6 +114,9 @@ def unpack(built: bytes) -> tuple[bytes, str, tuple[str, ...]]:
 def check_built(ptx: str, cubin: bytes, source: str) -> None:
     """Raise KernelRefused for what compiled device code may not do, with the line of a name in `source`."""
     ptx = without_comments(ptx)
+    if _POINTER_CALL.search(ptx):
+        message = "calls through a pointer; use a template parameter, a lambda or a switch"
+        raise KernelRefused("cuda_pointer_call", lexer.line_of_word(source, "virtual"), message)
     parsed = elf.read(cubin)
     imports = [
         s.name for s in parsed.symbols if s.section == elf.UNDEFINED and s.kind == elf.FUNCTION and s.name
