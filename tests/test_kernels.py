@@ -136,6 +136,17 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
     assert (caught.value.rule, caught.value.line) == (rule, line)
 
 
+@pytest.mark.parametrize("text", ["[f] rows/cols {n} >= 1 && ok", "x | y", "a / b", "(1, 2): 50%"])
+def test_a_string_may_hold_what_a_message_says(text):
+    cpp_build.check_source(f'void f(float* x) {{ if (!x) throw "{text}"; }}')
+
+
+@pytest.mark.parametrize("text", ["/*", "//", "a; b", "#a", "??/", "a*b", "\\\\"])
+def test_a_string_may_not_hold_what_ends_something(text):
+    with pytest.raises(KernelRefused):
+        cpp_build.check_source(f'void f(float* x) {{ if (!x) throw "{text}"; }}')
+
+
 def test_a_call_that_no_function_fits_tells_its_types():
     kernel = cpp_kernel("void f(const float* x, int64_t n) {}", "f")
     with pytest.raises(KernelBuildError, match=r"called as f\(bfloat16\*, int64_t\); a template"):

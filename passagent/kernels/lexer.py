@@ -26,7 +26,8 @@ _TOKEN = re.compile(
     |(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_STRING = re.compile(r'(?:u8|[uUL])?"[A-Za-z0-9_ .,:=+<>()!?\'%-]*"')
+_STRING = re.compile(r'(?:u8|[uUL])?"(?:[A-Za-z0-9_ .,:=+<>()\[\]{}&|!?\'%-]|(?<!\?)/(?![/*]))*"')
+"""Nothing that ends a line of assembler text, a comment or a string, whoever reads it."""
 _OPERATORS = {"_Pragma", "__has_include", "__has_include_next", "__has_embed"}
 _DIRECTIVES = {
     "define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include",
@@ -127,7 +128,7 @@ def _check_line(line: list[Token], rules: Rules, pasting: bool) -> None:
             message = "a macro argument made a string; write the string"
             raise KernelRefused(f"{rules.language}_preprocessor", token.line, message)
         if token.kind == "string" and not _STRING.fullmatch(token.text):
-            message = "a string with escapes or such punctuation; write letters and spaces, and print nothing"
+            message = "a string with escapes or such punctuation; write words and brackets, and print nothing"
             raise KernelRefused(f"{rules.language}_string", token.line, message)
         if token.text in _WORDS and token.kind == "word":
             rule = _WORDS[token.text]

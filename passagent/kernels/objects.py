@@ -72,6 +72,7 @@ _INSTEAD = {
     ),
 }
 """What to write in place of a function, where that is something else than usual."""
+_NO_STREAM = "a kernel has no streams; std::to_string makes text of a number"
 _SECTIONS = re.compile(r"\.(text|rodata|data|bss|tdata|tbss|note)(\..*)?")
 _RELOCATED = re.compile(r"\.data\.rel\.ro(\..*)?")  # what the linker makes read-only, and no name beside it
 _INSTRUCTIONS = {
@@ -161,6 +162,7 @@ def _check_calls(parsed: elf.Elf) -> None:
         if not _IMPORTS.fullmatch(symbol.name) or symbol.binding == elf.WEAK:
             shown = demangled([symbol.name])[0]
             instead = _INSTEAD.get(symbol.name, "a kernel may call math, memory and OpenMP functions only")
+            instead = _NO_STREAM if "stream<" in shown else instead
             message = f"calls {shown}; {instead}"
             raise KernelRefused("cpp_import", 1, message)
 

@@ -21,6 +21,7 @@ class BadSize : public std::exception {
 constexpr int64_t positive(int64_t n) { return n > 0 ? n : throw std::out_of_range("not positive"); }
 constexpr int64_t STEP = positive(16);
 [[noreturn]] static void fail(const std::string& what) { throw std::runtime_error("add_relu: " + what); }
+static void check(bool holds, const std::string& what) { if (!holds) throw std::invalid_argument(what); }
 static float relu(float v, int mode) {
   switch (mode) {
     case 0: return v;
@@ -30,7 +31,8 @@ static float relu(float v, int mode) {
 }
 template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
   if (n < 0) throw BadSize{n};
-  if (!out || !x || !y) fail("null for n = " + std::to_string(n));
+  if (!out || !x || !y) fail("[x/y/out] is null && n = " + std::to_string(n));
+  check(n >= 0, "add_relu takes a number of elements that is not negative");
   CHECK(n < (int64_t(1) << 40));
   for (int64_t start = 0; start < n; start += STEP)
     for (int64_t i = start; i < std::min(n, start + STEP); ++i) out[i] = T(relu(float(x[i]) + float(y[i]), 1));
