@@ -78,13 +78,13 @@ _RELOCATED = re.compile(r"\.data\.rel\.ro(\..*)?")  # what the linker makes read
 _INSTRUCTIONS = {
     "x86_64": re.compile(
         r"sys(call|enter|exit|ret)\w*|int[13o]?|iret\w*|in[bwl]?|out[bwl]?|(ins|outs)[bwldq]|hlt"
-        r"|rdtscp?|rdpmc|rdpid|rdpru|rdrand|rdseed|cpuid|xgetbv|xsetbv|x(save|rstor)\w*|fx(save|rstor)\w*"
+        r"|rdtscp?|rdpmc|rdpid|rdpru|rdrand|rdseed|cpuid|xgetbv|xsetbv|x(save|rstor)\w*|f\w+"
         r"|(rd|wr)(fs|gs)base|(rd|wr)pkru|x(begin|end|abort|test)|clflush(opt)?|clwb|clzero|cldemote"
         r"|u?monitorx?|u?mwaitx?|tpause|vm(call|mcall|func|run|load|save|launch|resume|read|write|clear)\w*"
         r"|vmptr\w+|vmxo\w+|encl[suv]|enqcmds?|movdir\w+|senduipi|uiret|stui|clui|testui|ptwrite\w*"
-        r"|(rd|inc)ssp\w|wru?ss\w|saveprevssp|rstorssp|setssbsy|clrssbsy|v?(ld|st)mxcsr|fldcw|f(n?st|ld)env"
+        r"|(rd|inc)ssp\w|wru?ss\w|saveprevssp|rstorssp|setssbsy|clrssbsy|v?(ld|st)mxcsr"
         r"|(push|pop)f[wlqd]?|std|stac|clac"
-        r"|fn?save|frstor|fn?(stsw|clex|init)|(ld|st)tilecfg|tile(load|store|zero|release)\w*|tdp\w+"
+        r"|(ld|st)tilecfg|tile(load|store|zero|release)\w*|tdp\w+"
         r"|l(call|jmp|ret|ds|es|fs|gs|ss)\w*|retf\w*|[ls]lwpcb|lwp(ins|val)|serialize|x(sus|res)ldtrk|hreset"
         r"|wb(no)?invd|loadiwkey|\(bad\)|\.byte"
     ),
@@ -99,7 +99,8 @@ _INDIRECT = {
 }
 _RETURN_ADDRESS = re.compile(r"push\w* .*|\w+ +.*,(0x0)?\(%rsp\)")
 """What comes before a return that goes elsewhere."""
-_SEGMENT = re.compile(r"%[fg]s\b")
+_REGISTERS = re.compile(r"%([fg]s|mm\d)\b")
+"""Segments, and the x87's registers, which nobody clears between calls."""
 _PREFIXES = {
     "lock", "rep", "repz", "repnz", "repe", "repne", "data16", "cs", "bnd", "notrack", "xacquire",
     "xrelease",
@@ -196,7 +197,7 @@ def _problem(instruction: str) -> tuple[str, str] | None:
     words = instruction.split()
     while words and words[0] in _PREFIXES:
         words.pop(0)
-    if words and (_INSTRUCTIONS[_MACHINE].fullmatch(words[0]) or _SEGMENT.search(instruction)):
+    if words and (_INSTRUCTIONS[_MACHINE].fullmatch(words[0]) or _REGISTERS.search(instruction)):
         message = f"holds the instruction `{' '.join(words)[:60]}`; a kernel computes, it has no use for it"
         return "cpp_instruction", message
     return None

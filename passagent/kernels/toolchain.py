@@ -45,7 +45,7 @@ FLAGS += ["-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-r
 FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-DNDEBUG"]
 FLAGS += ["-g1", "-gdwarf-4"]  # lines of a source; of DWARF 5 objdump mistakes the first function's file
 if os.uname().machine == "x86_64":
-    FLAGS += ["-fcf-protection=none"]
+    FLAGS += ["-fcf-protection=none", "-mlong-double-64"]  # the x87's registers outlive a call
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 PRELUDE = Path(__file__).with_name("prelude.h")
 _PRELUDE_NAME = "the prelude of C++ kernels"
