@@ -1,8 +1,9 @@
 """Compile C++ kernels, cached by content. Runs on the trusted side: a candidate only asks for it.
 
 Three checks stand between a source and a shared object that a worker loads: the text rules (lexer.py), words
-that the compiler itself refuses after its headers are read (no macro hides one), and the built object
-(objects.py): no state, no start-up code, no instruction or call that a kernel has no use for.
+that the compiler itself refuses after its headers are read (no macro hides one, and those of the headers that
+make strings and names are gone), and the built object (objects.py): no state, no start-up code, no
+instruction or call that a kernel has no use for.
 """
 
 from __future__ import annotations
