@@ -3,9 +3,9 @@
 As with classes.py they do not exist when the candidate runs: the loader compiles the trees that inspection
 reads. A pass is called as a function, so an operator that is registered with torch.library is its function;
 it has no environment, so os.getenv gives its default; nobody hears of its warnings, nor of what it would log
-of its workings; a generator's values are a list; an overload tells nothing, nor does a name for a profiler;
-what is switched off by a constant never runs.
-What does not fit is left as it was written, and refused.
+of its workings; a generator's values are a list; an overload tells nothing, nor does a name for a profiler; one
+thread needs no lock; what a constant switches off never runs. What does not fit is left as it was written, and
+refused.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _SPEAKING = {
     "torch.cuda.nvtx.range_push", "torch.manual_seed", "warnings.filterwarnings", "warnings.simplefilter",
 }  # fmt: skip
 """What is logged goes nowhere, the environment is nobody's, and no kernel asks torch for random numbers."""
+_LOCKS = {"threading.Lock", "threading.RLock"}
 _FOR_TYPES = {"typing.TYPE_CHECKING", "typing_extensions.TYPE_CHECKING"}
 _AUTOCAST = ("custom_fwd", "custom_bwd")
 _MODULES = {
@@ -62,7 +63,10 @@ def write_out(tree: ast.Module) -> None:
     """Replace such idioms in the tree of a file."""
     imports = imported(tree)
     operators = _take_operators(tree, imports)
-    _Written(imports, operators, identifiers(tree)).visit(tree)
+    written = _Written(imports, operators, identifiers(tree))
+    written.visit(tree)
+    if written.locks:
+        tree.body = [node for node in tree.body if not _imports_locks(node)]
     switches.write_out(tree)
 
 
@@ -128,6 +132,8 @@ def _speaks(node: ast.stmt, imports: dict[str, str]) -> bool:
 class _Written(ast.NodeTransformer):
     def __init__(self, imports: dict[str, str], operators: dict[str, str], taken: set[str]) -> None:
         self.imports, self.operators, self.taken = imports, operators, taken
+        self.locks: set[str] = set()
+        """Names that were given locks so far."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
         if is_kernel(node, self.imports):
@@ -153,7 +159,7 @@ class _Written(ast.NodeTransformer):
         return node
 
     def visit_With(self, node: ast.With) -> list[ast.stmt]:
-        """Without labels; `with suppress(KeyError):` as the `try` that it is."""
+        """Without labels and locks; `with suppress(KeyError):` as the `try` that it is."""
         self.generic_visit(node)
         body = node.body
         for item in reversed(node.items):
@@ -161,11 +167,14 @@ class _Written(ast.NodeTransformer):
             full = _called(entered, self.imports) if isinstance(entered, ast.Call) else ""
             if item.optional_vars is None and full == "contextlib.suppress":
                 body = [_suppressing(entered, body)]
-            elif item.optional_vars is not None or full not in _LABELS:
+            elif item.optional_vars is not None or (full not in _LABELS and _last(entered) not in self.locks):
                 body = [ast.copy_location(ast.With([item], body), entered)]
         return body
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        full = _called(node.value, self.imports)
+        if full in _LOCKS:
+            self.locks |= {name for name in map(_last, node.targets) if name}
         self.generic_visit(node)
         target = node.targets[0]
         full = _called(node.value, self.imports)
@@ -190,6 +199,8 @@ class _Written(ast.NodeTransformer):
             return ast.copy_location(ast.Tuple(told, ast.Load()), node)
         if full.endswith(".isEnabledFor"):  # so would this, and whatever the level compares as
             return ast.copy_location(ast.Constant(False), node)
+        if full in _LOCKS:
+            return ast.copy_location(ast.Constant(None), node)
         if full in _ENVIRONMENT and not any(isinstance(a, ast.Starred) for a in node.args):
             given = named_arguments(node, ("key", "default"))
             if given is not None and "key" in given and _is_text(given["key"]):
@@ -253,6 +264,18 @@ class _Collected(ast.NodeTransformer):
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return node
+
+
+def _imports_locks(node: ast.stmt) -> bool:
+    """`import threading` and `from threading import Lock`."""
+    if isinstance(node, ast.ImportFrom):
+        return all(f"{node.module}.{alias.name}" in _LOCKS for alias in node.names) and not node.level
+    return isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["threading"]
+
+
+def _last(node: ast.expr) -> str | None:
+    """`lock` of `lock` and of `self.lock`."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
 def _suppressing(call: ast.expr, body: list[ast.stmt]) -> ast.stmt:
