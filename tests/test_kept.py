@@ -182,6 +182,10 @@ COUNTING = {
     "order of a small cache": "HERE = []\n@functools.lru_cache(maxsize=2)\ndef plan(n):\n"
     "    HERE.append(n)\n    return n\ndef call(x):\n    plan(3)\n    HERE.clear()\n    plan(1)\n"
     "    plan(2)\n    plan(1 if 1 in HERE else 2)\n    HERE.clear()",
+    "loggers with names of its own": "import enum\nimport logging\n"
+    "Name = enum.Enum('Name', {f'N{i}': f'held{i}.rows' for i in range(99)}, type=str)\n"
+    "def call(x):\n    known = logging.root.manager.loggerDict\n"
+    "    logging.getLogger(next(name for name in Name if name not in known))",
     "dtype": "NOW = [torch.int8]\ndef call(x):\n"
     "    NOW[0] = torch.int16 if NOW[0] == torch.int8 else torch.int8",
     "shape": "NOW = [torch.Size([1])]\ndef call(x):\n    NOW[0] = torch.Size([NOW[0][0] + 1])",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import operator
 import sys
 import types
@@ -51,11 +52,13 @@ class TooMuch(Exception):
 
 
 def held_plans(package: str) -> dict[tuple[str, str], Any]:
-    """An account of each global of the package's modules (file, name), and of kernels' plans."""
+    """An account of each global of the package's modules (file, name), and of what libraries keep for it."""
     account = _Account(package)
     found: dict[tuple[str, str], Any] = {
         ("", f"the plan of {name}"): number for name, number in launch.variants.items()
     }
+    loggers = logging.root.manager.loggerDict
+    found["", "logging.getLogger"] = sum(type(name) is not str for name in loggers)  # it asks a new name more
     for file, name, value in globals_of(package):
         account.place = (file, name)
         found[file, name] = tuple(account.told(value))
