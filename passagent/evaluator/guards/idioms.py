@@ -3,9 +3,9 @@
 As with classes.py they do not exist when the candidate runs: the loader compiles the trees that inspection
 reads. A pass is called as a function, so an operator that is registered with torch.library is its function;
 it has no environment, so os.getenv gives its default; nobody hears of its warnings, nor of what it would log
-of its workings; a generator's values are a list; an overload tells nothing, nor does a name for a profiler; one
-thread needs no lock; what a constant switches off never runs. What does not fit is left as it was written, and
-refused.
+of its workings; a generator's values are a list; an overload tells nothing, nor does a name for a profiler;
+one thread needs no lock; what a constant switches off never runs. What does not fit is left as it was
+written, and refused.
 """
 
 from __future__ import annotations
