@@ -248,7 +248,13 @@ class Names(ast.NodeVisitor):
         if name in self.world.fields and not name.startswith("__") and self.is_object(node.value):
             return
         if name.startswith("_"):
-            self.report("private_attribute", node, f"`.{name}` is private; use public attributes")
+            entered = name in ("__enter__", "__exit__")
+            instead = (
+                "write `with`, or put contexts on a contextlib.ExitStack"
+                if entered
+                else "use public attributes"
+            )
+            self.report("private_attribute", node, f"`.{name}` is private; {instead}")
         elif self.world.host_extensions and self.dotted(node.value) is not None:
             return  # what a module-level name stands for may come from an extension
         elif name in ("max", "min") and self.is_made(node.value, rules.LIMITS):

@@ -409,6 +409,8 @@ def unknown_name(full: str) -> str:
     if known and root in OF_PYTHON:
         known = [name.rpartition(".")[2] for name in known]
         return f"`{full}` is not among the names of host code; of {module} a pass may use {', '.join(known)}"
+    if root in IMPORT_INSTEAD:
+        return f"`{full}` is not among the names of host code; {IMPORT_INSTEAD[root]}"
     return (
         f"`{full}` is not among the names of host code; use Python's numbers and containers, math, torch's "
         "allocations and views, triton, and functions of its own"
@@ -429,7 +431,7 @@ def instead(name: str) -> str:
         "exec",
         "compile",
     ):
-        return "name functions and attributes directly"
+        return "name functions and attributes directly, or look them up in a dict of its own"
     if name in ("open", "input"):
         return "a pass has no files: keep tables in the source"
     return "write it with plain functions and numbers"
