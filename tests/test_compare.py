@@ -475,6 +475,21 @@ def test_large_inputs_want_finite_and_near_outputs():
     assert extreme_problem(expected([numbers], numbers), [numbers + 1]) is None
 
 
+def test_large_inputs_want_each_value_near_but_for_a_jump():
+    exact = random(64, 64).clamp(-1, 1).double()
+    eager, jumped, wrong = (exact.float() for _ in range(3))
+    jumped[0, :2] = -2.0
+    wrong[0, :3] = -2.0
+    assert extreme_problem(expected([exact], eager), [jumped]) is None
+    assert "single places" in extreme_problem(expected([exact], eager), [wrong])
+    assert extreme_problem(expected([exact], wrong), [wrong]) is None  # as eager's
+    assert extreme_problem(expected(None, eager), [wrong]) is None  # nothing tells how far off eager is
+    small = eager.clone()
+    small[0] += 2**-6
+    assert extreme_problem(expected([exact], eager), [small]) is None
+    assert extreme_problem(expected([exact[:0]], eager[:0]), [eager[:0]]) is None
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_complex_numbers_are_judged_as_pairs(known):
     x, w = random(16, 32, 2), random(16, 32, 2, seed=1)

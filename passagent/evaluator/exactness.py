@@ -42,6 +42,8 @@ _WRONG = 2.0**-5
 """Beyond this error a value is not of low precision but wrong."""
 _MANY = 0.03
 """Share of an output's values that may be wrong beyond 4 times eager's: those on the other side of a jump."""
+_STRAYS = 2
+"""Single values that may be wrong for inputs of large magnitude: they may jump where none of eager's does."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
             return f"{where} is not finite where eager's is, for inputs of large magnitude"
         if expected.far(position, _error(want, have)):
             return f"{where} is far from eager's for inputs of large magnitude"
+        if expected.known and _strays(want, eager, have) > _STRAYS:
+            return f"{where} is wrong in single places for inputs of large magnitude"
     return None
 
 
@@ -277,6 +281,18 @@ def _largest(exact: torch.Tensor, have: torch.Tensor) -> float:
             if a.numel()
         ),
         default=0.0,
+    )
+
+
+def _strays(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> int:
+    """How many values are further off than eager's are at most, and by a good part of the largest value."""
+    sizes = [
+        float(a.to(torch.float64).abs().nan_to_num(0.0, 0.0, 0.0).max()) for (a,) in _chunks(exact) if len(a)
+    ]
+    bound = max(_WRONG * max(sizes, default=0.0), 16 * _largest(exact, eager))
+    return sum(
+        int(((a.to(torch.float64) - b.to(torch.float64)).abs().nan_to_num(0.0, 0.0, 0.0) > bound).sum())
+        for a, b in _chunks(exact, have)
     )
 
 
