@@ -8,7 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.evaluator.fresh import MAX_WINDOWS, Draw, Rotation, made_ahead, refresher, window_of
+from passagent.evaluator import fresh
+from passagent.evaluator.fresh import (
+    MAX_WINDOWS,
+    Draw,
+    Rotation,
+    made_ahead,
+    pieces_of,
+    refresher,
+    window_of,
+)
 from passagent.tasks import Subgraph, TensorMeta
 from passagent.tasks.inputs import is_endless, make_inputs
 
@@ -203,7 +212,7 @@ def test_what_is_mixed_is_of_the_kind_that_is_drawn(described, variant):
         assert float(seen.max()) <= described.max_val
 
 
-def test_the_refresher_and_whoever_checks_it_see_the_same_bits():
+def test_the_refresher_and_whoever_checks_it_see_the_same_bits(monkeypatch):
     metas = [meta(dtype, (7, 33), mean=0.1, std=1.0) for dtype in ("float32", "bfloat16", "float16", "bool")]
     metas += [meta("float32", (4,), mean=-3e38, std=1e38), meta("float32", (5,), data=[1.0, 2, 3, 4, 5])]
     rotation = Rotation.of(subgraph(*metas))
@@ -217,6 +226,11 @@ def test_the_refresher_and_whoever_checks_it_see_the_same_bits():
         refreshers[k % 2](windows)
         for value, reservoir, where in zip(live, reservoirs, windows, strict=True):
             assert torch.equal(value.reshape(-1), window_of(reservoir, where, value.numel()))
+            for size in (16, 1 << 24):
+                monkeypatch.setattr(fresh, "PIECE", size)
+                assert torch.equal(
+                    value.reshape(-1), torch.cat(list(pieces_of(reservoir, where, value.numel())))
+                )
 
 
 @settings(max_examples=50)

@@ -28,14 +28,15 @@ from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import Rotation, Windows
 from passagent.evaluator.inplace import States
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
-from passagent.evaluator.reference import Reference, load_request, run_request, states_request
+from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
 from passagent.tasks.inputs import RARE, make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
 
 _VARIANTS = (0, 1, 2, 4, RARE)
 """Of make_inputs, for each set. On those after the SETS, with values of large magnitude and with a few such
-among ordinary ones, outputs must be finite where eager's are. The graph is captured with the last."""
+among ordinary ones, outputs must be finite where eager's are. The graph is captured with the last; on it a
+large subgraph does not run, for the memory that this takes."""
 EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
 KEPT_GRAPHS = 64
@@ -44,7 +45,8 @@ KEPT_BYTES = 2 << 30
 _KEPT_SHARE = 4
 """So many bytes of references are kept, or this part of the memory of machine and device."""
 SMALL = 1 << 26
-"""Input elements of a subgraph that is computed in float64, and whose input sets are drawn side by side."""
+"""Input elements of a subgraph that is computed in float64, and on the last set, and whose input sets are
+drawn side by side."""
 MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
 _REFRESH_SHARE = 4.0
@@ -171,7 +173,7 @@ class Baseline:
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []
         first = made.rotation.first()
-        for chosen in range(len(_VARIANTS)):
+        for chosen in range(len(_VARIANTS) if _is_small(subgraph) else SETS + 1):
             kept = self._run(run_request(made, chosen, [first], keep=True), subgraph)["kept"]
             eager = self.outputs(kept)
             facts = [

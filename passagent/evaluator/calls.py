@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.fresh import MIX, Refresh, Windows, made_ahead, refresher, window_of
+from passagent.evaluator.fresh import MIX, PIECE, Refresh, Windows, made_ahead, pieces_of, refresher
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.reservoirs import InputSets
@@ -22,7 +22,7 @@ from passagent.evaluator.reservoirs import InputSets
 _clock = time.perf_counter_ns
 _SETTLE_S = 0.001
 """Rest before a timed block on the CPU: the other side's OpenMP threads stop spinning."""
-_AHEAD_BYTES = 1 << 28
+_AHEAD_BYTES = 1 << 26
 """New values of a block that are made before its first call, on the CPU."""
 _WARM_NS = 1_000_000
 """A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
@@ -314,7 +314,8 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _unchanged(value: torch.Tensor, reservoir: torch.Tensor, where: int) -> bool:
-    return same_bytes(value.reshape(-1), window_of(reservoir, where, value.numel()))
+    pieces = value.reshape(-1).split(PIECE)
+    return all(map(same_bytes, pieces, pieces_of(reservoir, where, value.numel())))
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ _MIXED = {"float16", "bfloat16", "float32", "float64"}
 _LARGEST = 1e30
 """Where values are so large they are not mixed: their differences overflow."""
 _BESIDE = 1 << 32
+PIECE = 1 << 24
+"""Elements that are compared at a time."""
 
 Windows = list[int]
 """For each input of a subgraph the element at which its window starts, and _BESIDE times 1 + the one at which
@@ -107,6 +109,14 @@ def window_of(reservoir: torch.Tensor, where: int, count: int) -> torch.Tensor:
     """The `count` values, flat, that a call sees of a reservoir."""
     first, other = _pair(reservoir, where, count)
     return first if other is None else torch.lerp(first, other, MIX)
+
+
+def pieces_of(reservoir: torch.Tensor, where: int, count: int) -> Iterator[torch.Tensor]:
+    """The same PIECE by PIECE: mixed values of a large input take no memory that stays with the process."""
+    first, other = _pair(reservoir, where, count)
+    others = first.split(PIECE) if other is None else other.split(PIECE)
+    for one, two in zip(first.split(PIECE), others, strict=True):
+        yield one if other is None else torch.lerp(one, two, MIX)
 
 
 def _pair(reservoir: torch.Tensor, where: int, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
