@@ -16,8 +16,10 @@ from typing import TypeGuard
 
 from passagent.evaluator.guards.trees import (
     dotted,
+    functions_in,
     identifiers,
     imported,
+    is_name,
     is_store,
     located,
     meanings,
@@ -77,13 +79,13 @@ def _simplify(node: ast.ClassDef, imports: dict[str, str]) -> None:
     node.keywords = [
         k for k in node.keywords if k.arg != "metaclass" or dotted(k.value, imports) != "abc.ABCMeta"
     ]
-    decorated: list[ast.ClassDef | ast.FunctionDef] = [node, *_functions(node)]
+    decorated: list[ast.ClassDef | ast.FunctionDef] = [node, *functions_in(node)]
     for part in decorated:
         part.decorator_list = [d for d in part.decorator_list if dotted(d, imports) not in _DECORATIONS]
-    for function in _functions(node):
+    for function in functions_in(node):
         _forget(function, imports)
         _Above(node.name, bool(node.bases)).visit(function)
-    methods = {function.name: function for function in _functions(node)}
+    methods = {function.name: function for function in functions_in(node)}
     node.body = [_same(part, methods) for part in node.body]
     if _MODULE in bases and "forward" in methods and "__call__" not in methods:
         call = copy.deepcopy(methods["forward"])
@@ -147,10 +149,6 @@ def _take_kernels(
             found.append(part)
             node.body[position] = _holding(part.name, part.name, part)
     return found
-
-
-def _functions(node: ast.ClassDef) -> list[ast.FunctionDef]:
-    return [part for part in node.body if isinstance(part, ast.FunctionDef)]
 
 
 def _holding(name: str, function: str, node: ast.AST) -> ast.stmt:
@@ -236,12 +234,12 @@ class _Unnoted(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         called = node.value.func if isinstance(node.value, ast.Call) else None
-        if isinstance(called, ast.Attribute) and _is_name(called.value, self.context):
+        if isinstance(called, ast.Attribute) and is_name(called.value, self.context):
             return ast.copy_location(ast.Pass(), node)
         return self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if not _is_name(node.value, self.context):
+        if not is_name(node.value, self.context):
             return self.generic_visit(node)
         if node.attr in self.stored:
             return ast.copy_location(ast.Name(f"{self.context}_{node.attr}", node.ctx), node)
@@ -254,11 +252,7 @@ class _Unnoted(ast.NodeTransformer):
 def _is_noted(node: ast.AST, context: str) -> TypeGuard[ast.Attribute]:
     """A store into an attribute of the context."""
     store = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    return store and _is_name(node.value, context)  # type: ignore[attr-defined]
-
-
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+    return store and is_name(node.value, context)  # type: ignore[attr-defined]
 
 
 class _Renamed(ast.NodeTransformer):

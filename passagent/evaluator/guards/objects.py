@@ -18,9 +18,11 @@ from passagent.evaluator.guards import records, rules
 from passagent.evaluator.guards.trees import (
     counted,
     dotted,
+    functions_in,
     identifiers,
     imported,
     is_kernel,
+    is_name,
     located,
     root,
     words,
@@ -47,7 +49,7 @@ def write_out(trees: dict[str, ast.Module]) -> None:
                 _guard(kind)
     names = _Names(
         fields,
-        {method.name for kind in kinds for method in _methods(kind)},
+        {method.name for kind in kinds for method in functions_in(kind)},
         {kind.name for kind in kinds},
         {name for tree in trees.values() for name in _replacements(tree)},
     )
@@ -75,7 +77,7 @@ def is_guarded(function: ast.FunctionDef, instance: str) -> bool:
     """Whether a method is called with an object of its class only."""
     first = function.body[0]
     asked = first.value if isinstance(first, ast.Expr) else None
-    guard = isinstance(asked, ast.Attribute) and asked.attr == OBJECT and _is_name(asked.value, instance)
+    guard = isinstance(asked, ast.Attribute) and asked.attr == OBJECT and is_name(asked.value, instance)
     return guard or function.name.startswith("__") or _is_classmethod(function)
 
 
@@ -92,7 +94,7 @@ def _guard(kind: ast.ClassDef) -> None:
 
     One may be called without an object, as `Rows.launch(x)`; not so those that Python calls.
     """
-    for function in _methods(kind):
+    for function in functions_in(kind):
         instance = records.instance(function)
         if function.name in _COMPARING and (other := _compared(function)) is not None:
             function.body.insert(0, located(_telling(other), function))
@@ -123,13 +125,13 @@ def _needs_object(function: ast.FunctionDef, instance: str) -> bool:
 def _asked(function: ast.FunctionDef, name: str) -> set[str]:
     """The attributes of what has that name."""
     found = (part for part in ast.walk(function) if isinstance(part, ast.Attribute))
-    return {part.attr for part in found if _is_name(part.value, name)}
+    return {part.attr for part in found if is_name(part.value, name)}
 
 
 def _stores(function: ast.FunctionDef, name: str) -> bool:
     """Whether a function stores into what has that name, or into what that holds."""
     stored = (part for part in ast.walk(function) if isinstance(part, (ast.Attribute, ast.Subscript)))
-    return any(_is_name(root(part), name) for part in stored if not isinstance(part.ctx, ast.Load))
+    return any(is_name(root(part), name) for part in stored if not isinstance(part.ctx, ast.Load))
 
 
 def _elsewhere(tree: ast.Module, modules: set[str]) -> set[str]:
@@ -171,7 +173,7 @@ class _Asked(ast.NodeTransformer):
     """Writes `plan.__own_object__.mode` for `plan.mode` in host code.
 
     Not of what lies `elsewhere`, nor of what is `known`: a class, in a method its object, what a replacement
-    is given. A call of what is no method, `x.add(y)`, is left too.
+    is given. A call of what is neither field nor method, `x.add(y)`, is left too.
     """
 
     def __init__(self, names: _Names, imports: dict[str, str], elsewhere: set[str]) -> None:
@@ -221,7 +223,7 @@ class _Asked(ast.NodeTransformer):
         return node
 
     def is_asked(self, node: ast.expr) -> bool:
-        above = isinstance(node, ast.Call) and _is_name(node.func, "super")
+        above = isinstance(node, ast.Call) and is_name(node.func, "super")
         named = isinstance(node, ast.Name) and node.id in self.known
         named |= _are_limits(node, self.imports)
         while isinstance(node, ast.Attribute):
@@ -233,13 +235,5 @@ def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     return (node for node in tree.body if isinstance(node, ast.ClassDef))
 
 
-def _methods(kind: ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    return (part for part in kind.body if isinstance(part, ast.FunctionDef))
-
-
 def _is_classmethod(function: ast.FunctionDef) -> bool:
-    return bool(function.decorator_list) and _is_name(function.decorator_list[0], "classmethod")
-
-
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+    return bool(function.decorator_list) and is_name(function.decorator_list[0], "classmethod")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from passagent.evaluator.guards import records, rules, unused
+from passagent.evaluator.guards.trees import is_name
 
 OWN = "pass_dir"
 
@@ -314,9 +315,9 @@ def assigned_values(scope: ast.AST, name: str) -> list[ast.expr]:
         if isinstance(part, ast.Name) and part.id == name:
             stores += not isinstance(part.ctx, ast.Load)
         elif isinstance(part, ast.Assign):
-            values += [part.value for target in part.targets if _is_name(target, name)]
+            values += [part.value for target in part.targets if is_name(target, name)]
         elif isinstance(part, (ast.AnnAssign, ast.NamedExpr)):
-            values += [part.value] if part.value is not None and _is_name(part.target, name) else []
+            values += [part.value] if part.value is not None and is_name(part.target, name) else []
         elif part is not scope and name in _named(part):
             return []
     return values if len(values) == stores else []
@@ -330,10 +331,6 @@ def binds(scope: ast.AST, name: str) -> bool:
         else name in _named(part)
         for part in ast.walk(scope)
     )
-
-
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
 
 
 def _named(node: ast.AST) -> list[str | None]:

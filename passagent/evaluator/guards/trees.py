@@ -37,6 +37,16 @@ def is_kernel(function: ast.FunctionDef, imports: dict[str, str]) -> bool:
     return any(dotted(d, imports) in ("triton.jit", "triton.constexpr_function") for d in called)
 
 
+def is_name(node: ast.expr, name: str) -> bool:
+    """Whether it is that name and nothing more."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def functions_in(kind: ast.ClassDef) -> list[ast.FunctionDef]:
+    """The functions in a class."""
+    return [part for part in kind.body if isinstance(part, ast.FunctionDef)]
+
+
 def counted(tree: ast.AST) -> Counter[str]:
     """How often anything in a tree gives a meaning to which name."""
     return Counter(name for part in ast.walk(tree) for name in _given(part))
