@@ -19,6 +19,8 @@ from passagent.evaluator.samples import Samples
 BLOCK_S = 0.002
 """What eager's calls of such a block take, about, s: less than other processes leave a core for, also on a
 busy machine, and more than waking up a worker takes, a tenth of a millisecond to four."""
+_MOST_CALLS = 64
+"""Of such a block: a candidate that gets slower from call to call is not asked for thousands."""
 BLOCKS, HIDING, ROUNDS = 20, 16, 2
 """Time is hidden by the candidate if it is in HIDING pairs of BLOCKS, ROUNDS times in a row: where a machine
 disturbs either side as likely, 4 measurements in 100,000 would show as many."""
@@ -36,7 +38,7 @@ a call is still in its caches then, and not in those of a candidate that writes 
 def block_length(eager: Samples) -> int:
     """Calls of such a block, by what eager's took between them, too."""
     each = [(sum(b) + max(n, 0)) / len(b) for b, n in zip(eager.blocks, eager.hidden, strict=True)]
-    return max(1, round(BLOCK_S * 1e9 / median(each)))
+    return max(1, min(_MOST_CALLS, round(BLOCK_S * 1e9 / median(each))))
 
 
 def suspicious(eager: Samples, compiled: Samples, in_place: bool = False) -> bool:
