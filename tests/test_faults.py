@@ -19,10 +19,11 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import process, timing
+from passagent.evaluator import baseline, process, timing
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.guards import static
 from passagent.evaluator.process import Worker, WorkerDied
+from passagent.evaluator.reference import load_request
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.twin import Twin
@@ -209,6 +210,19 @@ def _lose(referee, whose):
             twin.worker.kill()
 
 
+def test_a_baseline_that_finds_no_device_is_nobodys_fault(task, monkeypatch):
+    def elsewhere(files, config):
+        return load_request(files, config) | {"device": "cuda:0"}
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with Referee(CONFIG) as referee:
+        monkeypatch.setattr(baseline, "load_request", elsewhere)
+        with pytest.raises(InfrastructureError, match=r"the baseline's worker did not start: \w+Error: "):
+            referee.evaluate(task, candidate())
+        monkeypatch.undo()
+        assert referee.evaluate(task, candidate()).status == "ok"
+
+
 OPS = [(op, "candidate") for op in ("load", "graph", "audit", "run", "lockstep")]
 OPS += [("graph", "baseline"), ("float64", "baseline"), ("run", "baseline")]
 OPS += [("load", "twin"), ("graph", "twin"), ("run", "twin"), ("lockstep", "twin")]
@@ -382,6 +396,7 @@ except OSError as error:
     sys.exit(f"no mount namespace: {error}")
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
+from passagent.evaluator.reference import load_request
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import Candidate
 from passagent.tasks.reader import load_task

@@ -195,7 +195,8 @@ def test_no_element_of_a_drawn_tensor_comes_again_in_another_call():
     values = make_inputs(subgraph(described), "cpu", 1, 1)[0]
     reservoir = torch.cat(rotation.reservoir(0, values, 2, 1))
     calls = [window_of(reservoir, draw.next()[0], 50).tolist() for _ in range(1000)]
-    assert len({value for call in calls for value in call}) > 49_900  # some are equal by chance
+    # about 90 of float32's values come twice by chance; unmixed there are 4,100 different ones
+    assert len({value for call in calls for value in call}) > 49_500
 
 
 @given(floats(), st.integers(1, 3))

@@ -65,10 +65,10 @@ def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(count, leas
 
 
 @pytest.mark.parametrize("bound", ["host", "gpu"])
-def test_where_one_side_waits_for_the_gpu_a_busy_host_does_not_move_the_ratio(bound):
+def test_where_one_side_waits_for_the_gpu_a_host_busy_at_times_does_not_move_the_ratio(bound):
     random = np.random.default_rng(5)
     found = []
-    for load in (0.0, 0.2, 0.5):  # the share of blocks in which others slow the host down
+    for load in (0.0, 0.1, 0.2):  # the share of blocks in which others slow the host down
         eager, compiled = [], []
         for _ in range(120):
             pace = 1.3 if random.random() < load else 1.0

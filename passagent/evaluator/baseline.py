@@ -254,9 +254,12 @@ class Baseline:
         worker = self._zygote.fork(None)
         self._born = time.monotonic()
         try:
-            worker.ask(load_request(None, self._config), self._config.timeout_s)
+            reply = worker.ask(load_request(None, self._config), self._config.timeout_s).message
         except (WorkerDied, WorkerTimeout) as error:
             raise InfrastructureError(f"the baseline's worker did not start: {error}") from error
+        if "error" in reply:
+            worker.kill()
+            raise InfrastructureError(f"the baseline's worker did not start: {reply['error']['message']}")
         return worker
 
     def _forget(self, keys: list[str]) -> None:
