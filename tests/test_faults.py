@@ -23,8 +23,8 @@ from passagent.evaluator import baseline, process, timing
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.guards import static
 from passagent.evaluator.process import Worker, WorkerDied
-from passagent.evaluator.reference import load_request
 from passagent.evaluator.referee import Referee
+from passagent.evaluator.reference import load_request
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.twin import Twin
 from passagent.tasks.reader import load_task

@@ -1,4 +1,6 @@
-"""References are drawn ahead; with cores to spare a second worker gets ready, and comparing goes on aside."""
+"""What goes on at a time: references are drawn ahead; with cores to spare a second worker gets ready or has
+subgraphs of its own, eager's worker gets ready, and comparing goes on aside.
+"""
 
 import os
 import signal
@@ -9,12 +11,14 @@ import pytest
 from tiny import HONEST, KERNEL, candidate, write_task
 
 from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
 from passagent.evaluator import judging
 from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.process import Worker
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import Violation
+from passagent.evaluator.twin import Twin
 from passagent.evaluator.verdict import Refused
 from passagent.tasks.reader import load_task
 
@@ -49,6 +53,12 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(Holder, "ask", noted)
     return found
+
+
+@pytest.fixture
+def one_pair(monkeypatch):
+    """One pair of workers times a candidate, so two workers share its subgraphs."""
+    monkeypatch.setattr(judging, "pairs_of", lambda *_: 1)
 
 
 def holders(asked):
@@ -114,6 +124,88 @@ def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypat
     result = referee.evaluate(task, candidate(HONEST, loop))
     assert result.status == "timeout"
     assert time.monotonic() - began < 60
+    assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_two_workers_have_every_other_subgraph_each(referee, task, asked, one_pair, monkeypatch):
+    warmed = []
+    warm = Twin.warm
+
+    def noted(self, reference):
+        warmed.append((reference.subgraph.name, threading.current_thread().name.partition("_")[0]))
+        return warm(self, reference)
+
+    monkeypatch.setattr(Twin, "warm", noted)
+    result = referee.evaluate(task, candidate())
+    assert (result.status, [graph.pairs for graph in result.graphs]) == ("ok", [[6]] * 3)
+    operations = [[op for who, op, _ in asked if who is holder] for holder in holders(asked)]
+    assert sorted(ops.count("graph") for ops in operations) == [1, 2]
+    assert [ops.count("load") for ops in operations] == [1, 1]
+    assert {where for _, op, where in asked if op == "graph"} == {"lane"}
+    assert sorted(warmed) == sorted((subgraph.name, "warming") for subgraph in task.subgraphs)
+
+
+@pytest.mark.parametrize("op", ["load", "graph", "audit"])
+def test_a_worker_lost_beside_another_is_nobodys_fault(op, referee, task, one_pair, monkeypatch):
+    killed = []
+    ask = Worker.ask
+
+    def kill(self, message, timeout_s, fds=()):
+        if message["op"] == op and threading.current_thread().name == "lane_1" and not killed:
+            os.kill(self.pid, signal.SIGKILL)
+            killed.append(self)
+        return ask(self, message, timeout_s, fds)
+
+    monkeypatch.setattr(Worker, "ask", kill)
+    with pytest.raises(InfrastructureError, match="SIGKILL"):
+        referee.evaluate(task, candidate())
+    assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_a_rule_that_one_of_two_workers_saw_broken_counts(referee, task, one_pair, monkeypatch):
+    audited = Holder.audited
+
+    def seen(self, reference, outputs, sets):
+        if reference.subgraph is task.subgraphs[1]:
+            raise Refused([Violation(rule="delegated", file="", line=0, message="not so")])
+        return audited(self, reference, outputs, sets)
+
+    monkeypatch.setattr(Holder, "audited", seen)
+    result = referee.evaluate(task, candidate())
+    assert (result.status, [graph.status for graph in result.graphs]) == ("refused", ["refused"] * 3)
+    assert [(one.rule, one.file) for one in result.violations] == [("delegated", "Fused.py")]
+
+
+def test_of_two_workers_one_that_hangs_ends_the_evaluation(referee, task, one_pair, monkeypatch):
+    hangs = (
+        "    if a.dtype == torch.bfloat16:\n        n = 0\n        while True:\n            n += 1\n" + HONEST
+    )
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0}))
+    result = referee.evaluate(task, candidate(hangs))
+    assert result.status == "timeout"
+    assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_values_that_differ_in_the_check_beside_another_are_their_subgraphs(referee, task, one_pair):
+    wrong = "    if a.dtype == torch.bfloat16:\n        return torch.zeros_like(a)\n" + HONEST
+    result = referee.evaluate(task, candidate(wrong))
+    assert [graph.status for graph in result.graphs] == ["ok", "ok", "wrong_result"]
+
+
+def test_eagers_worker_lost_while_it_gets_ready_is_nobodys_fault(referee, task, monkeypatch):
+    referee.workers.twins.close()
+    killed = []
+    warm = Twin.warm
+
+    def kill(self, reference):
+        if not killed:
+            os.kill(self.worker.pid, signal.SIGKILL)
+            killed.append(self)
+        return warm(self, reference)
+
+    monkeypatch.setattr(Twin, "warm", kill)
+    with pytest.raises(InfrastructureError, match="eager's worker was lost"):
+        referee.evaluate(task, candidate())
     assert referee.evaluate(task, candidate()).status == "ok"
 
 

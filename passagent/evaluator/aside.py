@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,14 +20,19 @@ class Aside:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
         self._under_way: deque[tuple[Future[None], int]] = deque()
+        self._lock = threading.Lock()
 
     def do(self, work: Callable[[], None], nbytes: int) -> None:
-        """Begin with `work`, which holds so many bytes. Raises what earlier work did, if it ends here."""
-        while len(self._under_way) >= _MOST or (self._under_way and self._held() + nbytes > _ROOM):
-            self._first()
-        self._under_way.append((self._thread.submit(work), nbytes))
-        if nbytes > _ROOM:
-            self.wait()
+        """Begin with `work`, which holds so many bytes; from any thread, one after the other.
+
+        Raises what earlier work did, if it ends here.
+        """
+        with self._lock:
+            while len(self._under_way) >= _MOST or (self._under_way and self._held() + nbytes > _ROOM):
+                self._first()
+            self._under_way.append((self._thread.submit(work), nbytes))
+            if nbytes > _ROOM:
+                self.wait()
 
     def wait(self) -> None:
         """Until nothing is under way. Raises the first failure; later work is dropped with it."""

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,7 +25,7 @@ from passagent.evaluator import captures
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.environment import memory_bytes
 from passagent.evaluator.exactness import Expected, Fact
-from passagent.evaluator.fresh import Rotation, Windows
+from passagent.evaluator.fresh import MORE, Rotation, Windows
 from passagent.evaluator.inplace import States
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
 from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
@@ -281,11 +281,22 @@ class Baseline:
 
 
 def _bytes_of(meta: TensorMeta) -> int:
-    return 0 if meta.is_python_scalar else meta.numel * int(getattr(torch, meta.dtype).itemsize)
+    return 0 if meta.is_python_scalar else meta.numel * _itemsize(meta)
+
+
+def _itemsize(meta: TensorMeta) -> int:
+    return int(getattr(torch, meta.dtype).itemsize)
 
 
 def _is_small(subgraph: Subgraph) -> bool:
     return sum(meta.numel for meta in subgraph.inputs) <= SMALL
+
+
+def are_all_kept(subgraphs: Sequence[Subgraph]) -> bool:
+    """Whether the inputs of all of these fit in side by side for sure."""
+    inputs = [meta for one in subgraphs for meta in one.inputs if not meta.is_python_scalar]
+    nbytes = sum((meta.numel + max(MORE, meta.numel)) * _itemsize(meta) for meta in inputs)
+    return len(subgraphs) <= KEPT_GRAPHS and len(_VARIANTS) * nbytes <= KEPT_BYTES
 
 
 def are_too_many(references: Collection[Reference], device: str) -> bool:

@@ -1,10 +1,11 @@
-"""References drawn ahead: the next subgraph's while the candidate is checked on one."""
+"""References drawn ahead: the next subgraphs' while the candidate is checked on others."""
 
 from __future__ import annotations
 
-import itertools
+import threading
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.reference import Reference
@@ -14,31 +15,29 @@ from passagent.tasks.reader import Subgraph
 class Drawing:
     """The references of an evaluation's subgraphs, in order, from a thread beside."""
 
-    def __init__(self, baseline: Baseline, dispatch: str, subgraphs: Sequence[Subgraph]) -> None:
-        """Begins with the first one."""
+    def __init__(self, baseline: Baseline, dispatch: str, subgraphs: Sequence[Subgraph], ahead: int) -> None:
+        """Begins with the first `ahead` ones, which must be kept together."""
         self._baseline, self._dispatch = baseline, dispatch
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drawing")
-        self._following = {one.name: other for one, other in itertools.pairwise(subgraphs)}
-        self._drawn: tuple[Subgraph, Future[Reference]] | None = None
-        self._begin(subgraphs[0])
+        self._left = deque(subgraphs)
+        self._drawn: dict[str, Future[Reference]] = {}
+        self._lock = threading.Lock()
+        for _ in range(ahead):
+            self.follow()
 
     def get(self, subgraph: Subgraph) -> Reference:
         """The subgraph's reference, for its check. Raises TaskError and InfrastructureError."""
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            if drawn[0] is subgraph:
-                return drawn[1].result()
-            wait([drawn[1]])  # the one before was not checked
-        return self._baseline.reference(subgraph, self._dispatch)
+        while (drawn := self._drawn.pop(subgraph.name, None)) is None:
+            self.follow()  # one before it was not checked
+        return drawn.result()
 
-    def follow(self, subgraph: Subgraph) -> None:
-        """Begin with the one after: it may close this one's arena, which must have been handed over."""
-        if (following := self._following.get(subgraph.name)) is not None:
-            self._begin(following)
+    def follow(self) -> None:
+        """Begin with one more: it may close the arena of one before, which must have been handed over."""
+        with self._lock:
+            if self._left:
+                one = self._left.popleft()
+                self._drawn[one.name] = self._thread.submit(self._baseline.reference, one, self._dispatch)
 
     def finish(self) -> None:
         """Wait for what is drawn; nothing is drawn ahead any more."""
         self._thread.shutdown()
-
-    def _begin(self, subgraph: Subgraph) -> None:
-        self._drawn = subgraph, self._thread.submit(self._baseline.reference, subgraph, self._dispatch)

@@ -1,4 +1,8 @@
-"""One evaluation: check every subgraph of a task in audited calls, then time those whose values agree."""
+"""One evaluation: check every subgraph of a task in audited calls, then time those whose values agree.
+
+With cores to spare more goes on at a time while nothing is timed: eager's worker gets ready, and either two
+workers check and time every other subgraph each, or the next pair's worker is made ready (holder.Second).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import math
 import os
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +23,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator import score
 from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
 from passagent.evaluator.aside import Aside
-from passagent.evaluator.baseline import Baseline
+from passagent.evaluator.baseline import Baseline, are_all_kept
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.drawing import Drawing
 from passagent.evaluator.fresh import Windows
@@ -35,7 +40,7 @@ from passagent.evaluator.timing import (
     measure_passbench,
     together,
 )
-from passagent.evaluator.twin import Twin
+from passagent.evaluator.twin import Twin, Warming
 from passagent.evaluator.verdict import Failed, Refused, as_end, blank, fill_times, raise_for
 from passagent.evaluator.workers import PAIRS, Workers
 from passagent.tasks.reader import Subgraph, Task
@@ -44,12 +49,16 @@ HELD_BYTES = 1 << 29
 """Subgraphs stay with a worker between their check and their timing while all of them take no more."""
 _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
+MANY_GRAPHS = 3
+"""So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
+_LANES = 2
+"""Workers that share the subgraphs, where there is room."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
 
 
 class Judging:
-    """One evaluation: a worker of each pair serves all subgraphs unless it dies."""
+    """One evaluation: a worker of each pair, or one in each lane, serves its subgraphs unless it dies."""
 
     def __init__(
         self,
@@ -75,24 +84,30 @@ class Judging:
         self.violations: list[Violation] = []
         self.protections: dict[str, str] = {}
         self.stop: Failed | None = None
-        self._holder: Holder | None = None
-        self._done: list[Holder] = []
-        self._second: Second | None = None
-        self._twin: Twin | None = None
         self._deaths = 0
         self._timings: dict[str, list[Timing]] = {}
-        self.pairs = pairs_of(config.device, self.dispatch, bar)
+        self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
         self._aside = Aside()
         self._has_room = has_room(config.device)
+        self._is_roomy = self._has_room and self._is_candidate and are_all_kept(task.subgraphs)
+        lanes = min(_LANES, len(task.subgraphs)) if self._is_roomy and self.pairs == 1 else 1
+        self._lanes = {one.name: number % lanes for number, one in enumerate(task.subgraphs)}
+        self._holders: list[Holder | None] = [None] * lanes
+        self._done: list[Holder] = []
+        self._second: Second | None = None
+        self._warming: Warming | None = None
+        self._twin: Twin | None = None
+        self._is_over = False
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
-        drawing = Drawing(self.baseline, self.dispatch, self.task.subgraphs)
+        drawing = Drawing(self.baseline, self.dispatch, self.task.subgraphs, len(self._holders))
         try:
             if self._has_room and self._is_candidate and self.pairs > 1:
                 self._second = Second(self._new_holder, HELD_BYTES)
-            for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
-                self._guarded(subgraph, result, functools.partial(self._check, drawing))
+            if self._is_roomy:
+                self._warming = Warming(functools.partial(self.workers.twins.get, 0, self.task.key))
+            self._check_all(drawing)
             self._aside.wait()
             drawing.finish()
             if not self.interpreter:
@@ -106,8 +121,32 @@ class Judging:
                 holder.close(self.workers.end)
             if self._second is not None:
                 self._second.close(self.workers.end)
+            if self._warming is not None:
+                self._warming.close()
             drawing.finish()
             self._aside.close()
+
+    def _check_all(self, drawing: Drawing) -> None:
+        """Check every subgraph, those of each lane in their order."""
+        lanes = range(len(self._holders))
+        if len(lanes) == 1:
+            self._check_lane(drawing, 0)
+            return
+        with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as beside:
+            checked = [beside.submit(self._check_lane, drawing, lane) for lane in lanes]
+        for one in checked:
+            one.result()
+
+    def _check_lane(self, drawing: Drawing, lane: int) -> None:
+        for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
+            if self._is_over:
+                return
+            if self._lanes[subgraph.name] == lane:
+                try:
+                    self._guarded(subgraph, result, functools.partial(self._check, drawing))
+                except BaseException:
+                    self._is_over = True
+                    raise
 
     def _time_all(self) -> None:
         """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
@@ -120,8 +159,11 @@ class Judging:
         for pair in range(self.pairs):
             if pair:
                 self._put_aside()
-                self._holder, ready = ready, None
-            self._twin = self.workers.twins.get(pair, self.task.key)
+                self._holders[0], ready = ready, None
+            if pair == 0 and self._warming is not None:
+                self._twin = self._warming.get()
+            else:
+                self._twin = self.workers.twins.get(pair, self.task.key)
             for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
@@ -141,11 +183,15 @@ class Judging:
         limit = f"its AS, at most {most:.3f}, is under {self.bar:.3f}"
         return f"timed by one of {self.pairs} pairs of workers: {limit}"
 
-    def _put_aside(self) -> None:
-        """The worker's work is done. It ends with the evaluation, as ending it disturbs what is timed."""
-        if self._holder is not None:
-            self._done.append(self._holder)
-            self._holder = None
+    def _put_aside(self, lane: int | None = None) -> None:
+        """The lane's worker, or each one's, has done its work.
+
+        It ends with the evaluation, as ending it disturbs what is timed.
+        """
+        for number, holder in enumerate(self._holders):
+            if holder is not None and lane in (None, number):
+                self._done.append(holder)
+                self._holders[number] = None
 
     def refuse_all(self) -> None:
         """A candidate that breaks a rule on one subgraph is refused on all of them."""
@@ -160,7 +206,7 @@ class Judging:
             result.passes_from_t, result.speedup = None, None
             return
         with self._noting(subgraph, result):
-            step(self._ready(), subgraph, result)
+            step(self._ready(self._lanes[subgraph.name]), subgraph, result)
 
     @contextmanager
     def _noting(self, subgraph: Subgraph, result: GraphResult) -> Iterator[None]:
@@ -177,31 +223,32 @@ class Judging:
             result.status = "timeout"
             result.error = f"no answer within {self.config.timeout_s:.0f} s; its processes were killed"
             self.stop = Failed("timeout", f"not run after the time-out on {subgraph.name}")
-            self._put_aside()
+            self._put_aside(self._lanes[subgraph.name])
         except WorkerDied as death:
             if death.killed_from_outside:
                 raise InfrastructureError(f"a worker {death.describe()}") from death
             result.status = death.status
             result.error = f"the process {death.describe()}{last_line(death.log)}"
             self._deaths += 1
-            self._put_aside()
+            self._put_aside(self._lanes[subgraph.name])
             if self._deaths == _DEATHS:
                 self.stop = Failed(death.status, f"not run: {_DEATHS} processes died before it")
         if result.status not in ("ok", "wrong_result"):
             result.passes_from_t, result.speedup = None, None
 
-    def _ready(self) -> Holder:
-        """The worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
-        if self._holder is None:
-            self._holder = self._new_holder()
-            self.protections = self._holder.worker.protections
+    def _ready(self, lane: int) -> Holder:
+        """The lane's worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
+        holder = self._holders[lane]
+        if holder is None:
+            holder = self._holders[lane] = self._new_holder()
+            self.protections = holder.worker.protections
             try:
-                self._holder.load()
+                holder.load()
             except Failed as failure:
                 status = "load_error" if failure.status == "runtime_error" else failure.status
                 self.stop = Failed(status, failure.message)
                 raise self.stop from failure
-        return self._holder
+        return holder
 
     def _new_holder(self) -> Holder:
         return Holder(self.workers.take(self.subject, self.interpreter), self.subject, self.config)
@@ -213,7 +260,9 @@ class Judging:
         outputs = holder.take(reference, result)
         if self._second is not None:
             self._second.warm(reference)
-        drawing.follow(subgraph)
+        if self._warming is not None:
+            self._warming.warm(reference)
+        drawing.follow()
         found = self._outputs(holder, reference, outputs)
         if holder.nbytes > HELD_BYTES:
             holder.release(reference)
@@ -282,7 +331,8 @@ class Judging:
         except TimedCallError as failure:
             raise_for(failure.error)
             raise
-        holder.release(reference)
+        if holder.nbytes > HELD_BYTES:
+            holder.release(reference)
         if timing.clock_disagrees and self._is_candidate:
             message = "its own times do not add up to the time that passed; leave the clock alone"
             raise Refused([Violation(rule="clock", file="", line=0, message=message)])
@@ -311,11 +361,11 @@ def dispatch_of(config: EvaluatorConfig) -> str:
     return "dynamo" if config.protocol == "passbench" else config.dispatch
 
 
-def pairs_of(device: str, dispatch: str, bar: float | None) -> int:
+def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:
     """Pairs of workers that time a subject: what two workers with the same graph differ by averages out.
 
-    On a GPU that is most of what a measurement in full errs by. One pair tells a search what it has while
-    there is nothing to beat: its best are measured again.
+    On a GPU that is most of what a measurement in full errs by. A search's best are measured again, so one
+    pair tells it what it has while there is nothing to beat, or where many subgraphs average it out.
     """
     if dispatch == "dynamo":
         return 1  # what Dynamo compiles is compiled once: that takes longer than measuring
@@ -323,7 +373,7 @@ def pairs_of(device: str, dispatch: str, bar: float | None) -> int:
         return PAIRS
     if bar is None:
         return PAIRS + 1
-    return PAIRS if bar else 1
+    return PAIRS if bar and graphs < MANY_GRAPHS else 1
 
 
 def has_room(device: str) -> bool:

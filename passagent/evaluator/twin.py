@@ -8,6 +8,7 @@ candidate only, and gives way to a new one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from passagent.config import EvaluatorConfig
@@ -15,7 +16,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.baseline import are_too_many
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout
-from passagent.evaluator.reference import Reference, load_request
+from passagent.evaluator.reference import Reference, load_request, run_request
 
 USES = 8
 """Evaluations that a twin serves."""
@@ -51,6 +52,12 @@ class Twin:
         finally:
             outputs.close()
         self._held[reference.name] = reference
+
+    def warm(self, reference: Reference) -> None:
+        """The same, and a first call, in which libraries load and choose what they run."""
+        if self._held.get(reference.name) is not reference:
+            self.take(reference)
+            self.ask(run_request(reference, 0, [reference.rotation.first()]), self._timeout_s)
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before."""
@@ -93,3 +100,26 @@ class Twins:
         """End the twins; new ones are made when they are needed."""
         while self._twins:
             self._twins.popitem()[1].worker.kill()
+
+
+class Warming:
+    """A twin that gets ready for an evaluation's timing while the candidate is checked."""
+
+    def __init__(self, get: Callable[[], Twin]) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="warming")
+        self._twin = self._thread.submit(get)
+        self._steps: list[Future[None]] = []
+
+    def warm(self, reference: Reference) -> None:
+        """Have it take the subgraph and call it; the reference must stay until `get`."""
+        self._steps.append(self._thread.submit(lambda: self._twin.result().warm(reference)))
+
+    def get(self) -> Twin:
+        """The twin, ready. Raises InfrastructureError."""
+        for step in self._steps:
+            step.result()
+        return self._twin.result()
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._thread.shutdown(cancel_futures=True)

@@ -83,8 +83,11 @@ class Workers:
             worker.kill()
 
     def _spare(self) -> Worker:
-        """A worker made ahead."""
-        ready = self.spares.popleft() if self.spares else None
+        """A worker made ahead; asked for by several threads."""
+        try:
+            ready = self.spares.popleft()
+        except IndexError:
+            ready = None
         worker = ready.result() if ready is not None and ready.exception() is None else self._fork()
         if not worker.is_alive():
             worker.kill()
