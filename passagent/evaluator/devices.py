@@ -19,7 +19,7 @@ from passagent.evaluator.environment import device_name
 log = logging.getLogger("passagent.evaluator")
 
 FORMS = "cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all"
-POLL_S = 0.2
+POLL_S = 0.05
 """Between two looks at a lock that another process holds, s."""
 
 

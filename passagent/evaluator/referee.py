@@ -56,13 +56,14 @@ class Referee:
         self._prepare_workers(dispatch)
         first, *others = task.subgraphs
         self._baseline.reference(first, dispatch)
-        self.workers.settle()
         elements = 0
         for subgraph in others:
             elements += sum(meta.numel for meta in subgraph.inputs)
             if elements > SMALL or not is_wanted():
                 break
             self._baseline.reference(subgraph, dispatch)
+        if is_wanted():
+            self.workers.settle()  # who measures on the device next is not disturbed
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
