@@ -21,7 +21,7 @@ from passagent.search.controller import Outcome, search
 from passagent.search.gain import expected_per_hour, gains_after
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant, why_none
-from passagent.search.pairing import interval, is_settled, standing
+from passagent.search.pairing import Round, interval, is_settled, standing
 from passagent.search.policies import policy_of
 from passagent.search.runlog import redact, run_log
 from passagent.search.session import Session
@@ -514,13 +514,14 @@ def test_a_series_ends_when_its_outcome_is_known(store, task):
 
 
 def test_what_settles_a_series():
-    steady = lambda gain: [[gain + slow] for slow in (0.0, 0.001, -0.001)]  # noqa: E731
+    rounds = lambda *graphs: [Round([one], None) for one in graphs]  # noqa: E731
+    steady = lambda gain: rounds(gain, gain + 0.001, gain - 0.001)  # noqa: E731
     assert is_settled(standing({1: steady(0.5), 2: steady(0.4)}))
     assert is_settled(standing({1: steady(0.5), 2: steady(0.499)}))  # less than 1% behind: either will do
-    noisy = [[0.48], [0.45], [0.49]]
+    noisy = rounds(0.48, 0.45, 0.49)
     assert not is_settled(standing({1: steady(0.5), 2: noisy}))
     assert not is_settled(
-        standing({1: [[0.5], [0.6], [0.4]], 2: [[0.4], [0.5], [0.3]]})
+        standing({1: rounds(0.5, 0.6, 0.4), 2: rounds(0.4, 0.5, 0.3)})
     )  # what is it itself?
     assert is_settled(standing({1: steady(0.5)})) and is_settled([])
 
@@ -561,14 +562,27 @@ def test_finalists_are_measured_every_so_often(store, task):
 def test_an_interval_says_when_two_cannot_be_told_apart():
     rng = random.Random(1)
     load = [rng.gauss(0, 0.3) for _ in range(6)]  # slows a whole round down
-    rounds = lambda gain: [[gain + slow + rng.gauss(0, 0.01) for _ in range(4)] for slow in load]  # noqa: E731
+    rounds = lambda gain: [  # noqa: E731
+        Round([gain + slow + rng.gauss(0, 0.01) for _ in range(4)], 0.005) for slow in load
+    ]
     first, second, third = standing({7: rounds(0.50), 8: rounds(0.501), 9: rounds(0.40)})
     assert {first.node_id, second.node_id} == {7, 8} and third.node_id == 9
     assert first.behind is None and not second.is_behind and third.is_behind
     assert third.behind.low < 1.105 < third.behind.high < 1.2
     assert first.as_score.low < 1.3  # the load is in each one's own interval, not in the difference
-    hits = 0
-    for _ in range(100):
-        found = interval([rng.gauss(0.1, 0.05) for _ in range(4)])
-        hits += found.low <= math.exp(0.1) <= found.high
-    assert 0.85 < hits / 100 < 1
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.5, 1.0, 2.0, 10.0])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_the_interval_over_rounds_covers(count, drift):
+    """`drift`: what slows whole rounds down, in multiples of the rounds' own errors."""
+    rng = random.Random(1)
+    hits = {True: 0, False: 0}
+    for _ in range(2000):
+        slow = [rng.gauss(0.1, 0.01 * drift) for _ in range(count)]
+        means = [rng.gauss(one, 0.01) for one in slow]
+        for known in hits:
+            found = interval(means, [0.01 if known else None] * count)
+            hits[known] += found.low <= math.exp(0.1) <= found.high
+    assert 0.93 < hits[False] / 2000 < 0.97
+    assert (0.95 if drift == 0 else 0.85) < hits[True] / 2000 < (1 if count > 2 else 0.97)

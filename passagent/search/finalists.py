@@ -15,7 +15,7 @@ from passagent.evaluator.known import keep
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search.candidates import evaluate
 from passagent.search.events import NodeConfirmed
-from passagent.search.pairing import Rounds, contributions, is_settled, standing
+from passagent.search.pairing import Round, is_settled, round_of, standing
 from passagent.search.session import Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs
 from passagent.store.confirmations import Confirmation
@@ -107,12 +107,12 @@ def _is_known(store: Store, run_id: str, series: int, rounds: int) -> bool:
     return is_settled(standing(rounds_of(store, rows)))
 
 
-def rounds_of(store: Store, rows: Sequence[Confirmation]) -> dict[int, Rounds]:
+def rounds_of(store: Store, rows: Sequence[Confirmation]) -> dict[int, list[Round]]:
     """What each finalist that was correct throughout came to, round by round, for `standing`."""
     confirmed = confirmations.scores(rows)
-    measured: dict[int, Rounds] = {}
+    measured: dict[int, list[Round]] = {}
     for row in rows:
         if confirmed.get(row.node_id) is not None and row.evaluation_id is not None:
             result = evaluations.get_evaluation(store, row.evaluation_id)
-            measured.setdefault(row.node_id, []).append(contributions(Evaluation.model_validate(result)))
+            measured.setdefault(row.node_id, []).append(round_of(Evaluation.model_validate(result)))
     return measured

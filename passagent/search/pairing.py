@@ -8,24 +8,34 @@ cancels.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from passagent.evaluator import score
 from passagent.evaluator.result import Evaluation
 
-RESAMPLES = 2000
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
+_OWN = 4
+"""Degrees of freedom that a round's own error counts for: two or three rounds tell little by themselves."""
+_SAME = 7.0
+"""Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
+95% point of F for three rounds; of two the spread says too little to tell. Over 17 repeats on an H200 it was 1.4 (evaluator-repeatability-2da5788)."""
 
 CLOSE = 1.01
 """The winner's AS over another's below which it matters little which of the two is named."""
 NARROW = 1.05
 """How far the end of the winner's interval may be from its AS before it is known well enough."""
 
-Rounds = list[list[float]]
-"""Of a finalist: for each round ln(AS) of each subgraph."""
+
+@dataclass(frozen=True)
+class Round:
+    """One measurement of a finalist."""
+
+    graphs: list[float]
+    """ln(AS) of each subgraph by itself; their mean is the ln(AS) of the whole."""
+    error: float | None
+    """Standard error of that mean, by the intervals of the speedups; None where one has none."""
 
 
 @dataclass(frozen=True)
@@ -52,25 +62,28 @@ class Finalist:
         return self.behind is not None and self.behind.low > 1
 
 
-def contributions(evaluation: Evaluation) -> list[float]:
-    """ln(AS) of each subgraph of a correct candidate by itself; their mean is the ln(AS) of the whole."""
+def round_of(evaluation: Evaluation) -> Round:
+    """What the evaluation of a correct candidate says."""
     b, p = (float(evaluation.protocol.get(name, default)) for name, default in (("b", 0.1), ("p", 0.0)))
-    graphs = [
-        score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
-        for graph in evaluation.graphs
-    ]
-    return [math.log(score.as_score([graph], b, p)) for graph in graphs]
+    scores, errors = [], []
+    for graph in evaluation.graphs:
+        found = score.GraphScore(graph.speedup.e2e if graph.speedup else None, graph.passes_from_t)
+        scores.append(math.log(score.as_score([found], b, p)))
+        if graph.speedup and graph.speedup.low and graph.speedup.high:
+            errors.append(math.log(graph.speedup.high / graph.speedup.low) / (2 * 1.96))
+    known = len(errors) == len(scores)
+    return Round(scores, math.hypot(*errors) / len(errors) if known else None)
 
 
-def standing(measured: Mapping[int, Rounds]) -> list[Finalist]:
+def standing(measured: Mapping[int, Sequence[Round]]) -> list[Finalist]:
     """The finalists, the best first; ties keep the order they came in."""
-    means = {node_id: [_mean(graphs) for graphs in rounds] for node_id, rounds in measured.items()}
+    means = {node_id: [_mean(one.graphs) for one in rounds] for node_id, rounds in measured.items()}
     order = sorted(means, key=lambda node_id: -_mean(means[node_id]))
     return [
         Finalist(
             node_id,
-            interval(means[node_id]),
-            None if node_id == order[0] else interval(_paired(measured[order[0]], measured[node_id])),
+            interval(means[node_id], [one.error for one in measured[node_id]]),
+            None if node_id == order[0] else _behind(measured[order[0]], measured[node_id]),
         )
         for node_id in order
     ]
@@ -79,8 +92,7 @@ def standing(measured: Mapping[int, Rounds]) -> list[Finalist]:
 def is_settled(found: Sequence[Finalist]) -> bool:
     """Whether further rounds have nothing to tell: the winner's AS is known, and who is behind it.
 
-    Each of the others is behind for sure, or for sure less than 1% behind. The intervals of two or three
-    rounds are as wide as so few rounds make them.
+    Each of the others is behind for sure, or for sure less than 1% behind.
     """
     if not found:
         return True
@@ -89,28 +101,32 @@ def is_settled(found: Sequence[Finalist]) -> bool:
     return known and all(one.is_behind or (one.behind and one.behind.high < CLOSE) for one in others)
 
 
-def _paired(best: Rounds, other: Rounds) -> list[float]:
-    """For each round the mean over the subgraphs of how far `best` is ahead."""
-    return [
-        _mean([mine - theirs for mine, theirs in zip(*graphs, strict=True)])
-        for graphs in zip(best, other, strict=True)
-    ]
+def _behind(best: Sequence[Round], other: Sequence[Round]) -> Interval:
+    """How far `best` is ahead: for each round the mean over the subgraphs."""
+    ahead, errors = [], []
+    for mine, theirs in zip(best, other, strict=True):
+        ahead.append(_mean([a - b for a, b in zip(mine.graphs, theirs.graphs, strict=True)]))
+        is_known = mine.error is not None and theirs.error is not None
+        errors.append(math.hypot(mine.error or 0.0, theirs.error or 0.0) if is_known else None)
+    return interval(ahead, errors)
 
 
-def interval(rounds: Sequence[float]) -> Interval:
-    """The mean over the rounds and its bootstrap interval: whole rounds are drawn, with replacement.
+def interval(rounds: Sequence[float], errors: Sequence[float | None]) -> Interval:
+    """The mean over the rounds, normal theory: their spread, and the error that each has by itself.
 
-    So few rounds make a bootstrap too sure of itself: what it leaves out is put back (the n - 1 of a
-    variance, and Student's t in place of the normal).
+    Where three rounds or more do not differ by much more than their own errors say, the two estimates are
+    pooled; else, and where errors are not known, the rounds alone count.
     """
     n, mean = len(rounds), _mean(rounds)
     if n < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
-    rng = random.Random(0)
-    drawn = sorted(_mean(rng.choices(rounds, k=n)) - mean for _ in range(RESAMPLES))
-    wider = math.sqrt(n / (n - 1)) * (_T[n - 2] if n - 2 < len(_T) else 2.0) / 1.96
-    low, high = (drawn[int(RESAMPLES * share)] * wider for share in (0.025, 0.975))
-    return Interval(*(math.exp(mean + offset) for offset in (0.0, low, high)))
+    spread, freedom = math.fsum((one - mean) ** 2 for one in rounds) / (n - 1), n - 1
+    own = [error**2 for error in errors if error is not None]
+    if n > 2 and len(own) == n and spread <= _SAME * _mean(own):
+        spread = (_OWN * _mean(own) + freedom * spread) / (_OWN + freedom)
+        freedom += _OWN
+    half = (_T[freedom - 1] if freedom <= len(_T) else 2.0) * math.sqrt(spread / n)
+    return Interval(*(math.exp(mean + offset) for offset in (0.0, -half, half)))
 
 
 def _mean(values: Sequence[float]) -> float:
