@@ -4,6 +4,7 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -118,6 +119,11 @@ def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_c
     assert len(task.subgraphs) == 3
     assert part.interval == pytest.approx(2 * math.sqrt(3) * whole.interval)
     assert part.budget_s == whole.budget_s / 2 == CONFIG.budget_s / 2 / judging.PAIRS
+    many = replace(task, subgraphs=4 * task.subgraphs)
+    assert (
+        judging.Judging(many, candidate(), CONFIG, baseline, workers, 0.0)._part().budget_s
+        == part.budget_s / 2
+    )
 
 
 def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):

@@ -51,6 +51,8 @@ _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
 MANY_GRAPHS = 3
 """So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
+ENOUGH_GRAPHS = 6
+"""Under a bar more subgraphs take no more time together than so many."""
 _LANES = 2
 """Workers that share the subgraphs, where there is room."""
 _DEATHS = 2
@@ -342,14 +344,15 @@ class Judging:
         """The settings of one pair of workers: its part of the calls.
 
         Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
-        sqrt(n) than their mean.
+        sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
         """
         config, is_searched = self.config, self.bar is not None
         pairs = PAIRS if is_searched and self.dispatch == "direct" else self.pairs
+        shared = 2 * max(1.0, len(self.graphs) / ENOUGH_GRAPHS) if is_searched else 1.0
         return config.model_copy(
             update={
                 "interval": config.interval * (2 * math.sqrt(len(self.graphs)) if is_searched else 1),
-                "budget_s": config.budget_s / pairs / (2 if is_searched else 1),
+                "budget_s": config.budget_s / pairs / shared,
                 "trials": max(1, config.trials // pairs),
                 "max_trials": max(1, config.max_trials // pairs),
             }
