@@ -2,9 +2,9 @@
 
     python benchmarks/estimate_again.py benchmarks/results/evaluator-repeatability-*.json.gz --share 0.5
 
-A/A and planted measurements together (what was planted is taken off), and the repeats; beside each repeated
-task the fastest and the slowest repeat's eager time on its calmest tenth of blocks. `--share`: of each
-measurement only so many blocks, drawn at random, `--draws` times.
+A/A and planted measurements together (what was planted is taken off), and the repeats, at the pace of a
+task's first one; beside each repeated task the fastest and the slowest repeat's eager time on its calmest
+tenth of blocks. `--share`: of each measurement only so many blocks, drawn at random, `--draws` times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from passagent.evaluator.estimate import log_ratios, ratio
+from passagent.evaluator.estimate import line, log_ratios, ratio, typical_ns
 
 FEWEST = 12
 """Blocks that are drawn, at least."""
@@ -32,12 +32,16 @@ def blocks(graph: dict[str, Any], side: str) -> list[list[int]]:
     return [list(block) for block in np.split(np.array(graph[side]), ends)]
 
 
-def estimate(graph: dict[str, Any], share: float, random: np.random.Generator) -> float:
-    """log(eager / compiled) of a share of a measurement's blocks."""
+def estimate(
+    graph: dict[str, Any], share: float, random: np.random.Generator, pace_ns: float | None = None
+) -> float:
+    """log(eager / compiled) of a share of a measurement's blocks, at the pace if one is given."""
     eager, compiled = blocks(graph, "eager_ns"), blocks(graph, "compiled_ns")
     count = max(min(FEWEST, len(eager)), round(share * len(eager)))
     chosen = random.permutation(len(eager))[:count] if share < 1 else range(len(eager))
-    return math.log(ratio(log_ratios([eager[i] for i in chosen], [compiled[i] for i in chosen])))
+    eager, compiled = [eager[i] for i in chosen], [compiled[i] for i in chosen]
+    logs = log_ratios(eager, compiled)
+    return math.log(ratio(logs, line(logs, eager, compiled, pace_ns)))
 
 
 def main() -> None:
@@ -68,10 +72,14 @@ def tell(data: dict[str, Any], share: float, draws: int) -> None:
     within = sum(abs(math.expm1(error)) <= 0.01 for error in errors) / len(errors)
     print(f"A/A and planted: {len(errors)}, within 1% {within:.0%}, sd {statistics.stdev(errors):.2%}")
     scores, calmest = defaultdict(list), defaultdict(list)
+    paces: dict[tuple[str, str], float] = {}
     for record in data["repeats"]:
         graphs = [graph for graph in record.get("graphs", []) if graph["speedup"]]
         if graphs:
-            scores[record["task"]].append(statistics.mean(estimate(graph, share, random) for graph in graphs))
+            for graph in graphs:
+                paces.setdefault((record["task"], graph["name"]), typical_ns(blocks(graph, "eager_ns")))
+            logs = [estimate(g, share, random, paces[record["task"], g["name"]]) for g in graphs]
+            scores[record["task"]].append(statistics.mean(logs))
             first = [float(np.median(block)) for block in blocks(graphs[0], "eager_ns")]
             calmest[record["task"]].append(float(np.quantile(first, 0.1)))
     spreads = {task: statistics.stdev(logs) for task, logs in scores.items() if len(logs) > 1}

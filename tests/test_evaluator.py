@@ -4,9 +4,7 @@ import json
 import math
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,12 +12,13 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
-from passagent.evaluator import baseline, clocks, judging
+from passagent.evaluator import baseline, clocks, effort, judging
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import SETS
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.workers import PAIRS
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
@@ -103,27 +102,19 @@ def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(re
 
 def test_in_full_three_pairs_of_workers_time_a_candidate_on_a_gpu(referee, task, monkeypatch):
     for device, graphs, pairs in (("cuda:0", 2, [3, 2, 1]), ("cuda:0", 3, [3, 1, 1]), ("cpu", 3, [2, 2, 2])):
-        assert [judging.pairs_of(device, "direct", bar, graphs) for bar in (None, 1.2, 0.0)] == pairs
-    assert judging.pairs_of("cuda:0", "dynamo", None, 2) == 1
+        assert [effort.pairs_of(device, "direct", bar, graphs) for bar in (None, 1.2, 0.0)] == pairs
+    assert effort.pairs_of("cuda:0", "dynamo", None, 2) == 1
     monkeypatch.setattr(judging, "pairs_of", lambda *_, **__: 3)
     monkeypatch.setattr(judging, "has_room", lambda _: True)  # the second pair's worker is made ready beside
     result = referee.evaluate(task, candidate())
     assert (result.status, {tuple(graph.pairs) for graph in result.graphs}) == ("ok", {(6, 6, 6)})
 
 
-def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_counts(task):
-    baseline, workers = Mock(), Mock()
-    whole, part = (
-        judging.Judging(task, candidate(), CONFIG, baseline, workers, bar)._part() for bar in (None, 0.0)
-    )
-    assert len(task.subgraphs) == 3
+def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_counts():
+    whole, part = (effort.part_of(CONFIG, "direct", bar, 3) for bar in (None, 0.0))
     assert part.interval == pytest.approx(2 * math.sqrt(3) * whole.interval)
-    assert part.budget_s == whole.budget_s / 2 == CONFIG.budget_s / 2 / judging.PAIRS
-    many = replace(task, subgraphs=4 * task.subgraphs)
-    assert (
-        judging.Judging(many, candidate(), CONFIG, baseline, workers, 0.0)._part().budget_s
-        == part.budget_s / 2
-    )
+    assert part.budget_s == whole.budget_s / 2 == CONFIG.budget_s / 2 / PAIRS
+    assert effort.part_of(CONFIG, "direct", 0.0, 12).budget_s == part.budget_s / 2
 
 
 def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):

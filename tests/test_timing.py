@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator import clocks, lockstep, timing, turns
-from passagent.evaluator.estimate import interval, log_ratios, ratio
+from passagent.evaluator.estimate import interval, line, log_ratios, ratio
 from passagent.evaluator.fresh import Draw, Rotation
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.process import Answer, waited_ns
@@ -77,6 +78,82 @@ def test_where_one_side_waits_for_the_gpu_a_host_busy_at_times_does_not_move_the
                 side.append([int(t) for t in base * np.exp(random.normal(0, 0.02, 8))])
         found.append(ratio(log_ratios(eager, compiled)))
     assert found == pytest.approx([3.0] * 3, rel=0.01)
+
+
+def hosts(random, count, mean_pace, waits=0.0, calls=8):
+    """Blocks of eager, which waits for the host, and of a candidate that also waits for the GPU."""
+    eager, compiled = [], []
+    for _ in range(count):
+        pace = mean_pace * np.exp(random.normal(0, 0.1))
+        for side, base in ((eager, 60_000 * pace), (compiled, 10_000 * pace + waits)):
+            side.append([int(t) for t in base * np.exp(random.normal(0, 0.03, calls))])
+    return eager, compiled
+
+
+@pytest.mark.parametrize("count", [10, 80])
+def test_a_speedup_is_stated_for_one_pace_of_the_machine(count):
+    random = np.random.default_rng(11)
+    truth = math.log(60_000 / (10_000 + 8_000))
+    plain, stated = [], []
+    for mean_pace in (0.95, 1.0, 1.1) * 20:
+        sides = hosts(random, count, mean_pace, waits=8_000)
+        logs = log_ratios(*sides)
+        at = line(logs, *sides, 60_000.0)
+        plain.append(math.log(ratio(logs)) - truth)
+        stated.append(math.log(ratio(logs, at)) - truth)
+        low, high = interval(logs, at)
+        assert low <= ratio(logs, at) <= high
+    assert np.std(stated) < (0.45 if count == 80 else 0.9) * np.std(plain)
+    assert abs(np.mean(stated)) < 0.01
+
+
+@pytest.mark.parametrize("eager_ns", [30_000.0, 60_000.0, 120_000.0])
+def test_the_pace_moves_nothing_that_does_not_go_with_it(eager_ns):
+    """Eager against itself, and a candidate that waits for the host as eager does."""
+    random = np.random.default_rng(12)
+    errors, lines = [], 0
+    for _ in range(200):
+        sides = hosts(random, 30, 1.2)
+        logs = log_ratios(*sides)
+        at = line(logs, *sides, eager_ns)
+        lines += at is not None
+        errors.append(math.log(ratio(logs, at)) - math.log(6))
+    assert lines < 0.05 * 200
+    assert np.std(errors) < 0.006 and abs(np.mean(errors)) < 0.001
+
+
+def test_what_is_stated_is_what_blocks_showed():
+    random = np.random.default_rng(13)
+    sides = hosts(random, 30, 1.0, waits=30_000)
+    logs = log_ratios(*sides)
+    for eager_ns in (1.0, 1e12):
+        assert logs.min() < math.log(ratio(logs, line(logs, *sides, eager_ns))) < logs.max()
+    steady = [[50_000] * 8] * 30  # a candidate that varies by itself tells nothing of the pace
+    restless = [[int(t)] * 8 for t in 20_000 * np.exp(random.normal(0, 0.3, 30))]
+    logs = log_ratios(steady, restless)
+    found = ratio(logs, line(logs, steady, restless, 80_000.0))
+    assert found == pytest.approx(ratio(logs), rel=0.15)
+    assert line(logs[:7], steady[:7], restless[:7], 80_000.0) is None
+    assert line(logs, steady, restless, None) is None
+
+
+def test_pairs_of_workers_are_stated_for_one_pace_together():
+    random = np.random.default_rng(14)
+    found = []
+    for paces in ((1.0, 1.0), (1.25, 1.0), (1.0, 1.4)):
+        timings = []
+        for pace in paces:
+            eager, compiled = hosts(random, 25, pace, waits=8_000)
+            timings.append(Timing(Samples(eager), Samples(compiled), pairs=[25]))
+            timings[-1].speedup = ratio(log_ratios(eager, compiled))
+            timings[-1].low, timings[-1].high = interval(log_ratios(eager, compiled))
+        found.append(timing.together(timings, EvaluatorConfig(), 60_000.0))
+        assert found[-1].low < found[-1].speedup < found[-1].high
+        assert found[-1].pace_ns == pytest.approx(60_000.0, rel=0.12)
+    speedups = [one.speedup for one in found]
+    assert max(speedups) / min(speedups) < 1.02
+    plain = [timing.together([one], EvaluatorConfig()).pace_ns for one in timings]
+    assert plain == [None, None]
 
 
 def test_more_blocks_make_it_narrower():
@@ -370,7 +447,7 @@ def test_a_wide_interval_is_given_as_much_time_as_there_is_patience(
     found.eager.blocks, found.compiled.blocks = blocks(random, 30, 2.0, spread)
     config = CONFIG.model_copy(update={"budget_s": 1.0, "interval": 0.005, "max_trials": 10_000})
     monkeypatch.setattr(timing.time, "monotonic", lambda: 100.0 + seconds)
-    assert timing._enough(found, 100.0, config, patience) == ends
+    assert timing._enough(found, Mock(pace_ns=None), 100.0, config, patience) == ends
 
 
 def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():

@@ -21,7 +21,7 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
-from passagent.evaluator import captures
+from passagent.evaluator import captures, pace
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.environment import memory_bytes
 from passagent.evaluator.exactness import Expected, Fact
@@ -144,6 +144,7 @@ class Baseline:
             assert arena is not None
             arena.seal()
             made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [])
+            made.pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
             self._prepare(made)
         except BaseException:
             if arena is not None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import math
-import os
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +18,14 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import score
+from passagent.evaluator import pace, score
 from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
 from passagent.evaluator.aside import Aside
 from passagent.evaluator.baseline import Baseline, are_all_kept
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.drawing import Drawing
+from passagent.evaluator.effort import dispatch_of, has_room, pairs_of, part_of
+from passagent.evaluator.estimate import typical_ns
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.holder import Holder, Second
 from passagent.evaluator.process import WorkerDied, WorkerTimeout, last_line
@@ -42,17 +42,11 @@ from passagent.evaluator.timing import (
 )
 from passagent.evaluator.twin import Twin, Warming
 from passagent.evaluator.verdict import Failed, Refused, as_end, blank, fill_times, raise_for
-from passagent.evaluator.workers import PAIRS, Workers
+from passagent.evaluator.workers import Workers
 from passagent.tasks.reader import Subgraph, Task
 
 HELD_BYTES = 1 << 29
 """Subgraphs stay with a worker between their check and their timing while all of them take no more."""
-_MANY_CORES = 6
-"""So many leave room beside two workers that take turns on a GPU."""
-MANY_GRAPHS = 3
-"""So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
-ENOUGH_GRAPHS = 6
-"""Under a bar more subgraphs take no more time together than so many."""
 _LANES = 2
 """Workers that share the subgraphs, where there is room."""
 _DEATHS = 2
@@ -88,6 +82,7 @@ class Judging:
         self.stop: Failed | None = None
         self._deaths = 0
         self._timings: dict[str, list[Timing]] = {}
+        self._paces: dict[str, float | None] = {}
         self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
         self._aside = Aside()
         self._has_room = has_room(config.device)
@@ -172,7 +167,9 @@ class Judging:
             for result in self.graphs:
                 if result.passes_from_t is not None:
                     timings = self._timings[result.name]
-                    fill_times(result, timings[0] if self.passbench else together(timings, self.config))
+                    pace_ns = self._paces.get(result.name)
+                    whole = timings[0] if self.passbench else together(timings, self.config, pace_ns)
+                    fill_times(result, whole)
             if pair + 1 < self.pairs:
                 self.stopped_early = self._why_beaten()
                 if self.stopped_early is not None:
@@ -324,7 +321,15 @@ class Judging:
                 else:
                     # Who stays under the bar is seen at a glance.
                     patience = 1 if self.bar is not None and result.name not in self._timings else PATIENCE
-                    timing = measure(side, self._twin, reference, verify, surprise, self._part(), patience)
+                    timing = measure(
+                        side,
+                        self._twin,
+                        reference,
+                        verify,
+                        surprise,
+                        part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
+                        patience,
+                    )
             if not self.passbench:
                 surprise()
                 if self._is_candidate:
@@ -338,50 +343,11 @@ class Judging:
         if timing.clock_disagrees and self._is_candidate:
             message = "its own times do not add up to the time that passed; leave the clock alone"
             raise Refused([Violation(rule="clock", file="", line=0, message=message)])
+        if not self.passbench and reference.pace_ns is None:
+            eager_ns = typical_ns(timing.eager.blocks)
+            reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
+        self._paces[result.name] = reference.pace_ns
         self._timings.setdefault(result.name, []).append(timing)
-
-    def _part(self) -> EvaluatorConfig:
-        """The settings of one pair of workers: its part of the calls.
-
-        Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
-        sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
-        """
-        config, is_searched = self.config, self.bar is not None
-        pairs = PAIRS if is_searched and self.dispatch == "direct" else self.pairs
-        shared = 2 * max(1.0, len(self.graphs) / ENOUGH_GRAPHS) if is_searched else 1.0
-        return config.model_copy(
-            update={
-                "interval": config.interval * (2 * math.sqrt(len(self.graphs)) if is_searched else 1),
-                "budget_s": config.budget_s / pairs / shared,
-                "trials": max(1, config.trials // pairs),
-                "max_trials": max(1, config.max_trials // pairs),
-            }
-        )
-
-
-def dispatch_of(config: EvaluatorConfig) -> str:
-    """How a candidate's graphs are called."""
-    return "dynamo" if config.protocol == "passbench" else config.dispatch
-
-
-def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:
-    """Pairs of workers that time a subject: what two workers with the same graph differ by averages out.
-
-    On a GPU that is most of what a measurement in full errs by. A search's best are measured again, so one
-    pair tells it what it has while there is nothing to beat, or where many subgraphs average it out.
-    """
-    if dispatch == "dynamo":
-        return 1  # what Dynamo compiles is compiled once: that takes longer than measuring
-    if device == "cpu":
-        return PAIRS
-    if bar is None:
-        return PAIRS + 1
-    return PAIRS if bar and graphs < MANY_GRAPHS else 1
-
-
-def has_room(device: str) -> bool:
-    """Whether the referee may compare while calls are timed, and have two workers checked at a time."""
-    return device != "cpu" and len(os.sched_getaffinity(0)) >= _MANY_CORES
 
 
 def uses_triton(candidate: Candidate) -> bool:

@@ -16,9 +16,10 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.baseline import SMALL, Baseline
 from passagent.evaluator.devices import find_device
+from passagent.evaluator.effort import dispatch_of
 from passagent.evaluator.guards import static
 from passagent.evaluator.health import device_state
-from passagent.evaluator.judging import Judging, dispatch_of
+from passagent.evaluator.judging import Judging
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.verdict import conclude

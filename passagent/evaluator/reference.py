@@ -40,6 +40,8 @@ class Reference:
     operators: int = 0
     moved_bytes: int = 0
     """Of inputs and outputs, see GraphResult."""
+    pace_ns: float | None = None
+    """What eager took when it was first timed here (pace.py); None before that."""
     uses: int = 0
 
     def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Timing:
     """Blocks that each pair of workers made."""
     speedup: float = math.nan
     """eager / compiled, end to end: see estimate.ratio; by PassBench's protocol that of the two medians."""
+    pace_ns: float | None = None
+    """What eager takes at the pace that it is stated for; None where it does not go with the pace."""
     low: float = math.nan
     """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
     high: float = math.nan

@@ -22,8 +22,7 @@ import numpy as np
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import clocks, turns
-from passagent.evaluator.estimate import interval, log_ratios, ratio
+from passagent.evaluator import clocks, estimate, turns
 from passagent.evaluator.fresh import Draw, Windows
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.process import Answer
@@ -101,8 +100,8 @@ def measure(
     pairs = _blocks if config.device == "cpu" else _groups
     patience = 1 if config.device == "cpu" else patience
     timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
-    logs = log_ratios(timing.eager.blocks, timing.compiled.blocks)
-    timing.speedup, (timing.low, timing.high) = ratio(logs), interval(logs)
+    logs, line = _estimated(timing, reference.pace_ns)
+    timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
     timing.pairs = [len(logs)]
     in_place = bool(reference.mutated)
     if clocks.suspicious(timing.eager, timing.compiled, in_place):
@@ -154,7 +153,7 @@ def _blocks(
             verify(chosen, windows[_kept_call(answer, calls)], answer.message["kept"])
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
-        if pair + 1 >= MIN_PAIRS and _enough(timing, begun, config, patience):
+        if pair + 1 >= MIN_PAIRS and _enough(timing, reference, begun, config, patience):
             return timing
 
 
@@ -209,7 +208,7 @@ def _groups(
             surprise()
         if timing is None:
             timing, begun = Timing(), time.monotonic()
-        elif _enough(timing, begun, config, patience):
+        elif _enough(timing, reference, begun, config, patience):
             return timing
 
 
@@ -262,7 +261,9 @@ def _in_turn(
     return answer
 
 
-def _enough(timing: Timing, begun: float, config: EvaluatorConfig, patience: int) -> bool:
+def _enough(
+    timing: Timing, reference: Reference, begun: float, config: EvaluatorConfig, patience: int
+) -> bool:
     """Whether the interval is narrow; past the budget it may be wider, past `patience` budgets as it is."""
     trials = sum(map(len, timing.compiled.blocks))
     budgets = (time.monotonic() - begun) / config.budget_s
@@ -270,14 +271,22 @@ def _enough(timing: Timing, begun: float, config: EvaluatorConfig, patience: int
         return True
     if budgets <= 1 and trials < config.trials:
         return False
-    low, high = interval(log_ratios(timing.eager.blocks, timing.compiled.blocks))
+    low, high = estimate.interval(*_estimated(timing, reference.pace_ns))
     return math.log(high / low) / 2 <= config.interval * (1 if budgets <= 1 else WIDE)
 
 
-def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
+def _estimated(timing: Timing, pace_ns: float | None) -> tuple[estimate.Array, estimate.Line | None]:
+    """The blocks' ratios, and the line on which the one at that pace lies."""
+    eager, compiled = timing.eager.blocks, timing.compiled.blocks
+    logs = estimate.log_ratios(eager, compiled)
+    return logs, estimate.line(logs, eager, compiled, pace_ns)
+
+
+def together(timings: Sequence[Timing], config: EvaluatorConfig, pace_ns: float | None = None) -> Timing:
     """The measurements of several pairs of workers as one: their mean, in logarithms, and its interval.
 
-    The interval is wider by what pairs with the same graphs differ by: repeating does not show it.
+    Where the ratio goes with the pace, the one at `pace_ns`, by all blocks. The interval is wider by what
+    pairs with the same graphs differ by: repeating does not show it.
     """
     count = len(timings)
     whole = Timing()
@@ -287,16 +296,21 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig) -> Timing:
             side.hidden += part.hidden
             side.device += part.device
         whole.pairs += timing.pairs
-    centre = sum(math.log(timing.speedup) for timing in timings) / count
-    down, up = (
-        math.sqrt(
-            sum((end(timing) / count) ** 2 for timing in timings) + (1.96 * BETWEEN_WORKERS) ** 2 / count
+    logs, line = _estimated(whole, pace_ns)
+    if line is not None:
+        whole.pace_ns = math.exp(line.eager)
+        centre, (low, high) = math.log(estimate.ratio(logs, line)), estimate.interval(logs, line)
+        down, up = centre - math.log(low), math.log(high) - centre
+    else:
+        centre = sum(math.log(timing.speedup) for timing in timings) / count
+        down, up = (
+            math.hypot(*(end(timing) for timing in timings)) / count
+            for end in (
+                lambda timing: math.log(timing.speedup / timing.low),
+                lambda timing: math.log(timing.high / timing.speedup),
+            )
         )
-        for end in (
-            lambda timing: math.log(timing.speedup / timing.low),
-            lambda timing: math.log(timing.high / timing.speedup),
-        )
-    )
+    down, up = (math.hypot(end, 1.96 * BETWEEN_WORKERS / math.sqrt(count)) for end in (down, up))
     whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
     whole.unstable = (down + up) / 2 > config.unstable
     return whole

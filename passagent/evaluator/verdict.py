@@ -88,6 +88,7 @@ def fill_times(result: GraphResult, timing: Timing) -> None:
     result.speedup = Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
     result.eager_ms = float(np.median(eager.e2e)) / 1e6
     result.compiled_ms = float(np.median(compiled.e2e)) / 1e6
+    result.pace_ms = None if timing.pace_ns is None else timing.pace_ns / 1e6
     result.eager_samples_ms = [_shown(n) for n in eager.e2e]
     result.compiled_samples_ms = [_shown(n) for n in compiled.e2e]
     result.blocks = [len(block) for block in compiled.blocks]

@@ -1,0 +1,60 @@
+"""How much is measured of a subject, and how much of the machine it takes at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.workers import PAIRS
+
+MANY_GRAPHS = 3
+"""So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
+ENOUGH_GRAPHS = 6
+"""Under a bar more subgraphs take no more time together than so many."""
+_MANY_CORES = 6
+"""So many leave room beside two workers that take turns on a GPU."""
+
+
+def dispatch_of(config: EvaluatorConfig) -> str:
+    """How a candidate's graphs are called."""
+    return "dynamo" if config.protocol == "passbench" else config.dispatch
+
+
+def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:
+    """Pairs of workers that time a subject: what two workers with the same graph differ by averages out.
+
+    On a GPU that is most of what a measurement in full errs by. A search's best are measured again, so one
+    pair tells it what it has while there is nothing to beat, or where many subgraphs average it out.
+    """
+    if dispatch == "dynamo":
+        return 1  # what Dynamo compiles is compiled once: that takes longer than measuring
+    if device == "cpu":
+        return PAIRS
+    if bar is None:
+        return PAIRS + 1
+    return PAIRS if bar and graphs < MANY_GRAPHS else 1
+
+
+def has_room(device: str) -> bool:
+    """Whether the referee may compare while calls are timed, and have two workers checked at a time."""
+    return device != "cpu" and len(os.sched_getaffinity(0)) >= _MANY_CORES
+
+
+def part_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> EvaluatorConfig:
+    """The settings of one pair of workers: its part of the calls.
+
+    Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
+    sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
+    """
+    is_searched = bar is not None
+    pairs = PAIRS if is_searched and dispatch == "direct" else pairs_of(config.device, dispatch, bar, graphs)
+    shared = 2 * max(1.0, graphs / ENOUGH_GRAPHS) if is_searched else 1.0
+    return config.model_copy(
+        update={
+            "interval": config.interval * (2 * math.sqrt(graphs) if is_searched else 1),
+            "budget_s": config.budget_s / pairs / shared,
+            "trials": max(1, config.trials // pairs),
+            "max_trials": max(1, config.max_trials // pairs),
+        }
+    )
