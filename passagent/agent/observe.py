@@ -232,9 +232,10 @@ def _row(speedup: float, graph: GraphResult) -> str:
     device = graph.speedup.device if graph.speedup else None
     on_device = "" if device is None else f", kernels alone {device:.2f}x"
     noisy = ", unstable timing" if graph.unstable else ""
+    paced = f", stated for eager at {_us(graph.pace_ms)} us" if graph.pace_ms else ""
     low, high = (graph.speedup.low, graph.speedup.high) if graph.speedup else (None, None)
     interval = f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
-    return f"  {speedup:.3f}x{interval}  {times}{on_device}{noisy}  {graph.name} ({graph.dtype})"
+    return f"  {speedup:.3f}x{interval}  {times}{on_device}{noisy}{paced}  {graph.name} ({graph.dtype})"
 
 
 def _us(milliseconds: float | None) -> str:

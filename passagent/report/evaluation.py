@@ -33,7 +33,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
 
 
 def graph_table(graphs: list[GraphResult]) -> str:
-    """A line for each graph."""
+    """A line for each graph; and which speedups are stated for a pace of the machine, as they go with it."""
     header = ["graph", "dtype", "status", ">speedup", ">eager ms", ">compiled ms", ">max diff", ">matches"]
     rows = [
         [
@@ -48,7 +48,10 @@ def graph_table(graphs: list[GraphResult]) -> str:
         ]
         for graph in graphs
     ]
-    return table(header, rows)
+    paced = [f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in graphs if graph.pace_ms]
+    if not paced:
+        return table(header, rows)
+    return f"{table(header, rows)}\nstated for the pace that the machine had at first: {', '.join(paced)}"
 
 
 def failure_lines(graphs: list[GraphResult]) -> list[str]:
