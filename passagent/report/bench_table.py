@@ -26,7 +26,17 @@ _HEADERS = {
 _WIDTH = 120
 """Characters, at least: room for every column and its interval."""
 _COUNTS = ["compiler", "dispatch", "tasks", "asked", "subgraphs"]
-_GRAPH_FIELDS = {"name", "dtype", "status", "speedup", "passes_from_t", "eager_ms", "compiled_ms", "unstable"}
+_GRAPH_FIELDS = {
+    "name",
+    "dtype",
+    "status",
+    "speedup",
+    "passes_from_t",
+    "eager_ms",
+    "compiled_ms",
+    "pace_ms",
+    "unstable",
+}
 
 
 def print_table(summaries: Sequence[Summary]) -> None:

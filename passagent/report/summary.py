@@ -19,7 +19,17 @@ from passagent.store import Store, confirmations, evaluations, migrations, nodes
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 
-_GRAPH_FIELDS = ("name", "dtype", "status", "speedup", "eager_ms", "compiled_ms", "max_abs_diff", "matches")
+_GRAPH_FIELDS = {
+    "name",
+    "dtype",
+    "status",
+    "speedup",
+    "eager_ms",
+    "compiled_ms",
+    "pace_ms",
+    "max_abs_diff",
+    "matches",
+}
 
 
 def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
@@ -136,7 +146,7 @@ def best_data(store: Store, node: Node, exported: Path | None) -> dict[str, Any]
         "gmean_speedup": evaluation.gmean_speedup,
         "note": short_note(node.note),
         "path": str(exported) if exported else None,
-        "graphs": [graph.model_dump(mode="json", include=set(_GRAPH_FIELDS)) for graph in evaluation.graphs],
+        "graphs": [graph.model_dump(mode="json", include=_GRAPH_FIELDS) for graph in evaluation.graphs],
     }
 
 
