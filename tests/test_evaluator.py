@@ -361,6 +361,23 @@ def test_references_beyond_a_limit_are_let_go_with_their_descriptors(referee, ta
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
+def test_what_another_task_left_gives_way_where_it_is_much(referee, task, tmp_path, monkeypatch):
+    own = referee._baseline
+    write_subgraph(tmp_path / "other", [8, 64])
+    other = load_task(tmp_path / "other")
+    for one in (task, other):
+        assert referee.evaluate(one, candidate()).status == "ok"
+    assert len({reference.subgraph.name for reference in own._kept.values()}) == 4
+    monkeypatch.setattr(baseline, "KEPT_BYTES", 1)
+    assert referee.evaluate(task, candidate()).status == "ok"
+    names = [subgraph.name for subgraph in task.subgraphs]
+    assert [reference.subgraph.name for reference in own._kept.values()] == names
+    own._worker.kill()
+    own.turn_to(other.subgraphs, "direct")  # it is gone with what it held
+    assert not own._kept
+    assert referee.evaluate(task, candidate()).status == "ok"
+
+
 def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):
     subgraph = task.subgraphs[0]
     first = referee._baseline.reference(subgraph, "direct")

@@ -43,7 +43,7 @@ KEPT_GRAPHS = 64
 """References that are kept for later calls and candidates, at most: each takes file descriptors."""
 KEPT_BYTES = 2 << 30
 _KEPT_SHARE = 4
-"""So many bytes of references are kept, or this part of the memory of machine and device."""
+"""So many bytes of references are kept, or of one task's this part of the memory of machine and device."""
 SMALL = 1 << 26
 """Input elements of a subgraph that is computed in float64, and on the last set, and whose input sets are
 drawn side by side."""
@@ -74,7 +74,7 @@ class Baseline:
         if self._worker is not None and time.monotonic() - self._born > MAX_AGE_S:
             self._worker.kill()
             self._lose()
-        key = f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
+        key = _key(subgraph, dispatch)
         if self._worker is not None and not self._worker.is_alive():
             self._lose()
         found = self._kept.get(key)
@@ -87,6 +87,15 @@ class Baseline:
         while len(self._kept) > 1 and are_too_many(self._kept.values(), self._config.device):
             self._forget([next(iter(self._kept))])
         return made
+
+    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> None:
+        """Forget what other tasks left, the oldest first, if all of it takes more than KEPT_BYTES."""
+        if self._worker is not None and not self._worker.is_alive():
+            self._lose()
+        own = {_key(subgraph, dispatch) for subgraph in subgraphs}
+        others = [key for key in self._kept if key not in own]
+        while others and sum(reference.size for reference in self._kept.values()) > KEPT_BYTES:
+            self._forget([others.pop(0)])
 
     def close(self) -> None:
         """Free the references; the worker ends with its zygote."""
@@ -279,6 +288,10 @@ class Baseline:
         for reference in self._kept.values():
             reference.close()
         self._kept.clear()
+
+
+def _key(subgraph: Subgraph, dispatch: str) -> str:
+    return f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
 
 
 def _bytes_of(meta: TensorMeta) -> int:

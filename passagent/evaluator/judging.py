@@ -98,6 +98,7 @@ class Judging:
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
+        self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         drawing = Drawing(self.baseline, self.dispatch, self.task.subgraphs, len(self._holders))
         try:
             if self._has_room and self._is_candidate and self.pairs > 1:
