@@ -27,7 +27,15 @@ from passagent.evaluator.environment import memory_bytes
 from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import MORE, Rotation, Windows
 from passagent.evaluator.inplace import States
-from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, Zygote, last_line
+from passagent.evaluator.process import (
+    Answer,
+    Worker,
+    WorkerDied,
+    WorkerTimeout,
+    Zygote,
+    answered,
+    last_line,
+)
 from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
 from passagent.tasks.inputs import RARE, make_inputs
 from passagent.tasks.meta import TensorMeta
@@ -75,8 +83,7 @@ class Baseline:
             self._worker.kill()
             self._lose()
         key = _key(subgraph, dispatch)
-        if self._worker is not None and not self._worker.is_alive():
-            self._lose()
+        self._see_whether_it_lives()
         found = self._kept.get(key)
         if found is not None and found.uses < EPOCH and self._alive():
             found.uses += 1
@@ -90,8 +97,7 @@ class Baseline:
 
     def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> None:
         """Forget what other tasks left, the oldest first, if all of it takes more than KEPT_BYTES."""
-        if self._worker is not None and not self._worker.is_alive():
-            self._lose()
+        self._see_whether_it_lives()
         own = {_key(subgraph, dispatch) for subgraph in subgraphs}
         others = [key for key in self._kept if key not in own]
         while others and sum(reference.size for reference in self._kept.values()) > KEPT_BYTES:
@@ -152,8 +158,8 @@ class Baseline:
                     described.append(_describe(values, subgraph, arena, cores))
             assert arena is not None
             arena.seal()
-            made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [])
-            made.pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
+            pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
+            made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [], pace_ns=pace_ns)
             self._prepare(made)
         except BaseException:
             if arena is not None:
@@ -263,14 +269,8 @@ class Baseline:
         # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
         worker = self._zygote.fork(None)
         self._born = time.monotonic()
-        try:
-            reply = worker.ask(load_request(None, self._config), self._config.timeout_s).message
-        except (WorkerDied, WorkerTimeout) as error:
-            raise InfrastructureError(f"the baseline's worker did not start: {error}") from error
-        if "error" in reply:
-            worker.kill()
-            raise InfrastructureError(f"the baseline's worker did not start: {reply['error']['message']}")
-        return worker
+        request = load_request(None, self._config)
+        return answered(worker, request, self._config.timeout_s, "the baseline's worker")
 
     def _forget(self, keys: list[str]) -> None:
         """Drop references here and in the worker."""
@@ -278,6 +278,10 @@ class Baseline:
             self._kept.pop(key).close()
         if keys and self._worker is not None:
             self.ask({"op": "release", "ids": keys}, self._config.timeout_s)
+
+    def _see_whether_it_lives(self) -> None:
+        if self._worker is not None and not self._worker.is_alive():
+            self._lose()
 
     def _lose(self) -> None:
         """The worker is gone, and with it what it held."""

@@ -27,17 +27,22 @@ class Drawing:
 
     def get(self, subgraph: Subgraph) -> Reference:
         """The subgraph's reference, for its check. Raises TaskError and InfrastructureError."""
-        while (drawn := self._drawn.pop(subgraph.name, None)) is None:
-            self.follow()  # one before it was not checked
+        with self._lock:
+            while subgraph.name not in self._drawn:
+                self._begin()  # one before it was not checked
+            drawn = self._drawn.pop(subgraph.name)
         return drawn.result()
 
     def follow(self) -> None:
         """Begin with one more: it may close the arena of one before, which must have been handed over."""
         with self._lock:
             if self._left:
-                one = self._left.popleft()
-                self._drawn[one.name] = self._thread.submit(self._baseline.reference, one, self._dispatch)
+                self._begin()
 
     def finish(self) -> None:
         """Wait for what is drawn; nothing is drawn ahead any more."""
         self._thread.shutdown()
+
+    def _begin(self) -> None:
+        one = self._left.popleft()
+        self._drawn[one.name] = self._thread.submit(self._baseline.reference, one, self._dispatch)

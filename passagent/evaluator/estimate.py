@@ -64,9 +64,9 @@ def line(
     freedom = len(logs) - 2
     if abs(_rank_t(logs, tops + bottoms)) < 2.58 + 6.6 / freedom:  # Student's t, p = 0.01
         return None
-    slowest = np.quantile(tops, _INNER)
+    stated = np.clip(math.log(eager_ns), *np.quantile(tops, _INNER))
     low, high = np.quantile(logs, _INNER)
-    return Line(tops + bottoms, float(np.clip(math.log(eager_ns), *slowest)), float(low), float(high))
+    return Line(tops + bottoms, float(stated), float(low), float(high))
 
 
 def typical_ns(eager: Sequence[list[int]]) -> float:

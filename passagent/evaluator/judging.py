@@ -86,8 +86,8 @@ class Judging:
         self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
         self._aside = Aside()
         self._has_room = has_room(config.device)
-        self._is_roomy = self._has_room and self._is_candidate and are_all_kept(task.subgraphs)
-        lanes = min(_LANES, len(task.subgraphs)) if self._is_roomy and self.pairs == 1 else 1
+        self._fits_side_by_side = self._has_room and self._is_candidate and are_all_kept(task.subgraphs)
+        lanes = min(_LANES, len(task.subgraphs)) if self._fits_side_by_side and self.pairs == 1 else 1
         self._lanes = {one.name: number % lanes for number, one in enumerate(task.subgraphs)}
         self._holders: list[Holder | None] = [None] * lanes
         self._done: list[Holder] = []
@@ -103,7 +103,7 @@ class Judging:
         try:
             if self._has_room and self._is_candidate and self.pairs > 1:
                 self._second = Second(self._new_holder, HELD_BYTES)
-            if self._is_roomy:
+            if self._fits_side_by_side:
                 self._warming = Warming(functools.partial(self.workers.twins.get, 0, self.task.key))
             self._check_all(drawing)
             self._aside.wait()

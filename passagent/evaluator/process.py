@@ -313,6 +313,18 @@ class Worker:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
+def answered(worker: Worker, request: dict[str, Any], timeout_s: float, name: str) -> Worker:
+    """The worker `name` once it has answered its first request. Raises InfrastructureError; it is killed."""
+    try:
+        reply = worker.ask(request, timeout_s).message
+    except (WorkerDied, WorkerTimeout) as error:
+        raise InfrastructureError(f"{name} did not start: {error}") from error
+    if "error" in reply:
+        worker.kill()
+        raise InfrastructureError(f"{name} did not start: {reply['error']['message']}")
+    return worker
+
+
 def is_exiting(pid: int) -> bool:
     """Whether the kernel is taking a process down: all that it had is closed, but it is not gone."""
     try:

@@ -8,9 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError
 from passagent.evaluator.environment import worker_threads
-from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, Zygote
+from passagent.evaluator.process import Worker, Zygote, answered
 from passagent.evaluator.result import Candidate, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.twin import Twins
@@ -102,11 +101,4 @@ class Workers:
         """A worker for the next candidate, its device's context made."""
         worker = self.zygote.fork(self._config.memory_gb if self._config.device == "cpu" else None)
         request = {"op": "prepare", "device": self._config.device}
-        try:
-            reply = worker.ask(request, self._config.timeout_s).message
-        except (WorkerDied, WorkerTimeout) as error:
-            raise InfrastructureError(f"a worker did not start: {error}") from error
-        if "error" in reply:
-            worker.kill()
-            raise InfrastructureError(f"a worker did not start: {reply['error']['message']}")
-        return worker
+        return answered(worker, request, self._config.timeout_s, "a worker")

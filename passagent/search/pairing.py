@@ -20,8 +20,7 @@ _OWN = 4
 """Degrees of freedom that a round's own error counts for: two or three rounds tell little by themselves."""
 _SAME = 7.0
 """Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
-95% point of F for three rounds; of two the spread says too little to tell. Over 17 repeats on an H200 the two
-differed by a factor of 1.4 (evaluator-repeatability-2da5788)."""
+95% point of F for three rounds; of two the spread says too little to tell."""
 
 CLOSE = 1.01
 """The winner's AS over another's below which it matters little which of the two is named."""
