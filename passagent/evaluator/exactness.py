@@ -7,6 +7,7 @@ they are better.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -134,17 +135,17 @@ def exactness(expected: Expected, got: Sequence[torch.Tensor]) -> Exactness | No
     """
     if len(expected.eager) != len(got):
         return None
-    return _worst(expected, expected.exact, got, [0.0] * len(got), doubt=1.0 if expected.known else 2.0)
+    return _worst(expected, expected.exact, got, [0.0] * len(got), against_eager=not expected.known)
 
 
 def drift(expected: Expected, eager: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Exactness | None:
     """The same of a call on other values of the set that `expected` tells of, against `eager` on those.
 
-    What eager's error is follows from the set; it counts twice, as float64 is not known here.
+    What eager's error is follows from the set: float64 is not known here.
     """
     if not len(expected.eager) == len(eager) == len(got):
         return None
-    return _worst(expected, eager, got, expected.sizes, doubt=2.0)
+    return _worst(expected, eager, got, expected.sizes, against_eager=True)
 
 
 def _worst(
@@ -152,9 +153,9 @@ def _worst(
     wanted: Sequence[torch.Tensor],
     got: Sequence[torch.Tensor],
     at_least: Sequence[float],
-    doubt: float = 1.0,
+    against_eager: bool,
 ) -> Exactness:
-    """The worst output's errors against `wanted`; for low precision they count divided by `doubt`."""
+    """The worst output's errors against `wanted`; `against_eager`: their own error is in those, too."""
     mine = theirs = wrong = 0.0
     reduced = far = False
     coarse: set[int] = set()
@@ -164,8 +165,8 @@ def _worst(
             continue
         error, eager_error = _error(want, have, at_least[position]), expected.errors[position]
         mine, theirs, wrong = max(mine, error.typical), max(theirs, eager_error), max(wrong, error.wrong)
-        low = _is_reduced(eager.dtype, error.typical / doubt, eager_error)
-        if _is_coarse(eager, error.typical / doubt**0.5, eager_error):  # both sides' errors add as squares
+        low = _is_reduced(eager.dtype, error.typical / (2 if against_eager else 1), eager_error)
+        if _is_coarse(eager, error.typical, eager_error, against_eager):
             coarse.add(position)
         reduced, far = reduced or low, far or (expected.far(position, error) and not low)
     return Exactness(mine, theirs, reduced, frozenset(coarse), wrong, far)
@@ -176,9 +177,13 @@ def _is_reduced(dtype: torch.dtype, error: float, eager_error: float) -> bool:
     return allowed is not None and allowed + 16 * eager_error < error < _WRONG
 
 
-def _is_coarse(eager: torch.Tensor, error: float, eager_error: float) -> bool:
-    allowed = _COARSE.get(eager.dtype)
-    return allowed is not None and eager.numel() >= _SEVERAL and error > max(allowed, 4 * eager_error)
+def _is_coarse(eager: torch.Tensor, error: float, eager_error: float, against_eager: bool) -> bool:
+    allowed, most = _COARSE.get(eager.dtype), 4 * eager_error
+    if allowed is None or eager.numel() < _SEVERAL:
+        return False
+    if against_eager:  # both sides' errors and last roundings are in the differences; they add as squares
+        allowed, most = allowed * 2**0.5, math.hypot(most, eager_error)
+    return error > max(allowed, most)
 
 
 def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
