@@ -249,6 +249,19 @@ def test_a_full_disk_is_not_the_candidates_fault(tmp_path):
     assert "No space left on device" in said
 
 
+@pytest.mark.parametrize("kind", ["launch", pytest.param("cuda_utils", marks=pytest.mark.gpu)])
+def test_what_the_first_kernel_on_a_gpu_asks_for_is_made_ahead(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))
+    builds.prepare()
+
+    def run(*_):
+        raise AssertionError("a compiler is run")
+
+    monkeypatch.setattr(toolchain, "run", run)
+    monkeypatch.setattr(subprocess, "check_call", run)  # Triton's way
+    assert len(base64.b64decode(builds.answer({"kind": kind})["object"])) > 1000
+
+
 @pytest.mark.gpu
 def test_a_triton_kernel_is_built_outside_and_runs_on_the_gpu():
     """Everything at once: ptxas, launcher and driver module are the referee's, the worker has no compiler."""

@@ -22,7 +22,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator import baseline, process, timing
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.guards import static
-from passagent.evaluator.process import Worker, WorkerDied
+from passagent.evaluator.process import Worker, WorkerDied, Zygote
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import load_request
 from passagent.evaluator.sandbox import Limits
@@ -221,6 +221,21 @@ def test_a_baseline_that_finds_no_device_is_nobodys_fault(task, monkeypatch):
             referee.evaluate(task, candidate())
         monkeypatch.undo()
         assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_a_triton_that_cannot_be_imported_is_told_and_the_first_worker_does_not_wait_for_it(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text("raise ImportError('libtriton.so is missing')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    zygote = Zygote("cpu", 1, interpreter=True)
+    try:
+        zygote.fork(None, triton=False).kill()
+        with pytest.raises(InfrastructureError, match=r"is gone: ImportError: libtriton\.so is missing"):
+            zygote.fork(None)
+    finally:
+        zygote.close()
 
 
 OPS = [(op, "candidate") for op in ("load", "graph", "audit", "run", "lockstep")]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from passagent.evaluator.result import Candidate, Evaluation
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from passagent.config import EvaluatorConfig
+    from passagent.evaluator.result import Candidate, Evaluation
     from passagent.tasks import Task
 
 __all__ = ["Candidate", "Evaluation", "evaluate"]
@@ -24,3 +23,12 @@ def evaluate(task: Task, candidate: Candidate, config: EvaluatorConfig | None = 
 
     with Referee(config) as referee, measuring_on(find_device(referee.config.device)):
         return referee.evaluate(task, candidate)
+
+
+def __getattr__(name: str) -> Any:
+    """Candidate and Evaluation, when they are asked for: the evaluator's processes start without pydantic."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from passagent.evaluator import result
+
+    return getattr(result, name)

@@ -95,6 +95,19 @@ class Baseline:
             self._forget([next(iter(self._kept))])
         return made
 
+    def begin(self, subgraph: Subgraph) -> captures.KeptGraph | None:
+        """Start the worker, unless it runs, to take `subgraph` first; its graph, if Dynamo is not needed.
+
+        Raises InfrastructureError.
+        """
+        captured = captures.without_dynamo(subgraph, self._config.device)
+        if not self._alive():
+            if captured is None:
+                self._zygote.load_dynamo()
+            self._worker = self._start()
+            self._outputs = Arena.create(_SPARSE)
+        return captured
+
     def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> None:
         """Forget what other tasks left, the oldest first, if all of it takes more than KEPT_BYTES."""
         self._see_whether_it_lives()
@@ -170,12 +183,7 @@ class Baseline:
     def _prepare(self, made: Reference) -> None:
         """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
         subgraph, device = made.subgraph, self._config.device
-        captured = captures.without_dynamo(subgraph, device)
-        if not self._alive():
-            if captured is None:
-                self._zygote.load_dynamo()
-            self._worker = self._start()
-            self._outputs = Arena.create(_SPARSE)
+        captured = self.begin(subgraph)
         assert self._outputs is not None
         if captured is not None:
             made.nodes, made.order = captured.nodes, captured.order
@@ -267,7 +275,7 @@ class Baseline:
 
     def _start(self) -> Worker:
         # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
-        worker = self._zygote.fork(None)
+        worker = self._zygote.fork(None, triton=False)
         self._born = time.monotonic()
         request = load_request(None, self._config)
         return answered(worker, request, self._config.timeout_s, "the baseline's worker")

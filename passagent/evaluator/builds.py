@@ -19,6 +19,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,6 +63,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"failed": str(error)}
     except OSError as error:
         raise InfrastructureError(f"building a kernel: {error.filename or ''}: {error.strerror}") from error
+
+
+def prepare() -> None:
+    """Import and make ahead what the first kernel on a GPU asks for."""
+    for step in (_launch, _cuda_utils, _tools):
+        with suppress(Exception):  # the kernel's own build will tell
+            step({})
 
 
 def _is_full() -> bool:
@@ -112,6 +120,14 @@ def _ptxas(request: dict[str, Any]) -> dict[str, Any]:
         return scratch / "kernel.cubin"
 
     return _object(_cached("ptx", ".cubin", [ptx, *options, _version(tool)], compile_ptx))
+
+
+def _tools(_: dict[str, Any]) -> None:
+    from triton import knobs
+
+    for tool in (knobs.nvidia.ptxas, knobs.nvidia.ptxas_blackwell):
+        with suppress(RuntimeError):  # not in every package
+            _version(tool.path)
 
 
 def _launcher(request: dict[str, Any]) -> dict[str, Any]:

@@ -133,15 +133,22 @@ class Zygote:
             message = f"the evaluator's worker did not start: {log_text[-1] if log_text else error}"
             raise InfrastructureError(message) from error
 
-    def fork(self, memory_gb: float | None, sandboxed: bool = True, compiled: Path | None = None) -> Worker:
+    def fork(
+        self,
+        memory_gb: float | None,
+        sandboxed: bool = True,
+        compiled: Path | None = None,
+        triton: bool = True,
+    ) -> Worker:
         """A fresh worker in a process group of its own, shut in unless it is trusted (`sandboxed=False`).
 
         `memory_gb` limits its address space; None where CUDA maps far more than it uses. `compiled`: where
-        TorchInductor keeps what it compiles, in place of the worker's scratch. Raises InfrastructureError.
+        TorchInductor keeps what it compiles, in place of the worker's scratch. `triton`: the worker may run
+        its kernels; without, the first one does not wait for its import. Raises InfrastructureError.
         """
         self._revive()
         try:
-            return self._fork(memory_gb, sandboxed, compiled)
+            return self._fork(memory_gb, sandboxed, compiled, triton)
         except OSError as error:
             raise InfrastructureError(f"a worker cannot be forked: {error}") from error
 
@@ -162,7 +169,7 @@ class Zygote:
                 self.close()
                 self._take(start_zygote(self._device, self._threads, self._interpreter))
 
-    def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None) -> Worker:
+    def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None, triton: bool) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
         limits = replace(LIMITS, memory=int(memory_gb * 2**30) if memory_gb else 0)
@@ -177,6 +184,7 @@ class Zygote:
             "env": environment,
             "limits": asdict(limits),
             "sandboxed": sandboxed,
+            "triton": triton,
         }
         with open(scratch / "log", "wb") as log:
             reply = self._ask(request, (theirs.fileno(), log.fileno()))
@@ -207,7 +215,8 @@ class Zygote:
         except (ChannelClosed, ChannelTimeout) as error:
             self._process.kill()  # what does not answer is not asked again
             self._process.wait()
-            raise InfrastructureError("the evaluator's warm process is gone") from error
+            why = last_line(_tail(self._scratch / "zygote.log"))
+            raise InfrastructureError(f"the evaluator's warm process is gone{why}") from error
 
     def close(self) -> None:
         """End the zygote and with it every worker."""

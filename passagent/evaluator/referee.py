@@ -54,9 +54,11 @@ class Referee:
         Those of other small subgraphs, too, while that `is_wanted`. Raises as `evaluate` does.
         """
         dispatch = dispatch_of(self.config)
-        self._prepare_workers(dispatch)
         first, *others = task.subgraphs
+        self._baseline.begin(first)  # while it works, Triton is imported for the other workers
+        self._prepare_workers(dispatch)
         self._baseline.reference(first, dispatch)
+        self.workers.prepare_builds()
         elements = 0
         for subgraph in others:
             elements += sum(meta.numel for meta in subgraph.inputs)

@@ -17,13 +17,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
 from passagent.evaluator.devices import DeviceLock, find_device
 from passagent.evaluator.environment import worker_threads
-from passagent.evaluator.result import Candidate
 from passagent.evaluator.starting import start_zygote
-from passagent.tasks.reader import load_task
 
 if TYPE_CHECKING:
     from passagent.evaluator.referee import Referee
@@ -49,18 +46,23 @@ def main() -> None:
     referees: list[Referee] = []
 
     def start() -> dict[str, Any]:
-        config = EvaluatorConfig.model_validate_json(sys.argv[1])
-        zygote = start_zygote(config.device, worker_threads(config.threads))  # it imports torch meanwhile
+        config = json.loads(sys.argv[1])
+        # It imports torch meanwhile.
+        zygote = start_zygote(config["device"], worker_threads(config["threads"]))
 
         import torch
 
+        from passagent.config import EvaluatorConfig
         from passagent.evaluator.referee import Referee
 
         torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
-        referees.append(Referee(config, zygote))
+        referees.append(Referee(EvaluatorConfig.model_validate(config), zygote))
         return {"ready": True}
 
     def evaluate() -> dict[str, Any]:
+        from passagent.evaluator.result import Candidate
+        from passagent.tasks.reader import load_task
+
         request = json.loads(requests.get())
         subject = Candidate(request["files"]) if "files" in request else request["compiler"]
         task = load_task(request["task"])
@@ -75,6 +77,8 @@ def main() -> None:
 
 def _prepare(referee: Referee, task_path: str) -> dict[str, Any]:
     """Prepare for the task unless somebody measures on the device."""
+    from passagent.tasks.reader import load_task
+
     lock = DeviceLock(find_device(referee.config.device), f"passagent, preparing for {task_path}")
     try:
         if lock.try_acquire():

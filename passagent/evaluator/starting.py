@@ -1,4 +1,4 @@
-"""Start the evaluator's processes: without torch here, so that all can import it at the same time."""
+"""Start the evaluator's processes: without torch or pydantic here, so that all import at the same time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.devices import gpu_numbers
 from passagent.evaluator.environment import core_shares, import_path, worker_environment
+
+if TYPE_CHECKING:
+    from passagent.config import EvaluatorConfig
 
 _END_S = 10.0
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
+from passagent.evaluator import builds
 from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.process import Worker, Zygote, answered
 from passagent.evaluator.result import Candidate, Subject
@@ -37,6 +38,7 @@ class Workers:
         self.twins = Twins(self._spare, config)
         self._interpreter: Zygote | None = None
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
+        self._building = ThreadPoolExecutor(1, thread_name_prefix="builds")
         if config.device == "cpu":
             # once for a compiler; what fails here is told by a kernel's build
             self._ahead.submit(build.prepare)
@@ -45,6 +47,11 @@ class Workers:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
         while len(self.spares) < _SPARES:
             self.spares.append(self._ahead.submit(self._fork_in_quiet))
+
+    def prepare_builds(self) -> None:
+        """Begin, on a GPU, what the first kernel's build takes once: beside all else, its host has cores."""
+        if self._config.device != "cpu":
+            self._building.submit(builds.prepare)
 
     def take(self, subject: Subject, interpreter: bool) -> Worker:
         """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""
@@ -72,6 +79,7 @@ class Workers:
     def close(self) -> None:
         """End every process."""
         self._ahead.shutdown(wait=True)
+        self._building.shutdown(wait=True)
         self.twins.close()
         self.zygote.close()
         if self._interpreter is not None:

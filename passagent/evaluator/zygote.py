@@ -7,6 +7,7 @@ before it reads a byte from the referee; what it then tries and may not do is na
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
@@ -48,14 +49,10 @@ def main() -> None:
     """Serve fork requests on the socket whose descriptor is the first argument; the second is the device."""
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     cuda = sys.argv[2] != "cpu"
-    from passagent.evaluator import toolchain
     from passagent.evaluator.guards import gate
 
     importlib.import_module("passagent.evaluator.worker")
     gate.install()
-    if cuda or "TRITON_INTERPRET" in os.environ:
-        importlib.import_module("triton")
-        toolchain.warm_up(cuda)
     sandbox.readable()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -76,6 +73,8 @@ def main() -> None:
         try:
             message, fds = channel.receive(max_fds=2)
             if message["op"] == "fork":
+                if message["triton"] and (cuda or "TRITON_INTERPRET" in os.environ):
+                    _load_triton(cuda)
                 reply, denials = _fork(message, fds, cuda)
                 if denials is not None:
                     watched[denials.listener] = denials
@@ -93,6 +92,18 @@ def main() -> None:
     for pid in children:
         _kill_group(pid)
     shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # the private scratch directory
+
+
+@functools.cache
+def _load_triton(cuda: bool) -> None:
+    """Import Triton, once for all workers that are forked from now on; half a second on a GPU's host."""
+    from passagent.evaluator import toolchain
+
+    importlib.import_module("triton")
+    toolchain.warm_up(cuda)
+    sandbox.readable.cache_clear()
+    sandbox.readable()
+    gc.freeze()
 
 
 def _load_dynamo(cuda: bool, compiler: bool) -> None:
