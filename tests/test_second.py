@@ -12,7 +12,7 @@ from tiny import HONEST, KERNEL, candidate, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import judging
+from passagent.evaluator import baseline, judging
 from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.process import Worker
@@ -143,6 +143,18 @@ def test_two_workers_have_every_other_subgraph_each(referee, task, asked, one_pa
     assert [ops.count("load") for ops in operations] == [1, 1]
     assert {where for _, op, where in asked if op == "graph"} == {"lane"}
     assert sorted(warmed) == sorted((subgraph.name, "warming") for subgraph in task.subgraphs)
+
+
+def test_large_subgraphs_are_shared_once_all_their_references_are_here(
+    referee, task, asked, one_pair, monkeypatch
+):
+    assert referee.evaluate(task, candidate()).status == "ok"
+    monkeypatch.setattr(baseline, "KEPT_BYTES", 0)
+    referee._baseline._worker.kill()
+    for where in ("MainThread", "lane", "lane"):
+        asked.clear()
+        assert referee.evaluate(task, candidate()).status == "ok"
+        assert {thread for _, op, thread in asked if op == "graph"} == {where}
 
 
 @pytest.mark.parametrize("op", ["load", "graph", "audit"])

@@ -108,13 +108,18 @@ class Baseline:
             self._outputs = Arena.create(_SPARSE)
         return captured
 
-    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> None:
-        """Forget what other tasks left, the oldest first, if all of it takes more than KEPT_BYTES."""
+    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> bool:
+        """Forget what other tasks left, the oldest first, if all of it takes more than KEPT_BYTES.
+
+        Returns whether the references of all these stay while they are used: small ones, or those that are
+        here, and so have room side by side.
+        """
         self._see_whether_it_lives()
         own = {_key(subgraph, dispatch) for subgraph in subgraphs}
         others = [key for key in self._kept if key not in own]
         while others and sum(reference.size for reference in self._kept.values()) > KEPT_BYTES:
             self._forget([others.pop(0)])
+        return own <= self._kept.keys() or _are_small(subgraphs)
 
     def close(self) -> None:
         """Free the references; the worker ends with its zygote."""
@@ -318,7 +323,7 @@ def _is_small(subgraph: Subgraph) -> bool:
     return sum(meta.numel for meta in subgraph.inputs) <= SMALL
 
 
-def are_all_kept(subgraphs: Sequence[Subgraph]) -> bool:
+def _are_small(subgraphs: Sequence[Subgraph]) -> bool:
     """Whether the inputs of all of these fit in side by side for sure."""
     inputs = [meta for one in subgraphs for meta in one.inputs if not meta.is_python_scalar]
     nbytes = sum((meta.numel + max(MORE, meta.numel)) * _itemsize(meta) for meta in inputs)

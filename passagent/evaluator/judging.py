@@ -21,7 +21,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator import pace, score
 from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
 from passagent.evaluator.aside import Aside
-from passagent.evaluator.baseline import Baseline, are_all_kept
+from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.drawing import Drawing
 from passagent.evaluator.effort import dispatch_of, has_room, pairs_of, part_of
@@ -86,10 +86,8 @@ class Judging:
         self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
         self._aside = Aside()
         self._has_room = has_room(config.device)
-        self._fits_side_by_side = self._has_room and self._is_candidate and are_all_kept(task.subgraphs)
-        lanes = min(_LANES, len(task.subgraphs)) if self._fits_side_by_side and self.pairs == 1 else 1
-        self._lanes = {one.name: number % lanes for number, one in enumerate(task.subgraphs)}
-        self._holders: list[Holder | None] = [None] * lanes
+        self._lanes: dict[str, int] = {}
+        self._holders: list[Holder | None] = []
         self._done: list[Holder] = []
         self._second: Second | None = None
         self._warming: Warming | None = None
@@ -98,12 +96,16 @@ class Judging:
 
     def run(self) -> None:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
-        self.baseline.turn_to(self.task.subgraphs, self.dispatch)
+        stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
+        fits = stay and self._has_room and self._is_candidate
+        lanes = min(_LANES, len(self.graphs)) if fits and self.pairs == 1 else 1
+        self._lanes = {result.name: number % lanes for number, result in enumerate(self.graphs)}
+        self._holders = [None] * lanes
         drawing = Drawing(self.baseline, self.dispatch, self.task.subgraphs, len(self._holders))
         try:
             if self._has_room and self._is_candidate and self.pairs > 1:
                 self._second = Second(self._new_holder, HELD_BYTES)
-            if self._fits_side_by_side:
+            if fits:
                 self._warming = Warming(functools.partial(self.workers.twins.get, 0, self.task.key))
             self._check_all(drawing)
             self._aside.wait()
