@@ -23,7 +23,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures, pace
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.environment import memory_bytes
+from passagent.evaluator.environment import give_memory_back, memory_bytes
 from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import MORE, Rotation, Windows
 from passagent.evaluator.inplace import States
@@ -91,7 +91,9 @@ class Baseline:
             return found
         self._forget([key] if found is not None else [])
         made = self._kept[key] = self._draw(key, subgraph, dispatch)
-        while len(self._kept) > 1 and are_too_many(self._kept.values(), self._config.device):
+        while len(self._kept) > 1 and are_too_many(
+            [one.size for one in self._kept.values()], self._config.device
+        ):
             self._forget([next(iter(self._kept))])
         return made
 
@@ -289,6 +291,7 @@ class Baseline:
         """Drop references here and in the worker."""
         for key in keys:
             self._kept.pop(key).close()
+        give_memory_back()
         if keys and self._worker is not None:
             self.ask({"op": "release", "ids": keys}, self._config.timeout_s)
 
@@ -330,10 +333,10 @@ def _are_small(subgraphs: Sequence[Subgraph]) -> bool:
     return len(subgraphs) <= KEPT_GRAPHS and len(_VARIANTS) * nbytes <= KEPT_BYTES
 
 
-def are_too_many(references: Collection[Reference], device: str) -> bool:
-    """Whether these are more than a referee keeps, or one of its workers on the device."""
-    size = sum(reference.size for reference in references)
-    return len(references) > KEPT_GRAPHS or (size > KEPT_BYTES and size > _memory(device) // _KEPT_SHARE)
+def are_too_many(sizes: Collection[int], device: str) -> bool:
+    """Whether references of these sizes, bytes, are more than a referee keeps, or one of its workers."""
+    size = sum(sizes)
+    return len(sizes) > KEPT_GRAPHS or (size > KEPT_BYTES and size > _memory(device) // _KEPT_SHARE)
 
 
 @functools.cache

@@ -7,8 +7,10 @@ candidate only, and gives way to a new one.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from passagent.config import EvaluatorConfig
@@ -22,6 +24,15 @@ USES = 8
 """Evaluations that a twin serves."""
 
 
+@dataclass(frozen=True)
+class _Held:
+    """A subgraph in the worker; its reference may be gone from here, which takes far more memory."""
+
+    reference: weakref.ref[Reference]
+    size: int
+    """Bytes of its inputs."""
+
+
 class Twin:
     """A worker that holds eager's graphs of one task."""
 
@@ -29,7 +40,7 @@ class Twin:
         self.worker, self._timeout_s, self._device = worker, config.timeout_s, config.device
         self.uses = 0
         self._task_key = ""
-        self._held: dict[str, Reference] = {}
+        self._held: dict[str, _Held] = {}
         self.ask(load_request(None, config), self._timeout_s)
 
     def serve(self, task_key: str) -> None:
@@ -41,21 +52,22 @@ class Twin:
 
     def take(self, reference: Reference) -> None:
         """Have the worker load the subgraph, unless it holds it."""
-        if self._held.get(reference.name) is reference:
+        if self._has(reference):
             return
         self._release([reference.name])
-        while self._held and are_too_many((reference, *self._held.values()), self._device):
+        size = reference.arena.size
+        while self._held and are_too_many([size, *(held.size for held in self._held.values())], self._device):
             self._release([next(iter(self._held))])
         outputs = Arena.create(reference.room())
         try:
             self.ask(reference.request(outputs), self._timeout_s, (reference.arena.fd, outputs.fd))
         finally:
             outputs.close()
-        self._held[reference.name] = reference
+        self._held[reference.name] = _Held(weakref.ref(reference), size)
 
     def warm(self, reference: Reference) -> None:
         """The same, and a first call, in which libraries load and choose what they run."""
-        if self._held.get(reference.name) is not reference:
+        if not self._has(reference):
             self.take(reference)
             self.ask(run_request(reference, 0, [reference.rotation.first()]), self._timeout_s)
 
@@ -71,6 +83,10 @@ class Twin:
                 f"eager fails where it ran before: {answer.message['error']['message']}"
             )
         return answer
+
+    def _has(self, reference: Reference) -> bool:
+        held = self._held.get(reference.name)
+        return held is not None and held.reference() is reference
 
     def _release(self, names: list[str]) -> None:
         held = [name for name in names if self._held.pop(name, None) is not None]

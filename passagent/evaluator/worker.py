@@ -18,6 +18,7 @@ import torch
 from passagent.evaluator import calls, subgraphs, toolchain
 from passagent.evaluator.channel import Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
+from passagent.evaluator.environment import give_memory_back
 from passagent.evaluator.explain import explain
 from passagent.evaluator.fresh import Windows, window_of
 from passagent.evaluator.guards.audit import Audit
@@ -284,6 +285,7 @@ def _release(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str
             graph.sets.close()
             graph.outputs.close()
     gc.collect()
+    give_memory_back()
     if state.device.startswith("cuda"):
         torch.cuda.empty_cache()
     return {}
