@@ -5,6 +5,7 @@ import json
 import math
 import os
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -386,6 +387,17 @@ def test_what_another_task_left_gives_way_where_it_is_much(referee, task, tmp_pa
     own._worker.kill()
     own.turn_to(other.subgraphs, "direct")  # it is gone with what it held
     assert not own._kept
+    assert referee.evaluate(task, candidate()).status == "ok"
+
+
+def test_of_a_reference_that_gave_way_nothing_is_left(referee, task):
+    own = referee._baseline
+    assert referee.evaluate(task, candidate()).status == "ok"
+    given = [weakref.ref(reference) for reference in own._kept.values()]
+    assert len(given) >= len(task.subgraphs)
+    own._forget(list(own._kept))
+    gc.collect()
+    assert [one() for one in given] == [None] * len(given)
     assert referee.evaluate(task, candidate()).status == "ok"
 
 

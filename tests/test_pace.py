@@ -70,8 +70,8 @@ def test_an_evaluation_asks_once_for_each_subgraph_and_states_its_speedups_for_i
     with Referee(config) as referee:
         for _ in range(2):
             assert referee.evaluate(task, candidate()).status == "ok"
-    assert kept == [(subgraph.name, "direct") for subgraph in task.subgraphs]
-    assert asked == [1000.0, 2000.0, 3000.0] * 4  # two pairs of workers, two evaluations
+    assert kept == [(subgraph.name, "direct") for subgraph in reversed(task.subgraphs)]
+    assert asked == [3000.0, 2000.0, 1000.0] * 4  # two pairs of workers, two evaluations
 
 
 @pytest.mark.gpu

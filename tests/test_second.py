@@ -233,7 +233,7 @@ def test_references_are_drawn_beside_the_check_of_the_one_before(referee, task, 
     assert referee.evaluate(task, candidate()).status == "ok"
     names = [subgraph.name for subgraph in task.subgraphs]
     assert drawn[:3] == [(name, "drawing") for name in names]
-    assert drawn[3:] == [(name, "MainThread") for name in 2 * names]
+    assert drawn[3:] == [(name, "MainThread") for name in names[::-1] + names]
 
 
 def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkeypatch):
@@ -248,8 +248,8 @@ def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkey
 
     monkeypatch.setattr(judging, "judge_timed", differs)
     result = referee.evaluate(task, candidate())
-    assert [graph.status for graph in result.graphs] == ["wrong_result", "ok", "ok"]
-    wrong = result.graphs[0]
+    assert [graph.status for graph in result.graphs] == ["ok", "ok", "wrong_result"]
+    wrong = result.graphs[-1]  # the first that is timed
     assert (wrong.speedup, wrong.passes_from_t) == (None, None)
     assert "a timed call differs" in wrong.error
 

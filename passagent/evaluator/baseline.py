@@ -289,10 +289,12 @@ class Baseline:
 
     def _forget(self, keys: list[str]) -> None:
         """Drop references here and in the worker."""
+        if not keys:
+            return
         for key in keys:
             self._kept.pop(key).close()
         give_memory_back()
-        if keys and self._worker is not None:
+        if self._worker is not None:
             self.ask({"op": "release", "ids": keys}, self._config.timeout_s)
 
     def _see_whether_it_lives(self) -> None:

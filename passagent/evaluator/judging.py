@@ -156,7 +156,9 @@ class Judging:
                     result.not_timed = "no subgraph is right"
             return
         ready = self._second.get() if self._second is not None else None  # before anything is timed
+        order = list(zip(self.task.subgraphs, self.graphs, strict=True))
         for pair in range(self.pairs):
+            order.reverse()  # where not all references have room, the last ones are those that are here
             if pair:
                 self._put_aside()
                 self._holders[0], ready = ready, None
@@ -164,7 +166,7 @@ class Judging:
                 self._twin = self._warming.get()
             else:
                 self._twin = self.workers.twins.get(pair, self.task.key)
-            for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
+            for subgraph, result in order:
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
             for result in self.graphs:
