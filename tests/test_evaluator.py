@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import HONEST, KERNEL, candidate, write_subgraph, write_task
+from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
@@ -399,6 +399,18 @@ def test_of_a_reference_that_gave_way_nothing_is_left(referee, task):
     gc.collect()
     assert [one() for one in given] == [None] * len(given)
     assert referee.evaluate(task, candidate()).status == "ok"
+
+
+@pytest.mark.parametrize(("most", "sets"), [(1 << 26, 5), (4095, SETS + 1)])
+def test_what_makes_much_of_little_is_large(referee, tmp_path, monkeypatch, most, sets):
+    """128 elements become 4096: computed in float64, and on the last set, only where those are few."""
+    spread = MODEL.replace("tmp_0 * in_1", "tmp_0 * in_1.reshape(-1, 1)")
+    write_subgraph(tmp_path / "spread", [64], model=spread)
+    monkeypatch.setattr(baseline, "SMALL", most)
+    [subgraph] = load_task(tmp_path / "spread").subgraphs
+    made = referee._baseline.reference(subgraph, "direct")
+    assert [expected.eager[0].numel() for expected in made.expected] == [4096] * sets
+    assert {expected.known for expected in made.expected} == {sets == 5}
 
 
 def test_references_are_kept_for_an_epoch_and_then_drawn_anew(referee, task):

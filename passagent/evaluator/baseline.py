@@ -53,8 +53,8 @@ KEPT_BYTES = 2 << 30
 _KEPT_SHARE = 4
 """So many bytes of references are kept, or of one task's this part of the memory of machine and device."""
 SMALL = 1 << 26
-"""Input elements of a subgraph that is computed in float64, and on the last set, and whose input sets are
-drawn side by side."""
+"""Elements of a subgraph's inputs, and of its outputs, where it is computed in float64, and on the last set;
+input sets of no more are drawn side by side."""
 MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
 _REFRESH_SHARE = 4.0
@@ -204,7 +204,10 @@ class Baseline:
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []
         first = made.rotation.first()
-        for chosen in range(len(_VARIANTS) if _is_small(subgraph) else SETS + 1):
+        is_small = _is_small(subgraph)
+        for chosen in range(len(_VARIANTS)):
+            if chosen > SETS and not is_small:
+                break
             kept = self._run(run_request(made, chosen, [first], keep=True), subgraph)["kept"]
             eager = self.outputs(kept)
             facts = [
@@ -214,6 +217,7 @@ class Baseline:
             if chosen == 0:
                 new = [item["new"] for item in kept["outputs"]]
                 made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
+                is_small = is_small and sum(tensor.numel() for tensor in eager) <= SMALL
             mutated |= set(kept["mutated"])
             found.append((eager, facts))
         made.mutated = sorted(mutated)
@@ -222,7 +226,7 @@ class Baseline:
             if mutated:
                 reply = self._run(states_request(made, chosen, first), subgraph)
                 states = self._states(made, chosen, first, reply)
-            exact = self._float64(made, chosen) if _is_small(subgraph) else None
+            exact = self._float64(made, chosen) if is_small else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
         made.often = self._affordable(made)
 
