@@ -32,15 +32,19 @@ def main() -> int:
         path = [str(HERE / "timeline_hooks"), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PASSAGENT_TIMELINE": notes, "PYTHONPATH": os.pathsep.join(path)}
         begun = time.clock_gettime(time.CLOCK_BOOTTIME)
-        done = subprocess.run(
-            [sys.executable, "-m", "passagent", *args.command], env=environment, check=False
-        )
+        command = subprocess.Popen([sys.executable, "-m", "passagent", *args.command], env=environment)
+        while True:
+            try:
+                exit_code = command.wait()
+                break
+            except KeyboardInterrupt:  # passagent's, too: it ends by itself
+                continue
         lines = [line for file in Path(notes).iterdir() for line in file.read_text().splitlines()]
     for line in sorted(lines, key=lambda line: float(line.split()[0])):
         at, process, took, text = line.split(maxsplit=3)
         if text.startswith(("begin", "end", "import")) or float(took) >= args.least:
             print(f"{float(at) - begun:8.3f} {process:>7} {float(took):8.3f} {text}")
-    return done.returncode
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -38,9 +38,23 @@ def test_parts_and_chunks_of_an_output_change_nothing(seed, size, scale):
     have = want + scale * torch.randn(size, generator=generator).pow(9)
     whole = compare([want], [have])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("passagent.evaluator.compare._PART", 64)
-        patch.setattr("passagent.evaluator.compare._CHUNK", 24)
+        patch.setattr("passagent.evaluator.pieces.PART", 64)
+        patch.setattr("passagent.evaluator.pieces.CHUNK", 24)
         assert compare([want], [have]) == whole
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(1, 400), st.integers(0, 4), st.sampled_from([0.0, 2**-12, 3.0]))
+def test_nor_do_they_where_inputs_are_large(seed, size, count, by):
+    generator = torch.Generator().manual_seed(seed)
+    exact = torch.randn(size, generator=generator, dtype=torch.float64)
+    eager, have = exact.float(), exact.float()
+    have[torch.randperm(size, generator=generator)[:count]] += by
+    whole = extreme_problem(expected([exact], eager), [have])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("passagent.evaluator.pieces.PART", 64)
+        patch.setattr("passagent.evaluator.pieces.CHUNK", 24)
+        assert extreme_problem(expected([exact], eager), [have]) == whole
+        assert surely_agree([eager], [have], -2) == torch.allclose(have, eager, atol=1e-2)
 
 
 SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 3e38, -3e38, 65504.0, 1e-40)
@@ -61,7 +75,7 @@ def test_what_surely_agrees_agrees(dtype, seed, scale, t, special):
         want[30 * place], have[30 * place] = one, other
     want, have = want.to(dtype), have.to(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("passagent.evaluator.compare._CHUNK", 24)
+        patch.setattr("passagent.evaluator.pieces.CHUNK", 24)
         surely = surely_agree([want], [have], t)
     level = compare([want], [have]).passes_from_t
     assert not surely or (level is not None and level <= t)

@@ -16,12 +16,12 @@ from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
+from passagent.evaluator.effort import PAIRS
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import SETS
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.workers import PAIRS
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
@@ -120,6 +120,20 @@ def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_c
     assert effort.part_of(CONFIG, "direct", 0.0, 12).budget_s == part.budget_s / 2
 
 
+def test_more_cores_check_more_subgraphs_at_a_time(monkeypatch):
+    for cores, lanes in ((4, 1), (6, 2), (11, 2), (16, 4)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert [effort.lanes_of(device) for device in ("cuda:0", "cpu")] == [lanes, 1]
+        assert [effort.spares_of(device) for device in ("cuda:0", "cpu")] == [max(4, lanes + 1), 4]
+
+
+def test_a_worker_on_a_gpu_holds_what_its_memory_has_room_for(monkeypatch):
+    monkeypatch.setattr(effort, "device_memory_bytes", lambda _: 128 << 30)
+    assert [effort.held_bytes(device) for device in ("cuda:0", "cpu")] == [8 << 30, 1 << 29]
+    monkeypatch.setattr(effort, "device_memory_bytes", lambda _: 4 << 30)
+    assert effort.held_bytes("cuda:0") == 1 << 29
+
+
 def test_an_honest_candidate_that_is_suspected_of_hiding_time_is_cleared(referee, task, monkeypatch):
     made, hides = [], []
 
@@ -172,7 +186,7 @@ def test_a_small_subgraph_stays_with_its_worker_between_check_and_timing(
         return ask(self, message, fds)
 
     monkeypatch.setattr(Holder, "ask", noted)
-    monkeypatch.setattr(judging, "HELD_BYTES", limit)
+    monkeypatch.setattr(judging, "held_bytes", lambda _: limit)
     assert referee.evaluate(task, candidate()).status == "ok"
     assert asked.count("graph") == taken * len(task.subgraphs)
     assert asked.count("release") == released * len(task.subgraphs)

@@ -20,10 +20,10 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator import environment, health, nvml, pool
 from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
+from passagent.evaluator.effort import PAIRS
 from passagent.evaluator.pool import EvaluatorPool, SubjectLost
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.starting import owner_ahead
-from passagent.evaluator.workers import PAIRS
 from passagent.tasks import load_task
 
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)

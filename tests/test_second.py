@@ -59,6 +59,7 @@ def asked(monkeypatch):
 def one_pair(monkeypatch):
     """One pair of workers times a candidate, so two workers share its subgraphs."""
     monkeypatch.setattr(judging, "pairs_of", lambda *_: 1)
+    monkeypatch.setattr(judging, "lanes_of", lambda _: 2)
 
 
 def holders(asked):
@@ -79,7 +80,7 @@ def test_a_second_worker_is_checked_beside_the_first_and_times_the_second_pair(r
 
 
 def test_what_there_is_no_room_for_is_taken_when_it_is_timed(referee, task, asked, monkeypatch):
-    monkeypatch.setattr(judging, "HELD_BYTES", 0)
+    monkeypatch.setattr(judging, "held_bytes", lambda _: 0)
     assert referee.evaluate(task, candidate()).status == "ok"
     assert [op for _, op, where in asked if where == "second"] == ["load"]
     assert [op for _, op, _ in asked].count("graph") == 3 * 3  # checked, and timed twice
@@ -127,7 +128,7 @@ def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypat
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-def test_two_workers_have_every_other_subgraph_each(referee, task, asked, one_pair, monkeypatch):
+def test_two_workers_share_the_subgraphs(referee, task, asked, one_pair, monkeypatch):
     warmed = []
     warm = Twin.warm
 

@@ -24,6 +24,12 @@ _CALLS = {
     "passagent.evaluator.referee": ["Referee.prepare", "Referee.evaluate"],
     "passagent.evaluator.baseline": ["Baseline.reference"],
     "passagent.evaluator.process": ["Worker.ask", "Zygote._ask", "Zygote._take"],
+    "passagent.evaluator.holder": ["Holder.take", "Holder.release"],
+    "passagent.evaluator.twin": ["Twin.take", "Warming.get"],
+    "passagent.evaluator.drawing": ["Drawing.get", "Drawing.finish"],
+    "passagent.evaluator.aside": ["Aside.do", "Aside.wait"],
+    "passagent.evaluator.agreement": ["judge_sets", "judge_timed", "judge_drift"],
+    "passagent.evaluator.timing": ["measure", "_device_times"],
     "passagent.models.expert.model": ["answer"],
 }
 """Functions and methods by module: noted when they return."""

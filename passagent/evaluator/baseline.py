@@ -6,7 +6,6 @@ candidate sees its seed or its values but through what one evaluation tells its 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import os
@@ -23,7 +22,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures, pace
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.environment import give_memory_back, memory_bytes
+from passagent.evaluator.environment import device_memory_bytes, give_memory_back
 from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import MORE, Rotation, Windows
 from passagent.evaluator.inplace import States
@@ -342,15 +341,8 @@ def _are_small(subgraphs: Sequence[Subgraph]) -> bool:
 def are_too_many(sizes: Collection[int], device: str) -> bool:
     """Whether references of these sizes, bytes, are more than a referee keeps, or one of its workers."""
     size = sum(sizes)
-    return len(sizes) > KEPT_GRAPHS or (size > KEPT_BYTES and size > _memory(device) // _KEPT_SHARE)
-
-
-@functools.cache
-def _memory(device: str) -> int:
-    """Of the machine or of the device, bytes: the smaller one."""
-    if not device.startswith("cuda"):
-        return memory_bytes()
-    return min(memory_bytes(), torch.cuda.get_device_properties(device).total_memory)
+    most = max(KEPT_BYTES, device_memory_bytes(device) // _KEPT_SHARE)
+    return len(sizes) > KEPT_GRAPHS or size > most
 
 
 def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:

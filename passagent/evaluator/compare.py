@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from passagent.evaluator.pieces import chunks, each_part, room
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import T_RANGE, tolerance
 
-_CHUNK = 1 << 15
-"""Elements that are compared at a time: what is computed from them stays in the caches, and torch splits no
-operator on so few among threads, which would wait for cores that the machine has given to others."""
-_PART = 1 << 22
-"""Elements that a thread compares, of outputs that are larger."""
 _STRICT = -5
 """The t whose tolerance tells which element is furthest outside."""
 _SURELY = 0.99
@@ -64,27 +59,31 @@ def compare(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> Co
 def surely_agree(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], t: int) -> bool:
     """Whether `compare` would find that all values agree from t on, for less; False: it has to be asked.
 
-    That is so for finite floating-point values of at most 32 bits that lie within 99% of the tolerance.
+    That is so for equal values, and for finite ones of at most 32 bits that lie within 99% of the tolerance.
     """
     return len(expected) == len(got) and all(
         want.dtype == have.dtype
         and want.shape == have.shape
-        and want.is_floating_point()
-        and want.itemsize <= 4
-        and _surely_within(want.reshape(-1), have.reshape(-1), tolerance(_name(want.dtype), t))
+        and (torch.equal(want, have) or _surely_within(want, have, t))
         for want, have in zip(expected, got, strict=True)
     )
 
 
-def _surely_within(want: torch.Tensor, have: torch.Tensor, tolerances: tuple[float, float]) -> bool:
-    atol, rtol = (_SURELY * one for one in tolerances)
-    memory = torch.empty(2, min(want.numel(), _CHUNK), dtype=torch.float32)
-    for one, other in zip(want.split(_CHUNK), have.split(_CHUNK), strict=True):
-        allowed, diff = memory[:, : one.numel()]
-        diff.copy_(other).sub_(allowed.copy_(one)).abs_()
-        if one.numel() and not float(allowed.abs_().mul_(rtol).add_(atol).sub_(diff).min()) >= 0:
-            return False
-    return True
+def _surely_within(want: torch.Tensor, have: torch.Tensor, t: int) -> bool:
+    if not want.is_floating_point() or want.itemsize > 4 or want.numel() == 0:
+        return False
+    atol, rtol = (_SURELY * one for one in tolerance(_name(want.dtype), t))
+
+    def within(_: int, want: torch.Tensor, have: torch.Tensor) -> bool:
+        memory = room(2, want, torch.float32)
+        for one, other in chunks(want, have):
+            allowed, diff = memory[:, : one.numel()]
+            diff.copy_(other).sub_(allowed.copy_(one)).abs_()
+            if not float(allowed.abs_().mul_(rtol).add_(atol).sub_(diff).min()) >= 0:
+                return False
+        return True
+
+    return all(each_part(within, want.reshape(-1), have.reshape(-1)))
 
 
 def _metadata_problem(position: int, want: torch.Tensor, have: torch.Tensor) -> str | None:
@@ -107,16 +106,7 @@ def _compare_output(position: int, want: torch.Tensor, have: torch.Tensor) -> _O
     if want.numel() == 0 or torch.equal(want, have):
         return _Output(T_RANGE[0], 0.0, None, -1.0)
     flat, other = _as_real(want), _as_real(have)
-    starts = range(0, flat.numel(), _PART)
-
-    def part(start: int) -> _Part:
-        return _compare_part(flat, other, _name(want.dtype), start)
-
-    if len(starts) == 1:
-        parts = [part(0)]
-    else:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as beside:
-            parts = list(beside.map(part, starts))
+    parts = each_part(functools.partial(_compare_part, _name(want.dtype)), flat, other)
     level, most = max(one.level for one in parts), max(one.excess for one in parts)
     where = next(one.where for one in parts if one.excess == most)
     shape = (*want.shape, 2) if want.is_complex() else tuple(want.shape)
@@ -135,15 +125,13 @@ class _Part:
     excess: float
 
 
-def _compare_part(flat: torch.Tensor, other: torch.Tensor, dtype: str, first: int) -> _Part:
-    """The elements from `first` on, as many as a thread takes."""
-    level, largest, most, where = T_RANGE[0], 0.0, -1.0, first
+def _compare_part(dtype: str, first: int, flat: torch.Tensor, other: torch.Tensor) -> _Part:
+    """The elements from `first` on that a thread takes."""
+    level, largest, most, where, start = T_RANGE[0], 0.0, -1.0, first, first
     atol, rtol = tolerance(dtype, _STRICT)
-    end = min(first + _PART, flat.numel())
-    memory = torch.empty(3, min(end - first, _CHUNK), dtype=torch.float64)
-    for start in range(first, end, _CHUNK):
-        want, have = (values[start : min(start + _CHUNK, end)] for values in (flat, other))
-        magnitude, diff, room = memory[:, : want.numel()]
+    memory = room(3, flat, torch.float64)
+    for want, have in chunks(flat, other):
+        magnitude, diff, spare = memory[:, : want.numel()]
         magnitude.copy_(want)
         diff.copy_(have).sub_(magnitude).abs_()
         magnitude.abs_()
@@ -153,13 +141,14 @@ def _compare_part(flat: torch.Tensor, other: torch.Tensor, dtype: str, first: in
             _mend(magnitude, diff, want, have)
             highest = float(diff.max())
         largest = max(largest, highest)
-        while level < _HOPELESS and not _within(diff, magnitude, tolerance(dtype, level), room):
+        while level < _HOPELESS and not _within(diff, magnitude, tolerance(dtype, level), spare):
             level += 1
         if highest > most * (atol or 1.0):  # else no element of these is the furthest outside
             excess = diff / (atol + rtol * magnitude) if atol else diff
             furthest = int(excess.argmax())
             if float(excess[furthest]) > most:
                 most, where = float(excess[furthest]), start + furthest
+        start += want.numel()
     return _Part(level, largest, where, most)
 
 

@@ -6,14 +6,21 @@ import math
 import os
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.workers import PAIRS
+from passagent.evaluator.environment import device_memory_bytes
 
+PAIRS = 2
+"""Pairs of workers that time a candidate in a search, one after the other."""
 MANY_GRAPHS = 3
 """So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
 ENOUGH_GRAPHS = 6
 """Under a bar more subgraphs take no more time together than so many."""
 _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
+_LANES = {_MANY_CORES: 2, 2 * _MANY_CORES: 4}
+"""Workers that share a candidate's subgraphs, by the cores that it takes."""
+HELD_BYTES = 1 << 29
+_HELD_SHARE = 16
+"""A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
 
 
 def dispatch_of(config: EvaluatorConfig) -> str:
@@ -39,6 +46,26 @@ def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:
 def has_room(device: str) -> bool:
     """Whether the referee may compare while calls are timed, and have two workers checked at a time."""
     return device != "cpu" and len(os.sched_getaffinity(0)) >= _MANY_CORES
+
+
+def lanes_of(device: str) -> int:
+    """Workers that share a candidate's subgraphs, where one pair times it; 1 where there is no room."""
+    if not has_room(device):
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    return max(lanes for needed, lanes in _LANES.items() if cores >= needed)
+
+
+def spares_of(device: str) -> int:
+    """Workers made ahead: for the candidate's pairs or lanes, and for eager's, which last for several
+    evaluations.
+    """
+    return max(2 * PAIRS, lanes_of(device) + 1)
+
+
+def held_bytes(device: str) -> int:
+    """Subgraphs stay with a worker between their check and their timing while all of them take no more."""
+    return HELD_BYTES if device == "cpu" else max(HELD_BYTES, device_memory_bytes(device) // _HELD_SHARE)
 
 
 def part_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> EvaluatorConfig:

@@ -53,6 +53,16 @@ def memory_bytes() -> int:
     return min([machine, *(int(text) for text in texts if text.isdigit())])
 
 
+@functools.cache
+def device_memory_bytes(device: str) -> int:
+    """The memory of the machine (`memory_bytes`) or of the device: the smaller one."""
+    if not device.startswith("cuda"):
+        return memory_bytes()
+    import torch
+
+    return min(memory_bytes(), torch.cuda.get_device_properties(device).total_memory)
+
+
 def give_memory_back() -> None:
     """Have the C library return to the system what was freed; it keeps that for the next allocations."""
     ctypes.CDLL(None).malloc_trim(0)

@@ -16,12 +16,11 @@ from functools import cached_property
 import torch
 
 from passagent.evaluator.inplace import States
+from passagent.evaluator.pieces import chunks, each_part
 from passagent.evaluator.result import place
 
 _SAMPLE = 1 << 13
 """Elements of an output that its error is estimated from, at most: shares come out within half a per cent."""
-_CHUNK = 1 << 15
-"""Elements that are looked at together, at most: so few that torch takes one thread."""
 _ALLOWED = {torch.float32: 2.0**-15, torch.float64: 2.0**-40}
 """Error that an output of this dtype may have beyond 16 times eager's before it counts as computed in a lower
 precision: float16 and TF32 leave 2^-12, bfloat16 2^-9."""
@@ -99,6 +98,16 @@ class Expected:
     def sizes(self) -> list[float]:
         """Of the exact outputs: root mean squares."""
         return [_size(exact) for exact in self.exact]
+
+    @cached_property
+    def strays_from(self) -> list[float]:
+        """For each output the difference from which a value is wrong in itself: by a good part of the largest
+        value, and further off than eager's are anywhere.
+        """
+        pairs = [(_real(exact), _real(eager)) for exact, eager in zip(self.exact, self.eager, strict=True)]
+        return [
+            max(_WRONG * _largest(exact), 16 * _largest_difference(exact, eager)) for exact, eager in pairs
+        ]
 
     def input_at(self, position: int) -> int | None:
         """The input whose last values stand at `position` of `eager`; None: an output does."""
@@ -197,7 +206,7 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
             _comparable(exact, eager, have)
             and error <= _WRONG  # else the float64 values do not stand for what eager computes
             and _error(exact, have).typical <= 2 * error
-            and _largest(exact, have) <= 2 * _largest(exact, eager)
+            and _largest_difference(exact, have) <= 2 * _largest_difference(exact, eager)
         )
         for (exact, eager, have), error in zip(outputs, expected.errors, strict=True)
     )
@@ -210,17 +219,14 @@ def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | No
     """
     for position, triple in enumerate(zip(expected.exact, expected.eager, got, strict=True)):
         want, eager, have = map(_real, triple)
-        if not _comparable(want, eager, have):
+        if not _comparable(want, eager, have) or torch.equal(eager, have):
             continue
         where = place(position, expected.input_at(position))
-        if not all(
-            bool(h.isfinite().all()) or bool((h.isfinite() | ~(e.isfinite() & w.isfinite())).all())
-            for w, e, h in _chunks(want, eager, have)
-        ):
+        if not _is_finite(want, eager, have):
             return f"{where} is not finite where eager's is, for inputs of large magnitude"
         if expected.far(position, _error(want, have)):
             return f"{where} is far from eager's for inputs of large magnitude"
-        if expected.known and _strays(want, eager, have) > _STRAYS:
+        if expected.known and _strays(want, have, expected.strays_from[position]) > _STRAYS:
             return f"{where} is wrong in single places for inputs of large magnitude"
     return None
 
@@ -277,29 +283,49 @@ def _samples(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return [values.to(torch.float64) for values in flat]
 
 
-def _largest(exact: torch.Tensor, have: torch.Tensor) -> float:
+def _largest(values: torch.Tensor) -> float:
+    """The largest finite magnitude."""
+
+    def largest(_: int, flat: torch.Tensor) -> float:
+        return max(float(_magnitudes(a.to(torch.float64)).max()) for (a,) in chunks(flat))
+
+    return max(each_part(largest, values.reshape(-1))) if values.numel() else 0.0
+
+
+def _largest_difference(exact: torch.Tensor, have: torch.Tensor) -> float:
     """The largest finite |have - exact|."""
-    return max(
-        (
-            float((a.to(torch.float64) - b.to(torch.float64)).abs().nan_to_num(0.0, 0.0, 0.0).max())
-            for a, b in _chunks(exact, have)
-            if a.numel()
-        ),
-        default=0.0,
-    )
+
+    def largest(_: int, one: torch.Tensor, other: torch.Tensor) -> float:
+        return max(float(_differences(a, b).max()) for a, b in chunks(one, other))
+
+    return max(each_part(largest, exact.reshape(-1), have.reshape(-1))) if exact.numel() else 0.0
 
 
-def _strays(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> int:
-    """How many values are further off than eager's are at most, and by a good part of the largest value."""
-    sizes = [
-        float(a.to(torch.float64).abs().nan_to_num(0.0, 0.0, 0.0).max()) for (a,) in _chunks(exact) if len(a)
-    ]
-    bound = max(_WRONG * max(sizes, default=0.0), 16 * _largest(exact, eager))
-    return sum(
-        int(((a.to(torch.float64) - b.to(torch.float64)).abs().nan_to_num(0.0, 0.0, 0.0) > bound).sum())
-        for a, b in _chunks(exact, have)
-    )
+def _strays(exact: torch.Tensor, have: torch.Tensor, bound: float) -> int:
+    """How many values are further off than that."""
+
+    def strays(_: int, one: torch.Tensor, other: torch.Tensor) -> int:
+        return sum(int((_differences(a, b) > bound).sum()) for a, b in chunks(one, other))
+
+    return sum(each_part(strays, exact.reshape(-1), have.reshape(-1))) if exact.numel() else 0
 
 
-def _chunks(*tensors: torch.Tensor) -> zip[tuple[torch.Tensor, ...]]:
-    return zip(*(tensor.reshape(-1).split(_CHUNK) for tensor in tensors), strict=True)
+def _is_finite(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> bool:
+    """Whether `have` is, wherever both others are."""
+
+    def finite(_: int, *part: torch.Tensor) -> bool:
+        return all(
+            bool(h.isfinite().all()) or bool((h.isfinite() | ~(e.isfinite() & w.isfinite())).all())
+            for w, e, h in chunks(*part)
+        )
+
+    return all(each_part(finite, *(tensor.reshape(-1) for tensor in (exact, eager, have))))
+
+
+def _differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _magnitudes(a.to(torch.float64) - b.to(torch.float64))
+
+
+def _magnitudes(values: torch.Tensor) -> torch.Tensor:
+    """None where they are not finite."""
+    return values.abs().nan_to_num(0.0, 0.0, 0.0)

@@ -1,7 +1,7 @@
 """One evaluation: check every subgraph of a task in audited calls, then time those whose values agree.
 
-With cores to spare more goes on at a time while nothing is timed: eager's worker gets ready, and either two
-workers check and time every other subgraph each, or the next pair's worker is made ready (holder.Second).
+With cores to spare more goes on at a time while nothing is timed: eager's worker gets ready, and either
+several workers share the subgraphs (lanes), or the next pair's worker is made ready (holder.Second).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import secrets
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from passagent.evaluator.aside import Aside
 from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.drawing import Drawing
-from passagent.evaluator.effort import dispatch_of, has_room, pairs_of, part_of
+from passagent.evaluator.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
 from passagent.evaluator.estimate import typical_ns
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.holder import Holder, Second
@@ -45,10 +46,6 @@ from passagent.evaluator.verdict import Failed, Refused, as_end, blank, fill_tim
 from passagent.evaluator.workers import Workers
 from passagent.tasks.reader import Subgraph, Task
 
-HELD_BYTES = 1 << 29
-"""Subgraphs stay with a worker between their check and their timing while all of them take no more."""
-_LANES = 2
-"""Workers that share the subgraphs, where there is room."""
 _DEATHS = 2
 """Workers that a candidate may lose before the rest of its subgraphs is not run."""
 
@@ -86,6 +83,7 @@ class Judging:
         self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
         self._aside = Aside()
         self._has_room = has_room(config.device)
+        self._held_bytes = held_bytes(config.device)
         self._lanes: dict[str, int] = {}
         self._holders: list[Holder | None] = []
         self._done: list[Holder] = []
@@ -98,13 +96,12 @@ class Judging:
         """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
         stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         fits = stay and self._has_room and self._is_candidate
-        lanes = min(_LANES, len(self.graphs)) if fits and self.pairs == 1 else 1
-        self._lanes = {result.name: number % lanes for number, result in enumerate(self.graphs)}
-        self._holders = [None] * lanes
+        lanes = lanes_of(self.config.device) if fits and self.pairs == 1 else 1
+        self._holders = [None] * min(lanes, len(self.graphs))
         drawing = Drawing(self.baseline, self.dispatch, self.task.subgraphs, len(self._holders))
         try:
             if self._has_room and self._is_candidate and self.pairs > 1:
-                self._second = Second(self._new_holder, HELD_BYTES)
+                self._second = Second(self._new_holder, self._held_bytes)
             if fits:
                 self._warming = Warming(functools.partial(self.workers.twins.get, 0, self.task.key))
             self._check_all(drawing)
@@ -127,26 +124,29 @@ class Judging:
             self._aside.close()
 
     def _check_all(self, drawing: Drawing) -> None:
-        """Check every subgraph, those of each lane in their order."""
+        """Check every subgraph: a lane that is done with one takes the next."""
+        left = deque(zip(self.task.subgraphs, self.graphs, strict=True))
         lanes = range(len(self._holders))
         if len(lanes) == 1:
-            self._check_lane(drawing, 0)
+            self._check_lane(drawing, left, 0)
             return
         with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as beside:
-            checked = [beside.submit(self._check_lane, drawing, lane) for lane in lanes]
+            checked = [beside.submit(self._check_lane, drawing, left, lane) for lane in lanes]
         for one in checked:
             one.result()
 
-    def _check_lane(self, drawing: Drawing, lane: int) -> None:
-        for subgraph, result in zip(self.task.subgraphs, self.graphs, strict=True):
-            if self._is_over:
+    def _check_lane(self, drawing: Drawing, left: deque[tuple[Subgraph, GraphResult]], lane: int) -> None:
+        while not self._is_over:
+            try:
+                subgraph, result = left.popleft()
+            except IndexError:
                 return
-            if self._lanes[subgraph.name] == lane:
-                try:
-                    self._guarded(subgraph, result, functools.partial(self._check, drawing))
-                except BaseException:
-                    self._is_over = True
-                    raise
+            self._lanes[subgraph.name] = lane
+            try:
+                self._guarded(subgraph, result, functools.partial(self._check, drawing))
+            except BaseException:
+                self._is_over = True
+                raise
 
     def _time_all(self) -> None:
         """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
@@ -268,7 +268,7 @@ class Judging:
             self._warming.warm(reference)
         drawing.follow()
         found = self._outputs(holder, reference, outputs)
-        if holder.nbytes > HELD_BYTES:
+        if holder.nbytes > self._held_bytes:
             holder.release(reference)
 
         def judge() -> None:
@@ -343,7 +343,7 @@ class Judging:
         except TimedCallError as failure:
             raise_for(failure.error)
             raise
-        if holder.nbytes > HELD_BYTES:
+        if holder.nbytes > self._held_bytes:
             holder.release(reference)
         if timing.clock_disagrees and self._is_candidate:
             message = "its own times do not add up to the time that passed; leave the clock alone"

@@ -9,17 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import builds
+from passagent.evaluator.effort import spares_of
 from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.process import Worker, Zygote, answered
 from passagent.evaluator.result import Candidate, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.twin import Twins
 from passagent.kernels import build
-
-PAIRS = 2
-"""Pairs of workers that time a candidate in a search, one after the other."""
-_SPARES = 2 * PAIRS
-"""Workers made ahead: for the candidate's pairs, and for eager's, which last for several evaluations."""
 
 
 class Workers:
@@ -35,6 +31,7 @@ class Workers:
         self.zygote = Zygote(config.device, self._threads, started=started)
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
+        self._count = spares_of(config.device)
         self.twins = Twins(self._spare, config)
         self._interpreter: Zygote | None = None
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
@@ -45,8 +42,9 @@ class Workers:
 
     def prepare(self) -> None:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
-        while len(self.spares) < _SPARES:
-            self.spares.append(self._ahead.submit(self._fork_in_quiet))
+        missing: list[Future[Worker]] = [Future() for _ in range(self._count - len(self.spares))]
+        self.spares += missing
+        self._ahead.submit(self._fork_in_quiet, missing)
 
     def prepare_builds(self) -> None:
         """Begin, on a GPU, what the first kernel's build takes once: beside all else, its host has cores."""
@@ -101,9 +99,19 @@ class Workers:
             worker = self._fork()
         return worker
 
-    def _fork_in_quiet(self) -> Worker:
-        with self.quiet:
-            return self._fork()
+    def _fork_in_quiet(self, spares: list[Future[Worker]]) -> None:
+        """All at a time: most of it is waiting for their devices' contexts."""
+
+        def fork(spare: Future[Worker]) -> None:
+            try:
+                spare.set_result(self._fork())
+            except BaseException as error:
+                spare.set_exception(error)
+
+        if spares:
+            with self.quiet, ThreadPoolExecutor(len(spares)) as beside:
+                for spare in spares:
+                    beside.submit(fork, spare)
 
     def _fork(self) -> Worker:
         """A worker for the next candidate, its device's context made."""

@@ -1,0 +1,40 @@
+"""Large tensors in pieces: what is computed of one stays in a core's caches, and cores share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+PART = 1 << 21
+"""Elements that a thread takes at a time, of tensors that are larger."""
+CHUNK = 1 << 17
+"""Elements that are looked at together, at most: with fewer, threads mostly wait for Python's lock."""
+_MANY_CORES = 4
+"""Beyond so many the referee leaves half to the workers: calls may be timed meanwhile."""
+
+T = TypeVar("T")
+
+
+def each_part(work: Callable[..., T], *tensors: torch.Tensor) -> list[T]:
+    """What `work` makes of each part of flat tensors of one size: `work(first element, *part)`; in order."""
+    starts = range(0, max(1, tensors[0].numel()), PART)
+    parts = zip(starts, *(tensor.split(PART) for tensor in tensors), strict=True)
+    if len(starts) == 1:
+        return [work(*next(parts))]
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(min(len(starts), max(cores // 2, min(cores, _MANY_CORES)))) as beside:
+        return list(beside.map(lambda part: work(*part), parts))
+
+
+def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Flat tensors of one size, in chunks."""
+    return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
+
+
+def room(count: int, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`count` rows for what is computed from a chunk of `tensor`, used again for each."""
+    return torch.empty(count, min(tensor.numel(), CHUNK), dtype=dtype)
