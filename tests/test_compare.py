@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from passagent.evaluator import pieces
 from passagent.evaluator.compare import compare, surely_agree
 from passagent.evaluator.exactness import Expected, Fact, as_exact, drift, exactness, extreme_problem
 from passagent.evaluator.rounding import to_bfloat16_bits
@@ -55,6 +56,21 @@ def test_nor_do_they_where_inputs_are_large(seed, size, count, by):
         patch.setattr("passagent.evaluator.pieces.CHUNK", 24)
         assert extreme_problem(expected([exact], eager), [have]) == whole
         assert surely_agree([eager], [have], -2) == torch.allclose(have, eager, atol=1e-2)
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(1, 400), st.sampled_from([None, 0.0, float("nan")]))
+def test_equal_and_copied_in_parts(seed, size, there):
+    tensor = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("passagent.evaluator.pieces.PART", 64)
+        other = pieces.copy(tensor.reshape(1, -1).t())
+        assert (other.shape, other.is_contiguous()) == ((size, 1), True)
+        assert pieces.equal(tensor.reshape(1, -1).t(), other)
+        assert not pieces.equal(tensor, other)  # of another shape
+        assert not pieces.equal(tensor, tensor[1:])
+        if there is not None:
+            other[seed % size] = there
+            assert not pieces.equal(tensor.reshape(-1, 1), other)
 
 
 SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 3e38, -3e38, 65504.0, 1e-40)

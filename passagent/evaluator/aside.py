@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 _MOST = 2
 """Pieces of work that wait or run, at most."""
-_ROOM = 1 << 28
+_ROOM = 1 << 30
 """Bytes that they hold together; a larger piece is waited for at once."""
 
 

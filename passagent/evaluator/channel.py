@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from passagent.evaluator.pieces import copy
+
 MAX_MESSAGE = 16 << 20
 """Bytes of one message, at most."""
 _ALIGN = 64
@@ -157,7 +159,7 @@ class Arena:
 
     def read(self, description: dict[str, Any]) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
-        return self.view(description).clone()
+        return copy(self.view(description))
 
     def view(self, description: dict[str, Any]) -> torch.Tensor:
         """The tensor described, where it lies, to be read only; of a sealed or trusted worker's arena.

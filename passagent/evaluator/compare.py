@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from passagent.evaluator.pieces import chunks, each_part, room
+from passagent.evaluator.pieces import chunks, each_part, equal, room
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import T_RANGE, tolerance
 
@@ -64,7 +64,7 @@ def surely_agree(expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], 
     return len(expected) == len(got) and all(
         want.dtype == have.dtype
         and want.shape == have.shape
-        and (torch.equal(want, have) or _surely_within(want, have, t))
+        and (equal(want, have) or _surely_within(want, have, t))
         for want, have in zip(expected, got, strict=True)
     )
 
@@ -103,7 +103,7 @@ class _Output:
 
 
 def _compare_output(position: int, want: torch.Tensor, have: torch.Tensor) -> _Output:
-    if want.numel() == 0 or torch.equal(want, have):
+    if want.numel() == 0 or equal(want, have):
         return _Output(T_RANGE[0], 0.0, None, -1.0)
     flat, other = _as_real(want), _as_real(have)
     parts = each_part(functools.partial(_compare_part, _name(want.dtype)), flat, other)

@@ -30,6 +30,20 @@ def each_part(work: Callable[..., T], *tensors: torch.Tensor) -> list[T]:
         return list(beside.map(lambda part: work(*part), parts))
 
 
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """`torch.equal`: the same shape and the same values, no NaN among them."""
+    if one.numel() <= PART or one.shape != other.shape:
+        return torch.equal(one, other)
+    return all(each_part(lambda _, a, b: torch.equal(a, b), one.reshape(-1), other.reshape(-1)))
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy."""
+    made = torch.empty(tensor.shape, dtype=tensor.dtype)
+    each_part(lambda _, into, values: into.copy_(values), made.view(-1), tensor.reshape(-1))
+    return made
+
+
 def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Flat tensors of one size, in chunks."""
     return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
