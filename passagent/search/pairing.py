@@ -18,9 +18,9 @@ _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5% points of Student's t for 1, 2, ... degrees of freedom; the normal's is 1.96."""
 _OWN = 4
 """Degrees of freedom that a round's own error counts for: two or three rounds tell little by themselves."""
-_SAME = 7.0
+_SAME, _SAME_OF_TWO = 7.0, 2.0
 """Spread of the rounds over their own error, squared, from which on they differ by more than that: about the
-95% point of F for three rounds; of two the spread says too little to tell."""
+95% point of F for three rounds; two, whose spread says little, must agree better."""
 
 CLOSE = 1.01
 """The winner's AS over another's below which it matters little which of the two is named."""
@@ -114,15 +114,15 @@ def _behind(best: Sequence[Round], other: Sequence[Round]) -> Interval:
 def interval(rounds: Sequence[float], errors: Sequence[float | None]) -> Interval:
     """The mean over the rounds, normal theory: their spread, and the error that each has by itself.
 
-    Where three rounds or more do not differ by much more than their own errors say, the two estimates are
-    pooled; else, and where errors are not known, the rounds alone count.
+    Where rounds do not differ by much more than their own errors say, the two estimates are pooled; else, and
+    where errors are not known, the rounds alone count.
     """
     n, mean = len(rounds), _mean(rounds)
     if n < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
     spread, freedom = math.fsum((one - mean) ** 2 for one in rounds) / (n - 1), n - 1
     own = [error**2 for error in errors if error is not None]
-    if n > 2 and len(own) == n and spread <= _SAME * _mean(own):
+    if len(own) == n and spread <= (_SAME if n > 2 else _SAME_OF_TWO) * _mean(own):
         spread = (_OWN * _mean(own) + freedom * spread) / (_OWN + freedom)
         freedom += _OWN
     half = (_T[freedom - 1] if freedom <= len(_T) else 2.0) * math.sqrt(spread / n)
