@@ -121,8 +121,9 @@ def test_under_a_bar_a_pair_has_half_of_the_time_and_the_mean_of_all_subgraphs_c
 
 
 def test_more_cores_check_more_subgraphs_at_a_time(monkeypatch):
-    for cores, lanes in ((4, 1), (6, 2), (11, 2), (16, 4)):
+    for cores, size, lanes in ((4, 80, 1), (6, 80, 2), (11, 80, 2), (16, 8, 2), (16, 80, 4)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        monkeypatch.setattr(effort, "device_memory_bytes", lambda _, size=size: size << 30)
         assert [effort.lanes_of(device) for device in ("cuda:0", "cpu")] == [lanes, 1]
         assert [effort.spares_of(device) for device in ("cuda:0", "cpu")] == [max(4, lanes + 1), 4]
 

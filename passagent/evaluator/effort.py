@@ -16,8 +16,10 @@ ENOUGH_GRAPHS = 6
 """Under a bar more subgraphs take no more time together than so many."""
 _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
-_LANES = {_MANY_CORES: 2, 2 * _MANY_CORES: 4}
-"""Workers that share a candidate's subgraphs, by the cores that it takes."""
+_FEW_LANES, _LANES = 2, 4
+"""Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with MUCH_BYTES."""
+MUCH_BYTES = 32 << 30
+"""Of memory: of a GPU's each worker's context takes up to half a gigabyte."""
 HELD_BYTES = 1 << 29
 _HELD_SHARE = 16
 """A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
@@ -52,8 +54,8 @@ def lanes_of(device: str) -> int:
     """Workers that share a candidate's subgraphs, where one pair times it; 1 where there is no room."""
     if not has_room(device):
         return 1
-    cores = len(os.sched_getaffinity(0))
-    return max(lanes for needed, lanes in _LANES.items() if cores >= needed)
+    is_large = len(os.sched_getaffinity(0)) >= 2 * _MANY_CORES and device_memory_bytes(device) >= MUCH_BYTES
+    return _LANES if is_large else _FEW_LANES
 
 
 def spares_of(device: str) -> int:

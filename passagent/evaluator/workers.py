@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,7 +45,8 @@ class Workers:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
         missing: list[Future[Worker]] = [Future() for _ in range(self._count - len(self.spares))]
         self.spares += missing
-        self._ahead.submit(self._fork_in_quiet, missing)
+        if missing:
+            self._ahead.submit(self._fork_in_quiet, missing)
 
     def prepare_builds(self) -> None:
         """Begin, on a GPU, what the first kernel's build takes once: beside all else, its host has cores."""
@@ -101,20 +103,25 @@ class Workers:
 
     def _fork_in_quiet(self, spares: list[Future[Worker]]) -> None:
         """All at a time: most of it is waiting for their devices' contexts."""
-
-        def fork(spare: Future[Worker]) -> None:
-            try:
-                spare.set_result(self._fork())
-            except BaseException as error:
-                spare.set_exception(error)
-
-        if spares:
-            with self.quiet, ThreadPoolExecutor(len(spares)) as beside:
-                for spare in spares:
-                    beside.submit(fork, spare)
+        with self.quiet, ThreadPoolExecutor(len(spares), thread_name_prefix="fork") as beside:
+            for spare in spares:
+                try:
+                    made = beside.submit(self._fork)
+                except RuntimeError as error:  # no thread
+                    spare.set_exception(error)
+                else:
+                    made.add_done_callback(functools.partial(_hand_on, spare))
 
     def _fork(self) -> Worker:
         """A worker for the next candidate, its device's context made."""
         worker = self.zygote.fork(self._config.memory_gb if self._config.device == "cpu" else None)
         request = {"op": "prepare", "device": self._config.device}
         return answered(worker, request, self._config.timeout_s, "a worker")
+
+
+def _hand_on(spare: Future[Worker], made: Future[Worker]) -> None:
+    error = made.exception()
+    if error is not None:
+        spare.set_exception(error)
+    else:
+        spare.set_result(made.result())
