@@ -11,7 +11,8 @@ says, is not held against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from statistics import median
 
 from passagent.evaluator.samples import Samples
@@ -21,11 +22,14 @@ BLOCK_S = 0.002
 busy machine, and more than waking up a worker takes, a tenth of a millisecond to four."""
 _MOST_CALLS = 64
 """Of such a block: a candidate that gets slower from call to call is not asked for thousands."""
-BLOCKS, HIDING, ROUNDS = 20, 16, 2
-"""Time is hidden by the candidate if it is in HIDING pairs of BLOCKS, ROUNDS times in a row: where a machine
-disturbs either side as likely, 4 measurements in 100,000 would show as many."""
-PATIENCE = 4
-"""So many times BLOCKS pairs are made at most: a machine that disturbs nearly all tells nothing."""
+_HIDES = 0.75
+"""Of the pairs of blocks that tell, those in which a candidate that hides time shows it, at least, while a
+machine disturbs others; where it hides nothing either side shows as much."""
+_NAMED, _CLEARED = 4e-5, 0.02
+"""Chances of naming one that hides nothing, and of clearing one that does: they say how many pairs are made
+(Wald's sequential test, 1945)."""
+MOST_PAIRS = 160
+"""Pairs of blocks at most: a machine that disturbs nearly all tells nothing."""
 _SHARE = 0.1
 _NS_PER_CALL = 5_000
 _FLOOR_NS = 20_000
@@ -47,9 +51,9 @@ def suspicious(eager: Samples, compiled: Samples, in_place: bool = False) -> boo
     `in_place`: eager writes into its inputs.
     """
     found = [
-        mine - max(theirs, 0) > slack
-        for theirs, mine, slack in zip(
-            eager.hidden, compiled.hidden, _slacks(eager, compiled, in_place), strict=True
+        mine - max(theirs, 0) > _slack(theirs, own, block, in_place)
+        for theirs, mine, own, block in zip(
+            eager.hidden, compiled.hidden, eager.blocks, compiled.blocks, strict=True
         )
         if min(theirs, mine) >= 0
     ]
@@ -61,29 +65,38 @@ def hides_time(pair: Callable[[Samples, Samples], None], in_place: bool = False)
 
     `pair` adds one to eager's samples and to the candidate's.
     """
-    return all(_hides(pair, in_place) for _ in range(ROUNDS))
-
-
-def _hides(pair: Callable[[Samples, Samples], None], in_place: bool) -> bool:
     eager, compiled = Samples(), Samples()
-    for _ in range(PATIENCE * BLOCKS):
+    evidence = 0.0
+    for _ in range(MOST_PAIRS):
         pair(eager, compiled)
-        slacks = list(_slacks(eager, compiled, in_place))
-        over = [mine - max(theirs, 0) for theirs, mine in zip(eager.hidden, compiled.hidden, strict=True)]
-        waits = list(zip(eager.waited, compiled.waited, strict=True))
-        # As if all the waiting had been between its calls, it still leaves time over; or there was little.
-        hiding = [n - own > slack for n, (_, own), slack in zip(over, waits, slacks, strict=True)]
-        calm = [2 * max(both) < slack for both, slack in zip(waits, slacks, strict=True)]
-        if sum(hiding) >= HIDING:
+        shows = _shows(eager, compiled, in_place)
+        if shows is not None:
+            evidence += math.log((_HIDES if shows else 1 - _HIDES) / 0.5)
+        if evidence >= -math.log(_NAMED):
             return True
-        if sum(quiet and not found for found, quiet in zip(hiding, calm, strict=True)) > BLOCKS - HIDING:
+        if evidence <= math.log(_CLEARED):
             return False
     return False
 
 
-def _slacks(eager: Samples, compiled: Samples, in_place: bool) -> Iterator[float]:
-    """Of each pair of blocks what the harness may take longer beside the candidate, ns."""
-    for theirs, block, own in zip(eager.hidden, compiled.blocks, eager.blocks, strict=True):
-        harness = max(theirs, 0)
-        caches = min(_REFRESH * harness, _OWN * sum(own)) if in_place else 0.0
-        yield _SHARE * (sum(block) + harness) + caches + _NS_PER_CALL * len(block) + _FLOOR_NS
+def _shows(eager: Samples, compiled: Samples, in_place: bool) -> bool | None:
+    """Whether the last pair shows hidden time; None if it does not tell."""
+    theirs, mine, its, own = eager.hidden[-1], compiled.hidden[-1], eager.waited[-1], compiled.waited[-1]
+    slack = _slack(theirs, eager.blocks[-1], compiled.blocks[-1], in_place)
+    # As if all the waiting had been between its calls, it still leaves time over.
+    if mine - max(theirs, 0) - own > slack:
+        return True
+    # So does eager's, which hides nothing; or neither does, and little was waited for.
+    if theirs - max(mine, 0) - its > slack or 2 * max(its, own) < slack:
+        return False
+    return None
+
+
+def _slack(theirs: int, own: list[int], block: list[int], in_place: bool) -> float:
+    """What the harness may take longer beside the candidate's `block` than beside eager's `own`, ns.
+
+    `theirs`: what it took there.
+    """
+    harness = max(theirs, 0)
+    caches = min(_REFRESH * harness, _OWN * sum(own)) if in_place else 0.0
+    return _SHARE * (sum(block) + harness) + caches + _NS_PER_CALL * len(block) + _FLOOR_NS
