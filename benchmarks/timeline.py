@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -33,18 +34,15 @@ def main() -> int:
         environment = os.environ | {"PASSAGENT_TIMELINE": notes, "PYTHONPATH": os.pathsep.join(path)}
         begun = time.clock_gettime(time.CLOCK_BOOTTIME)
         command = subprocess.Popen([sys.executable, "-m", "passagent", *args.command], env=environment)
-        while True:
-            try:
-                exit_code = command.wait()
-                break
-            except KeyboardInterrupt:  # passagent's, too: it ends by itself
-                continue
+        while command.returncode is None:
+            with suppress(KeyboardInterrupt):  # passagent's, too: it ends by itself
+                command.wait()
         lines = [line for file in Path(notes).iterdir() for line in file.read_text().splitlines()]
     for line in sorted(lines, key=lambda line: float(line.split()[0])):
         at, process, took, text = line.split(maxsplit=3)
         if text.startswith(("begin", "end", "import")) or float(took) >= args.least:
             print(f"{float(at) - begun:8.3f} {process:>7} {float(took):8.3f} {text}")
-    return exit_code
+    return command.returncode
 
 
 if __name__ == "__main__":

@@ -61,16 +61,16 @@ def test_nor_do_they_where_inputs_are_large(seed, size, count, by):
 @given(st.integers(0, 2**31 - 1), st.integers(1, 400), st.sampled_from([None, 0.0, float("nan")]))
 def test_equal_and_copied_in_parts(seed, size, there):
     tensor = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    other = torch.empty_like(tensor)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("passagent.evaluator.pieces.PART", 64)
-        other = pieces.copy(tensor.reshape(1, -1).t())
-        assert (other.shape, other.is_contiguous()) == ((size, 1), True)
-        assert pieces.equal(tensor.reshape(1, -1).t(), other)
-        assert not pieces.equal(tensor, other)  # of another shape
-        assert not pieces.equal(tensor, tensor[1:])
+        pieces.copy(other, tensor)
+        assert pieces.equal(tensor, other) and torch.equal(tensor, other)
+        for unlike in (tensor.reshape(-1, 1), tensor[1:], tensor.double()):
+            assert not pieces.equal(tensor, unlike)
         if there is not None:
             other[seed % size] = there
-            assert not pieces.equal(tensor.reshape(-1, 1), other)
+            assert not pieces.equal(tensor, other)
 
 
 SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 3e38, -3e38, 65504.0, 1e-40)

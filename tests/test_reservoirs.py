@@ -14,7 +14,7 @@ def sets():
     arena = Arena.create(sum(Arena.room([x, x, mask]) for x, mask in drawn))
     described = [
         [
-            {"tensor": arena.write_flat([x, x[:2]], threads=2), "shape": [5], "host": False},
+            {"tensor": arena.write_flat([x, x[:2]], is_shared=True), "shape": [5], "host": False},
             {"tensor": arena.write_flat([mask]), "shape": [3], "host": True},
             {"value": 7},
         ]
@@ -26,7 +26,7 @@ def sets():
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("passagent.evaluator.channel._PIECE", 5)
+    monkeypatch.setattr("passagent.evaluator.pieces.PART", 5)
 
 
 def test_a_set_is_what_was_drawn_and_read_once(sets):

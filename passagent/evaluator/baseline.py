@@ -168,13 +168,12 @@ class Baseline:
             ]
 
         # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
-        cores = len(os.sched_getaffinity(0))
         arena, described = None, []
         try:
-            with ThreadPoolExecutor(min(len(_VARIANTS), cores)) as beside:
+            with ThreadPoolExecutor(min(len(_VARIANTS), len(os.sched_getaffinity(0)))) as beside:
                 for values in (beside.map if _is_small(subgraph) else map)(drawn, _VARIANTS):
                     arena = arena or Arena.create(len(_VARIANTS) * _room(values))
-                    described.append(_describe(values, subgraph, arena, cores))
+                    described.append(_describe(values, subgraph, arena))
             assert arena is not None
             arena.seal()
             pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
@@ -354,13 +353,13 @@ def _room(values: list[Any]) -> int:
     return sum(Arena.room(value) for value in values if isinstance(value, list))
 
 
-def _describe(values: list[Any], subgraph: Subgraph, arena: Arena, threads: int) -> list[dict[str, Any]]:
+def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[dict[str, Any]]:
     """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
     described = []
     for meta, value in zip(subgraph.inputs, values, strict=True):
         if isinstance(value, list):
             host = subgraph.home == "cuda" and meta.device.startswith("cpu")
-            tensor = arena.write_flat(value, threads)
+            tensor = arena.write_flat(value, is_shared=True)
             described.append({"tensor": tensor, "shape": list(meta.shape), "host": host})
         else:
             described.append({"value": value})

@@ -15,7 +15,6 @@ import socket
 import struct
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -25,8 +24,6 @@ from passagent.evaluator.pieces import copy
 MAX_MESSAGE = 16 << 20
 """Bytes of one message, at most."""
 _ALIGN = 64
-_PIECE = 1 << 24
-"""Bytes that a thread copies."""
 _HEADER = struct.Struct("!I")
 
 
@@ -96,14 +93,6 @@ class Channel:
         self.socket.close()
 
 
-def _copy(into: torch.Tensor, values: torch.Tensor, threads: int) -> None:
-    if threads == 1 or into.numel() <= _PIECE:
-        into.copy_(values)
-        return
-    with ThreadPoolExecutor(threads) as beside:
-        list(beside.map(torch.Tensor.copy_, into.split(_PIECE), values.split(_PIECE)))
-
-
 class Arena:
     """Anonymous shared memory that holds tensors one after the other, each described by a plain dict."""
 
@@ -141,8 +130,11 @@ class Arena:
         """
         return self.write_flat([tensor]) | {"shape": list(tensor.shape)}
 
-    def write_flat(self, tensors: list[torch.Tensor], threads: int = 1) -> dict[str, Any]:
-        """Copy tensors of one dtype in, one behind the other, as a flat one. Raises as `write` does."""
+    def write_flat(self, tensors: list[torch.Tensor], is_shared: bool = False) -> dict[str, Any]:
+        """Copy tensors of one dtype in, one behind the other, as a flat one; `is_shared`: by several cores.
+
+        Raises as `write` does.
+        """
         parts = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
         elements = sum(part.numel() for part in parts)
         count = elements * parts[0].element_size()
@@ -153,13 +145,16 @@ class Arena:
             whole = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
             places = whole.split([part.numel() * part.element_size() for part in parts])
             for place, part in zip(places, parts, strict=True):
-                _copy(place, part.view(torch.uint8), threads)
+                (copy if is_shared else torch.Tensor.copy_)(place, part.view(torch.uint8))
         self._used = offset + count
         return {"dtype": str(parts[0].dtype).removeprefix("torch."), "shape": [elements], "offset": offset}
 
     def read(self, description: dict[str, Any]) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
-        return copy(self.view(description))
+        view = self.view(description)
+        made = torch.empty(view.shape, dtype=view.dtype)
+        copy(made.view(-1), view.view(-1))
+        return made
 
     def view(self, description: dict[str, Any]) -> torch.Tensor:
         """The tensor described, where it lies, to be read only; of a sealed or trusted worker's arena.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from passagent.evaluator.pieces import chunks, each_part, equal, room
+from passagent.evaluator.pieces import chunks, each_part, equal, scratch
 from passagent.evaluator.result import Worst
 from passagent.evaluator.score import T_RANGE, tolerance
 
@@ -75,7 +75,7 @@ def _surely_within(want: torch.Tensor, have: torch.Tensor, t: int) -> bool:
     atol, rtol = (_SURELY * one for one in tolerance(_name(want.dtype), t))
 
     def within(_: int, want: torch.Tensor, have: torch.Tensor) -> bool:
-        memory = room(2, want, torch.float32)
+        memory = scratch(2, want, torch.float32)
         for one, other in chunks(want, have):
             allowed, diff = memory[:, : one.numel()]
             diff.copy_(other).sub_(allowed.copy_(one)).abs_()
@@ -129,7 +129,7 @@ def _compare_part(dtype: str, first: int, flat: torch.Tensor, other: torch.Tenso
     """The elements from `first` on that a thread takes."""
     level, largest, most, where, start = T_RANGE[0], 0.0, -1.0, first, first
     atol, rtol = tolerance(dtype, _STRICT)
-    memory = room(3, flat, torch.float64)
+    memory = scratch(3, flat, torch.float64)
     for want, have in chunks(flat, other):
         magnitude, diff, spare = memory[:, : want.numel()]
         magnitude.copy_(want)

@@ -17,10 +17,10 @@ ENOUGH_GRAPHS = 6
 _MANY_CORES = 6
 """So many leave room beside two workers that take turns on a GPU."""
 _FEW_LANES, _LANES = 2, 4
-"""Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with MUCH_BYTES."""
-MUCH_BYTES = 32 << 30
+"""Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with _MUCH_BYTES."""
+_MUCH_BYTES = 32 << 30
 """Of memory: of a GPU's each worker's context takes up to half a gigabyte."""
-HELD_BYTES = 1 << 29
+_HELD_BYTES = 1 << 29
 _HELD_SHARE = 16
 """A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
 
@@ -54,7 +54,7 @@ def lanes_of(device: str) -> int:
     """Workers that share a candidate's subgraphs, where one pair times it; 1 where there is no room."""
     if not has_room(device):
         return 1
-    is_large = len(os.sched_getaffinity(0)) >= 2 * _MANY_CORES and device_memory_bytes(device) >= MUCH_BYTES
+    is_large = len(os.sched_getaffinity(0)) >= 2 * _MANY_CORES and device_memory_bytes(device) >= _MUCH_BYTES
     return _LANES if is_large else _FEW_LANES
 
 
@@ -67,7 +67,7 @@ def spares_of(device: str) -> int:
 
 def held_bytes(device: str) -> int:
     """Subgraphs stay with a worker between their check and their timing while all of them take no more."""
-    return HELD_BYTES if device == "cpu" else max(HELD_BYTES, device_memory_bytes(device) // _HELD_SHARE)
+    return _HELD_BYTES if device == "cpu" else max(_HELD_BYTES, device_memory_bytes(device) // _HELD_SHARE)
 
 
 def part_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> EvaluatorConfig:

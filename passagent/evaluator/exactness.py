@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -106,7 +106,8 @@ class Expected:
         """
         pairs = [(_real(exact), _real(eager)) for exact, eager in zip(self.exact, self.eager, strict=True)]
         return [
-            max(_WRONG * _largest(exact), 16 * _largest_difference(exact, eager)) for exact, eager in pairs
+            max(_WRONG * _largest(_magnitudes, exact), 16 * _largest(_differences, exact, eager))
+            for exact, eager in pairs
         ]
 
     def input_at(self, position: int) -> int | None:
@@ -206,7 +207,7 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
             _comparable(exact, eager, have)
             and error <= _WRONG  # else the float64 values do not stand for what eager computes
             and _error(exact, have).typical <= 2 * error
-            and _largest_difference(exact, have) <= 2 * _largest_difference(exact, eager)
+            and _largest(_differences, exact, have) <= 2 * _largest(_differences, exact, eager)
         )
         for (exact, eager, have), error in zip(outputs, expected.errors, strict=True)
     )
@@ -283,22 +284,13 @@ def _samples(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return [values.to(torch.float64) for values in flat]
 
 
-def _largest(values: torch.Tensor) -> float:
-    """The largest finite magnitude."""
+def _largest(of: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> float:
+    """The largest value that `of` makes of their elements."""
 
-    def largest(_: int, flat: torch.Tensor) -> float:
-        return max(float(_magnitudes(a.to(torch.float64)).max()) for (a,) in chunks(flat))
+    def largest(_: int, *part: torch.Tensor) -> float:
+        return max(float(of(*chunk).max()) for chunk in chunks(*part))
 
-    return max(each_part(largest, values.reshape(-1))) if values.numel() else 0.0
-
-
-def _largest_difference(exact: torch.Tensor, have: torch.Tensor) -> float:
-    """The largest finite |have - exact|."""
-
-    def largest(_: int, one: torch.Tensor, other: torch.Tensor) -> float:
-        return max(float(_differences(a, b).max()) for a, b in chunks(one, other))
-
-    return max(each_part(largest, exact.reshape(-1), have.reshape(-1))) if exact.numel() else 0.0
+    return max(each_part(largest, *map(torch.flatten, tensors))) if tensors[0].numel() else 0.0
 
 
 def _strays(exact: torch.Tensor, have: torch.Tensor, bound: float) -> int:
@@ -307,7 +299,7 @@ def _strays(exact: torch.Tensor, have: torch.Tensor, bound: float) -> int:
     def strays(_: int, one: torch.Tensor, other: torch.Tensor) -> int:
         return sum(int((_differences(a, b) > bound).sum()) for a, b in chunks(one, other))
 
-    return sum(each_part(strays, exact.reshape(-1), have.reshape(-1))) if exact.numel() else 0
+    return sum(each_part(strays, exact.flatten(), have.flatten()))
 
 
 def _is_finite(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> bool:
@@ -319,7 +311,7 @@ def _is_finite(exact: torch.Tensor, eager: torch.Tensor, have: torch.Tensor) -> 
             for w, e, h in chunks(*part)
         )
 
-    return all(each_part(finite, *(tensor.reshape(-1) for tensor in (exact, eager, have))))
+    return all(each_part(finite, exact.flatten(), eager.flatten(), have.flatten()))
 
 
 def _differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -327,5 +319,5 @@ def _differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _magnitudes(values: torch.Tensor) -> torch.Tensor:
-    """None where they are not finite."""
-    return values.abs().nan_to_num(0.0, 0.0, 0.0)
+    """In float64; 0 where a value is not finite."""
+    return values.to(torch.float64).abs().nan_to_num(0.0, 0.0, 0.0)

@@ -13,8 +13,8 @@ PART = 1 << 21
 """Elements that a thread takes at a time, of tensors that are larger."""
 CHUNK = 1 << 17
 """Elements that are looked at together, at most: with fewer, threads mostly wait for Python's lock."""
-_MANY_CORES = 4
-"""Beyond so many the referee leaves half to the workers: calls may be timed meanwhile."""
+_FEW_CORES = 4
+"""Of more the referee leaves half to the workers: calls may be timed meanwhile."""
 
 T = TypeVar("T")
 
@@ -26,22 +26,20 @@ def each_part(work: Callable[..., T], *tensors: torch.Tensor) -> list[T]:
     if len(starts) == 1:
         return [work(*next(parts))]
     cores = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(min(len(starts), max(cores // 2, min(cores, _MANY_CORES)))) as beside:
+    with ThreadPoolExecutor(min(len(starts), max(cores // 2, min(cores, _FEW_CORES)))) as beside:
         return list(beside.map(lambda part: work(*part), parts))
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """`torch.equal`: the same shape and the same values, no NaN among them."""
-    if one.numel() <= PART or one.shape != other.shape:
-        return torch.equal(one, other)
+    """Whether dtypes, shapes and all values are the same, with no NaN among them."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
     return all(each_part(lambda _, a, b: torch.equal(a, b), one.reshape(-1), other.reshape(-1)))
 
 
-def copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy."""
-    made = torch.empty(tensor.shape, dtype=tensor.dtype)
-    each_part(lambda _, into, values: into.copy_(values), made.view(-1), tensor.reshape(-1))
-    return made
+def copy(into: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy flat `values` into a flat tensor of their size and dtype."""
+    each_part(lambda _, a, b: a.copy_(b), into, values)
 
 
 def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -49,6 +47,6 @@ def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
 
 
-def room(count: int, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def scratch(count: int, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`count` rows for what is computed from a chunk of `tensor`, used again for each."""
     return torch.empty(count, min(tensor.numel(), CHUNK), dtype=dtype)

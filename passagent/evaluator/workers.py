@@ -32,7 +32,6 @@ class Workers:
         self.zygote = Zygote(config.device, self._threads, started=started)
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
-        self._count = spares_of(config.device)
         self.twins = Twins(self._spare, config)
         self._interpreter: Zygote | None = None
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
@@ -43,7 +42,8 @@ class Workers:
 
     def prepare(self) -> None:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
-        missing: list[Future[Worker]] = [Future() for _ in range(self._count - len(self.spares))]
+        count = spares_of(self._config.device) - len(self.spares)
+        missing: list[Future[Worker]] = [Future() for _ in range(count)]
         self.spares += missing
         if missing:
             self._ahead.submit(self._fork_in_quiet, missing)
