@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
+from passagent.evaluator import inspection
 from passagent.evaluator.baseline import SMALL, Baseline
 from passagent.evaluator.devices import find_device
 from passagent.evaluator.effort import dispatch_of
-from passagent.evaluator.guards import static
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import Judging
 from passagent.evaluator.result import Candidate, Evaluation, Subject
@@ -76,7 +76,7 @@ class Referee:
         judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
-            judging.violations += static.inspect(subject, self.config.host_extensions)
+            judging.violations += inspection.inspect(subject, self.config.host_extensions)
         if judging.violations:
             judging.refuse_all()
         else:
