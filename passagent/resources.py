@@ -1,4 +1,4 @@
-"""Where prompts, knowledge and configs are: in the wheel, in the checkout, or in the user's own directory.
+"""Where prompts, knowledge, configs and examples are: in the wheel, the checkout, or a user's directory.
 
 A user's directory of the same layout (`PASSAGENT_RESOURCES=DIR`) overrides the shipped files one by one.
 """
@@ -44,10 +44,13 @@ def find(relative: str) -> Path:
 
 
 def glob(pattern: str) -> Iterator[tuple[str, Path]]:
-    """`(relative name, path)` of every file that matches, overrides applied, in order of name."""
+    """`(relative name, path)` of every file that matches, overrides applied, in order of name.
+
+    What Python compiled beside the files (`__pycache__`, which pip makes when it installs) is not a resource.
+    """
     found: dict[str, Path] = {}
     for root in reversed(roots()):
         for path in root.glob(pattern):
-            if path.is_file():
+            if path.is_file() and "__pycache__" not in path.parts:
                 found[path.relative_to(root).as_posix()] = path
     yield from sorted(found.items())

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from passagent.agent.prompt import prompts_hash
+from passagent.tasks import load_task
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The wheel's content in a directory of its own, as pip would lay it out."""
+    """The wheel's content in a directory of its own, as pip would lay it out: with its modules compiled."""
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
@@ -20,6 +23,7 @@ def installed(tmp_path_factory):
     site = out / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(site)], check=True)
     return site
 
 
@@ -53,6 +57,26 @@ def test_a_wheel_finds_its_prompts_knowledge_and_configs(installed, tmp_path):
     assert Path(prompt).is_relative_to(installed)
     assert found == "['default', 'kernel_evolve', 'kernel_foundry', 'passnet'] True True True"
     assert prelude == "[True, True, True]"
+
+
+def test_a_wheel_that_pip_compiled_hashes_the_prompts_of_the_checkout(installed, tmp_path):
+    assert list(installed.rglob("_data/prompts/**/*.pyc"))
+    code = "from passagent.agent.prompt import prompts_hash; print(prompts_hash())"
+    assert in_wheel(installed, code, tmp_path) == prompts_hash()
+
+
+def test_a_wheel_ships_a_licence_and_example_tasks(installed, tmp_path):
+    (metadata,) = installed.glob("*.dist-info")
+    assert "License-Expression: Apache-2.0" in (metadata / "METADATA").read_text()
+    assert "Apache License" in (metadata / "licenses/LICENSE").read_text()
+    code = (
+        "from passagent.tasks import load_task\n"
+        "task = load_task('example:add_layer_norm')\n"
+        "print(task.path, len(task.subgraphs), task.key)"
+    )
+    path, count, key = in_wheel(installed, code, tmp_path).split()
+    assert Path(path).is_relative_to(installed)
+    assert (int(count), key) == (3, load_task(ROOT / "examples/tasks/add_layer_norm").key)
 
 
 def test_a_users_directory_overrides_file_by_file(installed, tmp_path):

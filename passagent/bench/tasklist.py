@@ -1,7 +1,8 @@
 """Which tasks are meant: task directories, directories of tasks, globs, and PassBench's sample lists.
 
 A sample list is a text file with one task's path a line (blank lines and lines that begin with `#` are
-skipped), or a CSV file with a column `sample_path`. Torch is not imported, no task is read.
+skipped), or a CSV file with a column `sample_path`. `example:NAME`, in a list too, is a shipped task. Torch
+is not imported, no task is read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from passagent.errors import UsageError
+from passagent.tasks.examples import PREFIX, locate
 from passagent.tasks.reader import GRAPH_LIST
 
 _COLUMN = "sample_path"
@@ -36,7 +38,7 @@ def is_task(path: Path) -> bool:
 
 
 def _expand(word: str, root: str | None) -> list[Path]:
-    path = Path(word)
+    path = locate(word)
     if path.is_dir():
         return _inside(path)
     if path.is_file():
@@ -81,7 +83,8 @@ def _listed(listing: Path, root: str | None) -> Iterator[Path]:
         raise UsageError(f"{listing}: lists no task; write one task directory a line")
     bases = [Path(root)] if root else [listing.parent, Path()]
     for number, line in lines:
-        places = [base / line for base in bases]
+        example = line.startswith(PREFIX)
+        places = [locate(line)] if example else [base / line for base in bases]
         path = next((place for place in places if is_task(place)), None)
         if path is None:
             there = any(place.is_dir() for place in places)

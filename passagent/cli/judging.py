@@ -1,4 +1,4 @@
-"""`passagent eval`, `bench` and `tasks check`."""
+"""`passagent eval`, `bench`, `tasks list` and `tasks check`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def evaluate(
 def bench(
     tasks: Annotated[
         list[str],
-        typer.Argument(metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists."),
+        typer.Argument(
+            metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
+        ),
     ],
     compiler: Annotated[
         list[Compiler] | None,
@@ -185,7 +187,7 @@ def bench(
 
 @tasks_app.command("check")
 def tasks_check(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A task or subgraph directory.")],
+    path: TaskArgument,
     device: Device = None,
     json: Json = False,
 ) -> None:
@@ -193,3 +195,11 @@ def tasks_check(
     from passagent.commands import evaluating
 
     evaluating.check_tasks(path, device or "cpu", json)
+
+
+@tasks_app.command("list")
+def tasks_list(json: Json = False) -> None:
+    """List the example tasks: example:NAME works wherever a command takes a task."""
+    from passagent.commands import evaluating
+
+    evaluating.list_tasks(json)

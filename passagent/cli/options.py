@@ -16,7 +16,11 @@ class Dispatch(enum.StrEnum):
 
 
 TaskArgument = Annotated[
-    str, typer.Argument(metavar="TASK", help="A task directory (graph_list.txt) or one subgraph directory.")
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="A task directory (graph_list.txt), one subgraph directory, or example:NAME (see tasks list).",
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique prefix, or 'last'.")]
 NodeArgument = Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")]

@@ -1,4 +1,4 @@
-"""`passagent eval` and `passagent tasks check`."""
+"""`passagent eval`, `passagent tasks check` and `passagent tasks list`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from passagent.agent import validator
@@ -37,7 +36,7 @@ def evaluate(
 
     task = load_task(task_path)
     config = load_config(preset, settings)
-    candidate = Candidate.from_dir(pass_dir or Path(task_path) / "pass_dir")
+    candidate = Candidate.from_dir(pass_dir or task.path / "pass_dir")
     model = validator.open_validator(config)
     with Store.open(runs_dir) as store:
         found = asyncio.run(_evaluate(store, task, candidate, config, model, fresh))
@@ -101,3 +100,35 @@ def check_tasks(path: str, device: str, as_json: bool) -> None:
         raise PassagentError(
             f"{path}: {len(bad)} of {len(results)} subgraphs are not in order: {bad[0].name}"
         )
+
+
+def list_tasks(as_json: bool) -> None:
+    """Print the example tasks: name, operators, subgraphs and their dtypes."""
+    from passagent.report.text import table
+    from passagent.tasks.examples import PREFIX, examples
+
+    found = {f"{PREFIX}{name}": load_task(path) for name, path in examples().items()}
+    if as_json:
+        shown = [
+            {
+                "task": name,
+                "path": str(task.path),
+                "operators": task.operators,
+                "subgraphs": len(task.subgraphs),
+            }
+            for name, task in found.items()
+        ]
+        print(json.dumps({"tasks": shown}))
+        return
+    rows = [[name, str(len(task.subgraphs)), _shown_operators(task)] for name, task in found.items()]
+    print(table(["task", ">subgraphs", "operators"], rows, indent=""))
+
+
+def _shown_operators(task: Task, width: int = 32) -> str:
+    """The operator sequence, cut after a whole name where it is wider than `width`."""
+    shown: list[str] = []
+    for name in task.operators:
+        if len(", ".join([*shown, name, "..."])) > width:
+            return ", ".join([*shown, "..."])
+        shown.append(name)
+    return ", ".join(shown)

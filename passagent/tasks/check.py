@@ -15,6 +15,7 @@ import torch.utils._pytree as pytree
 
 from passagent.errors import TaskError
 from passagent.tasks.capture import capture
+from passagent.tasks.examples import locate
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import read_meta
 from passagent.tasks.module import load_module, source_name
@@ -47,7 +48,7 @@ class CheckResult:
 
 def check_task(path: str | Path, device: str = "cpu") -> list[CheckResult]:
     """Check every subgraph of the task at `path`. Raises as load_task does if they cannot be found."""
-    return [_check(place, name, device) for place, name in subgraph_places(Path(path))]
+    return [_check(place, name, device) for place, name in subgraph_places(locate(path))]
 
 
 def _check(place: Path, name: str, device: str) -> CheckResult:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from passagent.errors import TaskError, UsageError
+from passagent.tasks.examples import locate
 from passagent.tasks.meta import TensorMeta, read_meta
 from passagent.tasks.operators import operator_names
 
@@ -80,11 +81,11 @@ class Task:
 
 
 def load_task(path: str | Path) -> Task:
-    """The task in directory `path` (or the one subgraph that `path` is).
+    """The task in directory `path` (or the one subgraph that `path` is), or a shipped one (`example:NAME`).
 
     Raises UsageError if there is no task at `path`, TaskError (naming file and line) if one is broken.
     """
-    root = Path(path)
+    root = locate(path)
     places = subgraph_places(root)
     return Task(root.resolve().name, root, tuple(read_subgraph(place, name) for place, name in places))
 
