@@ -3,12 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types check-wheel check-docs clean
 demo: $(VENV)/.installed
-	$(BIN)/passagent run examples/tasks/add_layer_norm --iters 8 --islands 2 --seed 1
+	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# Slow doors, each behind a target of its own.
+check-wheel: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_wheel.py
+
+check-docs: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_docs.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -1,11 +1,10 @@
-"""`passagent models`: what is configured, what works, what it cost; and the examples of docs/models.md."""
+"""`passagent models`: what is configured, what works, what it cost; and the Python of docs/models.md."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,11 +12,9 @@ from pathlib import Path
 
 import paid_run
 import pytest
-import tiny_search
 from wire_server import WireServer
 
 from passagent import cli
-from passagent.commands import beginning
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 KEY = "sk-planted-0123456789abcdef"
@@ -105,62 +102,6 @@ def test_the_expert_needs_no_check(call: Call) -> None:
     code, out, _ = call("models", "--check")
     assert code == 0
     assert "expert" in out
-
-
-def blocks(kind: str) -> list[str]:
-    """The commands of the documentation, a section's together."""
-    return [block for block in re.findall(rf"```{kind}\n(.*?)```", DOCS, re.S) if "passagent run" in block]
-
-
-@pytest.mark.parametrize("block", blocks("console"))
-def test_the_documentation_s_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each as it is printed, but for the server: that is one on 127.0.0.1 that speaks the same format."""
-    tiny_search.write_task(tmp_path / "task")
-    monkeypatch.chdir(tmp_path)
-    recorded = re.findall(r"```jsonl\n(.*?)```", DOCS, re.S)[0]
-    (tmp_path / "replies.jsonl").write_text(recorded)
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    with WireServer(paid_run.brain) as there:
-        for line in (line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")):
-            words = shlex.split(line)
-            if words[0] == "export":
-                name, _, value = words[1].partition("=")
-                monkeypatch.setenv(name, KEY if name.endswith("_KEY") else value)
-            elif words[:2] == ["passagent", "run"]:
-                _run(words[2:], there, monkeypatch)
-            else:
-                assert words[0] in ("vllm", "ollama", "python"), line
-    out = capsys.readouterr().out
-    assert ("finished" in out and "2/2" in out) or "1/1" in out
-
-
-def _run(words: list[str], there: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command, with a fast evaluator in the place of the real one."""
-    if "--base-url" in words:
-        at = words.index("--base-url") + 1
-        path = "/v1" if "/v1" in words[at] else ""
-        words[at] = there.url + path
-    else:
-        monkeypatch.setenv("OPENAI_BASE_URL", f"{there.url}/v1")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", there.url)
-    whole = beginning.run
-
-    def fast(*arguments: object) -> None:
-        parts = paid_run.parts()
-        preset, runs_dir = arguments[1], arguments[3]
-        whole(str(arguments[0]), preset, arguments[2], runs_dir, False, True, parts)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(beginning, "run", fast)
-    words = ["task" if word == "TASK" else word for word in words]
-    more = [] if "--iters" in words else ["--iters", "2", "--islands", "1"]
-    monkeypatch.setattr(sys, "argv", ["passagent", "run", *words, *more])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    assert not exit_.value.code
-    monkeypatch.setattr(beginning, "run", whole)
 
 
 def test_the_documentation_s_python_runs(tmp_path: Path) -> None:

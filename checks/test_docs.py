@@ -1,0 +1,120 @@
+"""README and docs tell the truth: every command of every `console` block runs as it is printed.
+
+`make check-docs` runs this. Each page begins in a directory that holds one short run. What this machine
+cannot have is exchanged: the GPU for the CPU, a provider for a server on 127.0.0.1. Searches make two
+episodes on one graph of the task, and measure each candidate for a tenth of the time.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import paid_run  # noqa: E402
+from wire_server import WireServer  # noqa: E402
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+OURS = ("passagent", "sqlite-utils")
+"""Programs that are run. Others (vllm, ollama, git, pip, ...) are people's own."""
+ELSEWHERE = re.compile(r"https?://(?:127\.0\.0\.1|localhost|gateway\.example\.com)[:\d]*")
+
+
+def commands(page):
+    """The lines behind `$ ` in the page's console blocks, continued ones joined."""
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.S | re.M)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line[2:] for line in lines if line.startswith("$ ")]
+
+
+def fewer(iters):
+    """At most two episodes."""
+    return f"--iters {min(2, int(iters[0].split()[1]))}"
+
+
+def as_run(printed, server):
+    """The command with what this machine cannot have exchanged; None if it is not ours to run."""
+    words = shlex.split(printed, comments=True)
+    if words[0] not in OURS:
+        return None
+    command = re.sub(r"--iters \d+", fewer, printed).replace("--device cuda", "--device cpu")
+    command = ELSEWHERE.sub(server.url, command)
+    for name, value in {"TASK": "example:add_layer_norm", "RUN": "last", "NODE": "1", "EPISODE": "1"}.items():
+        command = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", value, command)
+    if words[:2] in (["passagent", "run"], ["passagent", "fork"]):
+        quick = " --set evaluator.budget_s=0.05" + ("" if "--iters" in command else " --iters 2")
+        command, comment, rest = command.partition(" #")
+        command += quick + comment + rest
+    return command
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory):
+    """The example tasks with one graph each."""
+    top = tmp_path_factory.mktemp("resources")
+    shutil.copytree(ROOT / "examples", top / "examples")
+    for listing in top.glob("examples/tasks/*/graph_list.txt"):
+        listing.write_text(listing.read_text().splitlines()[0] + "\n")
+    return top
+
+
+@pytest.fixture(scope="module")
+def shell(resources):
+    """Run a command line in a directory; it must succeed, without a traceback."""
+    with WireServer(paid_run.brain) as server:
+        environment = os.environ | {
+            "OPENAI_API_KEY": "sk-test",
+            "ANTHROPIC_API_KEY": "sk-test",
+            "OPENAI_BASE_URL": f"{server.url}/v1",
+            "ANTHROPIC_BASE_URL": server.url,
+            "PASSAGENT_RESOURCES": str(resources),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+        def run(command, cwd):
+            ended = subprocess.run(
+                ["bash", "-c", command],
+                cwd=cwd,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=600,
+            )
+            assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+            assert "Traceback" not in ended.stderr, f"{command}\n{ended.stderr}"
+
+        yield server, run
+
+
+@pytest.fixture(scope="module")
+def begun(shell, tmp_path_factory):
+    """A runs directory with one finished run."""
+    here = tmp_path_factory.mktemp("begun")
+    shell[1](as_run("passagent run TASK --iters 2 --islands 1 --seed 3", shell[0]), here)
+    return here / "runs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
+    server, run = shell
+    todo = [command for printed in commands(page) if (command := as_run(printed, server))]
+    if not todo:
+        pytest.skip("has no command of ours")
+    if page.name != "README.md":
+        shutil.copytree(begun, tmp_path / "runs")
+    for recorded in re.findall(r"^```jsonl\n(.*?)^```", page.read_text(), re.S | re.M):
+        (tmp_path / "replies.jsonl").write_text(recorded)
+    for command in todo:
+        run(command, tmp_path)

@@ -1,0 +1,63 @@
+"""The wheel as a new user gets it: built, installed into an empty environment, used in an empty directory.
+
+`make check-wheel` runs this. It takes minutes: pip installs torch and everything else anew.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TASK = "example:add_layer_norm"
+QUICK = ("--set", "evaluator.budget_s=0.1")
+
+
+def done(*command, cwd, **more):
+    """What a command printed. It must end with exit code 0, and without a traceback."""
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
+    ended = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False, **more
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """An empty directory, and a function that runs the installed `passagent` there."""
+    top = tmp_path_factory.mktemp("user")
+    done(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", top, ROOT, cwd=top)
+    (wheel,) = top.glob("*.whl")
+    venv.create(top / "venv", with_pip=True)
+    pip = (top / "venv/bin/python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt")
+    done(*pip, "torch", cwd=top)
+    done(*pip, wheel, cwd=top)
+    here = top / "here"
+    here.mkdir()
+    return here, lambda *words: done(top / "venv/bin/passagent", *words, cwd=here)
+
+
+def test_a_first_look_from_the_wheel(place):
+    here, passagent = place
+    assert passagent("--version").startswith("passagent ")
+    assert TASK in passagent("tasks", "list")
+    passagent("run", TASK, "--iters", "2", "--islands", "1", *QUICK)
+    assert "best" in passagent("show", "last")
+    passagent("best", "last", "--out", "x")
+    found = json.loads(passagent("eval", TASK, "--pass-dir", "x", "--json", *QUICK))
+    assert found["status"] == "ok" and found["as_score"] > 0
+    (here / "found").mkdir()
+    (here / "x").rename(here / "found/add_layer_norm")
+    table = passagent("bench", TASK, "--compiler", "pass_dir", "--pass-dir", "found", "--json", *QUICK)
+    assert json.loads(table)
+    passagent("resume", "last", "--iters", "3")
+    assert json.loads(passagent("show", "last", "--json"))
+    assert {path.name for path in here.iterdir()} == {"found", "runs"}
