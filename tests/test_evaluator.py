@@ -73,6 +73,13 @@ def test_an_honest_pass_is_scored(referee, task):
         assert 20 <= graph.trials == sum(graph.blocks) < 200
         assert graph.pairs == [6, 6]
         assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
+        # what is printed side by side agrees, and is what the samples say
+        assert graph.speedup.e2e == pytest.approx(graph.eager_ms / graph.compiled_ms, rel=1e-9)
+        for shown, samples in (
+            (graph.eager_ms, graph.eager_samples_ms),
+            (graph.compiled_ms, graph.compiled_samples_ms),
+        ):
+            assert min(samples) < shown < max(samples)
         assert graph.float64_error <= 2 * graph.eager_float64_error
         assert graph.nodes_after < graph.nodes_before
 

@@ -112,7 +112,7 @@ class Mismatch(BaseModel):
 
 
 class Speedup(BaseModel):
-    """eager median / compiled median."""
+    """eager / compiled, by the estimator that `Evaluation.protocol` names."""
 
     e2e: float
     device: float | None = None
@@ -167,10 +167,10 @@ class GraphResult(BaseModel):
     speedup: Speedup | None = None
     eager_ms: float | None = None
     compiled_ms: float | None = None
-    """Medians of all calls, at whatever pace the machine had."""
+    """`eager_ms / speedup.e2e`: both are by the estimator of the speedup."""
     pace_ms: float | None = None
-    """What eager takes at the pace of the machine that the speedup is stated for (pace.py); None where the
-    speedup does not go with the pace, or nothing was known of it yet."""
+    """`eager_ms`, where that is what eager takes at the pace that the speedup is stated for (pace.py); None
+    where the speedup does not go with the pace, or nothing was known of it yet."""
     eager_samples_ms: list[float] = Field(default_factory=list)
     """To four digits, as are those of the other side."""
     compiled_samples_ms: list[float] = Field(default_factory=list)

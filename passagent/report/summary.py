@@ -194,7 +194,7 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
         )
         parts.append(finalists_text(data["finalists"]))
         parts.append(found_since_text(store, run.id))
-        parts.append(graph_table(evaluation_of(store, best).graphs))
+        parts.append(graph_table(evaluation_of(store, best)))
         if data["best"]["path"]:
             parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
