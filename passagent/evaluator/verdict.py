@@ -122,7 +122,6 @@ def conclude(
     protections: dict[str, str],
     *,
     interpreter: bool,
-    seconds: float,
 ) -> Evaluation:
     """The Evaluation of a task from its subgraphs' results."""
     status = max((graph.status for graph in graphs), key=GRAVITY.index)
@@ -169,7 +168,6 @@ def conclude(
         },
         environment=describe(config.device, worker_threads(config.threads)),
         evaluator_version=evaluator_version(),
-        seconds=round(seconds, 3),
     )
 
 
