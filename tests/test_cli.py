@@ -16,7 +16,8 @@ import tiny
 import tiny_search
 
 from passagent import cli
-from passagent.evaluator.result import MANIFEST
+from passagent.evaluator.result import MANIFEST, Evaluation
+from passagent.report.evaluation import evaluation_text
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(tiny_search.__file__)
@@ -371,6 +372,14 @@ def test_eval_tells_people_and_programs(call, tmp_path):
         "max_abs_diff",
         "matches",
     } <= data["graphs"][0].keys()
+
+    out = evaluation_text(Evaluation.model_validate(data))
+    assert out.count(data["protocol"]["estimator"]) == 1
+    shown = "ok, AS {as_score:.4f} [{as_low:.4f}, {as_high:.4f}]"
+    assert shown.format_map(data) in out
+    for graph in data["graphs"]:
+        assert "{e2e:.3f} [{low:.3f}, {high:.3f}]".format_map(graph["speedup"]) in out
+        assert graph["eager_ms"] / graph["compiled_ms"] == pytest.approx(graph["speedup"]["e2e"])
 
     tiny.candidate(body="    return torch.add(a, b)").write(tmp_path / "bad")
     code, out, _ = call("eval", task, "--pass-dir", "bad", *few)

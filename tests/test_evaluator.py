@@ -22,8 +22,11 @@ from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import SETS
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.experience.diagnosis import diagnose
+from passagent.experience.machine import Machine
 from passagent.tasks.reader import load_task
 
+MACHINE = Machine(issue_s=1e-6, bandwidths=((2**20, 1e11), (2**27, 1e10)))
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
 
 
@@ -73,6 +76,13 @@ def test_an_honest_pass_is_scored(referee, task):
         assert 20 <= graph.trials == sum(graph.blocks) < 200
         assert graph.pairs == [6, 6]
         assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
+        # what is printed side by side agrees, and is what the samples say
+        assert graph.speedup.e2e == pytest.approx(graph.eager_ms / graph.compiled_ms, rel=1e-9)
+        for shown, samples in (
+            (graph.eager_ms, graph.eager_samples_ms),
+            (graph.compiled_ms, graph.compiled_samples_ms),
+        ):
+            assert min(samples) < shown < max(samples)
         assert graph.float64_error <= 2 * graph.eager_float64_error
         assert graph.nodes_after < graph.nodes_before
 
@@ -320,6 +330,25 @@ def roughly(condition):
         "    kernel(out, a, b, a.numel(), by)\n    return out",
         source,
     )
+
+
+def test_what_eager_rounds_and_an_inexact_candidate_does_not_is_named(referee, tmp_path):
+    """A fused kernel that keeps float32 is correct, but fails at strict t: AS is far below its speedups."""
+    write_subgraph(tmp_path / "graphs" / "g0", [64, 64], "bfloat16")
+    (tmp_path / "graph_list.txt").write_text("graphs/g0\n")
+    task = load_task(tmp_path)
+    fused = candidate(setup=KERNEL.replace("round_to<T>(s * y)", "(s * y)"))
+    result = referee.evaluate(task, fused)
+    [graph] = result.graphs
+    assert (result.status, result.inexact()) == ("ok", [graph])
+    assert result.as_score < 0.9 * result.gmean_speedup and graph.passes_from_t > -5
+    assert graph.roundings and set(graph.roundings) <= {"tmp_0 (silu)", "tmp_1 (mul)"}
+    found = diagnose(result, MACHINE)
+    assert found.label == "inexact"
+    assert f"{graph.name} (bfloat16) fails at t = {graph.passes_from_t - 1}" in found.text
+    assert f"rounding shows after {', '.join(graph.roundings)}" in found.text
+    exact = referee.evaluate(task, candidate())
+    assert exact.inexact() == [] and exact.graphs[0].roundings == []
 
 
 def test_wrong_subgraphs_are_timed_only_beside_a_right_one(referee, task):

@@ -19,7 +19,7 @@ from passagent.tasks.module import load_module
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "tasks"
-MACHINE = Machine(issue_s=1e-6, bandwidths=((2**20, 100e9), (2**27, 10e9)))
+MACHINE = Machine(issue_s=1e-6, bandwidths=((2**20, 400e9), (2**23, 100e9), (2**29, 10e9)))
 
 
 def graph(name="g", status="ok", eager=0.2, compiled=0.1, **fields) -> GraphResult:
@@ -38,11 +38,11 @@ def evaluation(*graphs: GraphResult, status="ok", **fields) -> Evaluation:
 
 
 def test_limiters_by_their_share_of_the_time():
-    slow_by_bytes = evaluation(graph(compiled=1.0, eager=2.0, moved_bytes=80_000_000))
-    found = diagnose(slow_by_bytes, MACHINE)  # 0.8 ms at 100 GB/s
+    slow_by_bytes = evaluation(graph(compiled=0.1, eager=0.2, moved_bytes=2**23))
+    found = diagnose(slow_by_bytes, MACHINE)  # 0.084 ms at 100 GB/s
     assert found.label == "memory_bound"
-    assert found.graphs[0].memory_share == pytest.approx(0.8)
-    assert "80.00 MB" in found.text
+    assert found.graphs[0].memory_share == pytest.approx(0.84, rel=0.01)
+    assert "8.39 MB" in found.text
     assert "2.00x" in found.text
     tiny = evaluation(graph(compiled=0.005, eager=0.004, nodes_after=4, moved_bytes=1000))
     found = diagnose(tiny, MACHINE)
@@ -53,9 +53,15 @@ def test_limiters_by_their_share_of_the_time():
 
 
 def test_bandwidth_is_that_of_the_working_set():
-    assert MACHINE.bandwidth(1) == 100e9
-    assert MACHINE.bandwidth(2**26) == 100e9
-    assert MACHINE.bandwidth(2**28) == 10e9
+    """Between two measured sizes it is not the rate of the smaller one, which may be that of a cache."""
+    assert MACHINE.bandwidth(0) == MACHINE.bandwidth(2**20) == 400e9
+    assert MACHINE.bandwidth(2**23) == pytest.approx(100e9)
+    assert MACHINE.bandwidth(2**26) == pytest.approx((100e9 * 10e9) ** 0.5)  # half of the way in logarithms
+    assert MACHINE.bandwidth(2**28) < 15e9
+    assert MACHINE.bandwidth(2**29) == MACHINE.bandwidth(2**31) == 10e9
+    # 64 MiB at the rate of a cache, 0.67 ms, would explain less than SHARE of 2 ms
+    between = evaluation(graph(compiled=2.0, eager=4.0, moved_bytes=2**26))
+    assert diagnose(between, MACHINE).label == "memory_bound"
 
 
 def test_the_whole_takes_the_most_frequent_limiter_and_on_a_tie_the_slowest():
@@ -66,6 +72,24 @@ def test_the_whole_takes_the_most_frequent_limiter_and_on_a_tie_the_slowest():
     ]
     assert diagnose(evaluation(*graphs), MACHINE).label == "memory_bound"
     assert diagnose(evaluation(*graphs[1:]), MACHINE).label == "latency_bound"
+
+
+def test_an_inexact_candidate_is_not_told_what_bounds_its_speed():
+    """AS far below the geometric mean of the speedups: subgraphs, dtypes and t are named, and no limiter."""
+    graphs = [
+        graph("a", dtype="float16", passes_from_t=-4, moved_bytes=2**23),
+        graph(
+            "b", dtype="bfloat16", passes_from_t=-3, roundings=["add_1 (add)", "mul (mul)"], moved_bytes=2**23
+        ),
+        graph("c", passes_from_t=-6, moved_bytes=2**23),
+    ]
+    found = diagnose(evaluation(*graphs, as_score=1.2, gmean_speedup=2.0), MACHINE)
+    assert found.label == "inexact" and found.graphs == ()
+    assert "AS is 1.200, the geometric mean of the speedups 2.000" in found.text
+    assert "b (bfloat16) fails at t = -4; a (float16) fails at t = -5. A t" in found.text
+    assert "On b eager's rounding shows after add_1 (add), mul (mul): leaving" in found.text
+    near = evaluation(*graphs, as_score=1.9, gmean_speedup=2.0)
+    assert diagnose(near, MACHINE).label == "memory_bound"
 
 
 def test_nothing_timed():

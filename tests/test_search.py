@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import tiny_search
 from test_store import add_node
 
+from passagent.commands.looking import best as write_best
 from passagent.config import SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Evaluation, Speedup
@@ -440,12 +442,13 @@ class Lucky(tiny_search.FastEvaluator):
     """The first score of a candidate is luck: it is best where later ones are worst. Rounds are disturbed."""
 
     noise = 0.1
+    most = 3
 
     async def evaluate(self, task_path, candidate, bar=None):
         evaluation = await super().evaluate(task_path, candidate)
         score = int(candidate.key[:4], 16) / 65536 + 0.5
         if (times := self.asked.count(candidate.key)) > 1:
-            score = (3 - score) * (1 + self.noise * (times % 2))
+            score = (self.most - score) * (1 + self.noise * (times % 2))
         graph = evaluation.graphs[0].model_copy(
             update={"status": "ok", "speedup": Speedup(e2e=score), "passes_from_t": -10}
         )
@@ -471,20 +474,44 @@ def test_finalists_are_measured_again_side_by_side(store, task):
     assert f"measured again side by side: node {winner.id}, AS {mean:.4f}" in text
     assert "cannot be told apart" not in text  # every round says the same
 
-    # a clock that was set back meanwhile makes no older node a new one, and no newer one an old one
+    # what was found since is named beside the confirmed winner; a clock that was set back does not mislead
     later = {node.id for node in nodes.of_run(store, run.id)} - {node.id for node in best_first}
     for node_id in later:
         store.execute("UPDATE nodes SET evaluated_at = '2999' WHERE id = :id", {"id": node_id})
     fourth = confirmations.finalists(store, run.id, 4)[-1]
     store.execute("UPDATE confirmations SET as_score = :score", {"score": fourth.as_score - 0.1})
-    assert fourth.id in later and confirmations.winner(store, run.id).id in {node.id for node in best_first}
+    assert fourth.id in later and confirmations.found_since(store, run.id) is None
     lucky = {"id": fourth.id, "score": best_first[0].as_score + 0.1}
     store.execute("UPDATE nodes SET as_score = :score, evaluated_at = '1999' WHERE id = :id", lucky)
-    assert confirmations.winner(store, run.id).id == fourth.id
+    assert confirmations.winner(store, run.id).id in {node.id for node in best_first}
+    assert confirmations.found_since(store, run.id).id == fourth.id
+    assert f"found since: node {fourth.id}, AS {lucky['score']:.4f} in one" in run_text(
+        store, runs.get_run(store, run.id), session.config
+    )
+
+
+def test_the_best_pass_is_a_confirmed_node_in_a_short_run_too(store, task, tmp_path, capsys):
+    """A short run confirms fewer nodes than `search.finalists`: the others, measured once, do not win."""
+    evaluator = Lucky()
+    evaluator.most = 1.6  # later scores are below all first ones
+    session = open_tiny(store, task, evaluator=evaluator, islands=2, iters=6, finalists=3)
+    finish(session)
+    run = runs.get_run(store, session.run.id)
+    rows = confirmations.last_series(store, run.id)
+    confirmed, correct = {row.node_id for row in rows}, confirmations.finalists(store, run.id, 10)
+    assert len(confirmed) == 2 < len(correct) and not any(row.held_all for row in rows)
+    winner = confirmations.winner(store, run.id)
+    assert winner.id in confirmed
+    assert max(node.as_score for node in correct[2:]) > confirmations.score_of(store, winner)
+    assert f"best pass: node {winner.id}," in run_text(store, run, session.config)
+    write_best("last", str(tmp_path / "best"), str(store.runs_dir), force=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["node"] == winner.id
 
 
 def test_who_is_behind_for_sure_is_no_finalist(store, task):
     class Sure(Lucky):
+        most = 1.6
+
         async def evaluate(self, task_path, candidate, bar=None):
             found = await super().evaluate(task_path, candidate, bar)
             ends = {"as_low": found.as_score * 0.999, "as_high": found.as_score * 1.001}
@@ -495,6 +522,8 @@ def test_who_is_behind_for_sure_is_no_finalist(store, task):
     best, *others = confirmations.finalists(store, session.run.id, 3)
     assert others[0].as_score < best.as_score / 1.01
     assert {row.node_id for row in confirmations.last_series(store, session.run.id)} == {best.id}
+    assert others[0].as_score > confirmations.score_of(store, best)
+    assert confirmations.winner(store, session.run.id).id == best.id  # the others were not confirmed
 
 
 def test_a_series_ends_when_its_outcome_is_known(store, task):

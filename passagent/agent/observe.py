@@ -208,7 +208,10 @@ def _loose(graphs: list[GraphResult]) -> list[str]:
     if not loose:
         return []
     worst = max(loose, key=lambda g: g.passes_from_t or -10)
-    return [f"less exact than t = -5 {_where(loose)}\n{_indent(f'{worst.name}: {_worst(worst)}')}"]
+    told = f"{worst.name}: {_worst(worst)}"
+    if worst.roundings:
+        told += f"\neager's rounding shows after {', '.join(worst.roundings[:3])}: round there, too"
+    return [f"less exact than t = -5 {_where(loose)}\n{_indent(told)}"]
 
 
 def _speedups(graphs: list[GraphResult]) -> list[str]:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from passagent.commands.searching import write_files
 from passagent.errors import UsageError
-from passagent.report.summary import run_data, run_text, shown_state
+from passagent.report.summary import found_since_text, run_data, run_text, shown_state
 from passagent.report.text import clock, number, table
 from passagent.report.trajectory import print_trajectory
 from passagent.report.tree import tree_text
@@ -135,6 +135,8 @@ def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None
         else:
             score = number(as_score, 4)
             print(f"node {node.id} (AS {score}) of run {run.id}: {len(files)} files in {path}")
+            if since := found_since_text(store, run.id):
+                print(since)
             places = f"{shlex.quote(run.task_path)} --pass-dir {shlex.quote(str(path))}"
             print(f"evaluate again: passagent eval {places} --device {run.device}")
 

@@ -142,6 +142,20 @@ class Baseline:
             states = self._states(reference, chosen, windows, reply)
         return _with_inputs(eager, states), states
 
+    def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
+        """The operators of eager's whose rounding shows, on the first input set where one does.
+
+        None where float64 does not tell, or where the reference is not kept any more.
+        """
+        made = self._kept.get(_key(subgraph, dispatch))
+        if made is None or not made.expected[0].known:
+            return []
+        if made.roundings is None:
+            requests = (states_request(made, chosen, made.rotation.first()) for chosen in range(SETS))
+            replies = (self.ask(one | {"op": "rounding"}, self._config.timeout_s) for one in requests)
+            made.roundings = next(filter(None, (reply.message["operators"] for reply in replies)), [])
+        return made.roundings
+
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
         assert self._worker is not None

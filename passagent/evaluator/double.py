@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 
 from passagent.evaluator.mode import Mode
 
-_LOW = (torch.float16, torch.bfloat16, torch.float32)
+LOW = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def in_float64(
@@ -23,17 +23,17 @@ def in_float64(
     """
     if any(isinstance(value, torch.Tensor) and value.is_complex() for value in inputs):
         return None
-    wide = [_wide(value) for value in inputs]
+    carried = [wide(value) for value in inputs]
     try:
-        with _Wide():
-            out = graph_module.forward(*wide)
+        with Wide():
+            out = graph_module.forward(*carried)
     except (RuntimeError, TypeError, ValueError):
         return None
     outputs = [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
-    return outputs + [wide[i] for i in written]
+    return outputs + [carried[i] for i in written]
 
 
-class _Wide(Mode):
+class Wide(Mode):
     """Every dtype that an operator is asked for and that is a narrower float becomes float64."""
 
     def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -41,12 +41,13 @@ class _Wide(Mode):
         if func is torch.ops.aten.view.dtype:
             raise TypeError("the bits of a value have no float64 counterpart")
         args, kwargs = pytree.tree_map(_wide_dtype, (args, kwargs))
-        return pytree.tree_map(_wide, func(*args, **kwargs))
+        return pytree.tree_map(wide, func(*args, **kwargs))
 
 
 def _wide_dtype(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in _LOW else value
+    return torch.float64 if isinstance(value, torch.dtype) and value in LOW else value
 
 
-def _wide(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.dtype in _LOW else value
+def wide(value: Any) -> Any:
+    """A narrower float tensor in float64; any other value as it is."""
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype in LOW else value

@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 
 CONFIDENCE = 0.95
+NAME = (
+    "speedup: midmean over blocks of the median ratio of their calls, eager / compiled; "
+    "eager ms: median of the blocks' medians; compiled ms: eager ms / speedup"
+)
+"""Of the estimator, for people: printed times follow from the speedup, so that they do not contradict it."""
 _RESAMPLES = 400
 _FEWEST = 8
 """Blocks that tell whether the ratio goes with the machine's pace, at least."""

@@ -93,10 +93,13 @@ class Referee:
             judging.violations,
             judging.protections,
             interpreter=judging.interpreter,
-            seconds=time.monotonic() - started,
         )
         if any(graph.speedup is not None for graph in evaluation.graphs):
             evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
+        for graph in evaluation.inexact()[:1]:
+            subgraph = next(one for one in task.subgraphs if one.name == graph.name)
+            graph.roundings = self._baseline.roundings(subgraph, judging.dispatch)
+        evaluation.seconds = round(time.monotonic() - started, 3)
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation
 

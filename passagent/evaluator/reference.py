@@ -43,6 +43,8 @@ class Reference:
     pace_ns: float | None = None
     """What eager took when it was first timed here (pace.py); None before that."""
     uses: int = 0
+    roundings: list[str] | None = None
+    """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
 
     def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:
         """The worker's `graph` request; the arenas' descriptors go beside it."""

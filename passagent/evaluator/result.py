@@ -44,6 +44,11 @@ GRAVITY: list[Status] = [
 """From the lightest to the gravest: the status of the whole is the gravest of its subgraphs."""
 
 
+EXACT_T = -5
+"""The strictest t that counts in full for AS: a candidate that passes there loses nothing to speak of."""
+INEXACT = 0.9
+"""AS over the geometric mean of the speedups up to which a correct candidate is called inexact."""
+
 Compiler = Literal["eager", "inductor"]
 """What may be judged in a candidate's place: eager itself (A/A) and torch.compile's default."""
 
@@ -112,7 +117,7 @@ class Mismatch(BaseModel):
 
 
 class Speedup(BaseModel):
-    """eager median / compiled median."""
+    """eager / compiled, by the estimator that `Evaluation.protocol` names."""
 
     e2e: float
     device: float | None = None
@@ -157,6 +162,9 @@ class GraphResult(BaseModel):
     mismatches: list[Mismatch] = Field(default_factory=list)
     passes_from_t: int | None = None
     """Smallest t in -10..1 at which every output passes; None: at none."""
+    roundings: list[str] = Field(default_factory=list)
+    """Of the least exact subgraph of an inexact candidate: operators of eager's, as `add_1 (add)`, whose
+    rounding shows: left out, outputs fail at t = EXACT_T. The worst first; empty where none was found."""
     max_abs_diff: float | None = None
     worst: Worst | None = None
     float64_error: float | None = None
@@ -167,10 +175,10 @@ class GraphResult(BaseModel):
     speedup: Speedup | None = None
     eager_ms: float | None = None
     compiled_ms: float | None = None
-    """Medians of all calls, at whatever pace the machine had."""
+    """`eager_ms / speedup.e2e`: both are by the estimator of the speedup."""
     pace_ms: float | None = None
-    """What eager takes at the pace of the machine that the speedup is stated for (pace.py); None where the
-    speedup does not go with the pace, or nothing was known of it yet."""
+    """`eager_ms`, where that is what eager takes at the pace that the speedup is stated for (pace.py); None
+    where the speedup does not go with the pace, or nothing was known of it yet."""
     eager_samples_ms: list[float] = Field(default_factory=list)
     """To four digits, as are those of the other side."""
     compiled_samples_ms: list[float] = Field(default_factory=list)
@@ -231,3 +239,16 @@ class Evaluation(BaseModel):
     """Machine, device name, driver and library versions."""
     evaluator_version: str
     seconds: float = 0.0
+
+    def inexact(self) -> list[GraphResult]:
+        """The subgraphs for which AS is far below the geometric mean of the speedups, the least exact first.
+
+        They are correct, but fail at a t that counts in full.
+        """
+        if self.status != "ok" or self.as_score is None or self.gmean_speedup is None:
+            return []
+        if self.as_score > INEXACT * self.gmean_speedup:
+            return []
+        levels = [(graph.passes_from_t, graph) for graph in self.graphs]
+        loose = [(level, graph) for level, graph in levels if level is not None and level > EXACT_T]
+        return [graph for _, graph in sorted(loose, key=lambda one: -one[0])]

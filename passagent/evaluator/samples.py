@@ -43,8 +43,10 @@ class Timing:
     """Blocks that each pair of workers made."""
     speedup: float = math.nan
     """eager / compiled, end to end: see estimate.ratio; by PassBench's protocol that of the two medians."""
-    pace_ns: float | None = None
-    """What eager takes at the pace that it is stated for; None where it does not go with the pace."""
+    eager_ns: float = math.nan
+    """What eager takes, end to end, where the speedup is that: compiled takes `eager_ns / speedup`."""
+    is_paced: bool = False
+    """The speedup goes with the pace of the machine: it is stated for the one at which eager takes that."""
     low: float = math.nan
     """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
     high: float = math.nan

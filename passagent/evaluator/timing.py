@@ -297,8 +297,9 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig, pace_ns: float 
             side.device += part.device
         whole.pairs += timing.pairs
     logs, line = _estimated(whole, pace_ns)
+    whole.eager_ns, whole.is_paced = estimate.typical_ns(whole.eager.blocks), line is not None
     if line is not None:
-        whole.pace_ns = math.exp(line.eager)
+        whole.eager_ns = math.exp(line.eager)
         centre, (low, high) = math.log(estimate.ratio(logs, line)), estimate.interval(logs, line)
         down, up = centre - math.log(low), math.log(high) - centre
     else:
@@ -340,6 +341,10 @@ def _device_times(
             samples.device += [int(n) for n in answer.message["samples"]]
 
 
+OF_PASSBENCH = "speedup: ratio of the medians of all calls of each side"
+"""The estimator of `measure_passbench`, for people."""
+
+
 def measure_passbench(
     candidate: Side, baseline: Side, reference: Reference, config: EvaluatorConfig
 ) -> Timing:
@@ -358,7 +363,8 @@ def measure_passbench(
         samples.add(answer)
     timing.pairs = [1]
     eager, compiled = (float(np.median(samples.e2e)) for samples in (timing.eager, timing.compiled))
-    timing.speedup = timing.low = timing.high = eager / max(compiled, 1.0)
+    timing.eager_ns, timing.speedup = eager, eager / max(compiled, 1.0)
+    timing.low = timing.high = timing.speedup
     return timing
 
 

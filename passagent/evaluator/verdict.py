@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import score
+from passagent.evaluator import estimate, score
 from passagent.evaluator.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator.reference import SETS
 from passagent.evaluator.result import (
@@ -21,7 +21,7 @@ from passagent.evaluator.result import (
     Violation,
 )
 from passagent.evaluator.text import plain
-from passagent.evaluator.timing import Timing
+from passagent.evaluator.timing import OF_PASSBENCH, Timing
 from passagent.tasks.reader import Subgraph, Task
 
 _FAILURES: dict[str, score.Failure] = {
@@ -80,15 +80,15 @@ def blank(subgraph: Subgraph, status: Status, error: str | None = None) -> Graph
 
 
 def fill_times(result: GraphResult, timing: Timing) -> None:
-    """Medians, ratios, the interval and the raw samples of both sides."""
+    """Speedup, interval, times and the raw samples of both sides."""
     eager, compiled = timing.eager, timing.compiled
     device = None
     if eager.device and compiled.device:
         device = float(np.median(eager.device)) / max(float(np.median(compiled.device)), 1.0)
     result.speedup = Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
-    result.eager_ms = float(np.median(eager.e2e)) / 1e6
-    result.compiled_ms = float(np.median(compiled.e2e)) / 1e6
-    result.pace_ms = None if timing.pace_ns is None else timing.pace_ns / 1e6
+    result.eager_ms = timing.eager_ns / 1e6
+    result.compiled_ms = result.eager_ms / timing.speedup
+    result.pace_ms = result.eager_ms if timing.is_paced else None
     result.eager_samples_ms = [_shown(n) for n in eager.e2e]
     result.compiled_samples_ms = [_shown(n) for n in compiled.e2e]
     result.blocks = [len(block) for block in compiled.blocks]
@@ -122,7 +122,6 @@ def conclude(
     protections: dict[str, str],
     *,
     interpreter: bool,
-    seconds: float,
 ) -> Evaluation:
     """The Evaluation of a task from its subgraphs' results."""
     status = max((graph.status for graph in graphs), key=GRAVITY.index)
@@ -159,6 +158,7 @@ def conclude(
             "pairs_of_workers": max((len(graph.pairs) for graph in graphs), default=0),
             "values": "one set" if passbench else "fresh for every call",
             "l2": "warm: inputs are written just before the call",
+            "estimator": OF_PASSBENCH if passbench else estimate.NAME,
             "interval": "bootstrap over pairs of blocks, 95%",
             "malloc": "freed memory is kept",
             "b": config.b,
@@ -168,7 +168,6 @@ def conclude(
         },
         environment=describe(config.device, worker_threads(config.threads)),
         evaluator_version=evaluator_version(),
-        seconds=round(seconds, 3),
     )
 
 

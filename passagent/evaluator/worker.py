@@ -3,7 +3,7 @@
 A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
 same graph, so that both sides cost the same but for the rewritten regions. Requests: `prepare`, `load`,
 `graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `held`,
-`float64`, `states`, `release`.
+`float64`, `rounding`, `states`, `release`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from passagent.evaluator import calls, subgraphs, toolchain
 from passagent.evaluator.channel import Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
+from passagent.evaluator.eager_rounding import operators_that_show
 from passagent.evaluator.environment import give_memory_back
 from passagent.evaluator.explain import explain
 from passagent.evaluator.fresh import Windows, window_of
@@ -83,6 +84,7 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
         "audit": _audit,
         "held": _held,
         "float64": _float64,
+        "rounding": _rounding,
         "states": _states,
         "release": _release,
     }
@@ -256,6 +258,14 @@ def _float64(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str
     outputs = in_float64(load_graph(graph.nodes), [values[i] for i in order], written)
     graph.outputs.reset()
     return {"outputs": None if outputs is None else [graph.outputs.write(tensor) for tensor in outputs]}
+
+
+def _rounding(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """The operators of eager's whose rounding shows, on `windows` of set `set`."""
+    graph = state.graphs[message["id"]]
+    values = _values(graph, message["set"], message["windows"])
+    inputs = [values[i] for i in message["order"]]
+    return {"operators": operators_that_show(load_graph(graph.nodes), inputs)}
 
 
 def _states(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:

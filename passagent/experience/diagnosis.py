@@ -12,13 +12,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from passagent.evaluator.result import Evaluation, GraphResult, Status
+from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Status
 from passagent.experience.machine import Machine
 
 Limiter = Literal["memory_bound", "latency_bound", "instruction_bound"]
 LIMITERS: tuple[str, ...] = get_args(Limiter)
-LABELS: tuple[str, ...] = ("start", "untimed", *LIMITERS, *(s for s in get_args(Status) if s != "ok"))
-"""What a diagnosis may say. `start`: there is no candidate yet; `untimed`: correct, but not timed."""
+_FAILURES = tuple(status for status in get_args(Status) if status != "ok")
+LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
+"""What a diagnosis may say. `start`: there is no candidate yet; `untimed`: correct, but not timed;
+`inexact`: correct and timed, but AS is far below what the speedups alone would give."""
 
 SHARE = 0.4
 """A limiter must explain this share of the time; where none does, it is the instructions."""
@@ -64,6 +66,8 @@ def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
         return Diagnosis(
             "untimed", "Every subgraph is correct; nothing was timed, so nothing is known of speed."
         )
+    if loose := evaluation.inexact():
+        return Diagnosis("inexact", _inexactness(evaluation, loose))
     graphs = tuple(_limiter(graph, machine) for graph in timed)
     counts = Counter(graph.limiter for graph in graphs)
     worst = min(graphs, key=lambda graph: graph.speedup)
@@ -123,6 +127,23 @@ def _performance(
     if any(graph.unstable for graph in timed):
         lines.append("Some timings were unstable; do not read small differences into them.")
     return " ".join(lines)
+
+
+def _inexactness(evaluation: Evaluation, loose: list[GraphResult]) -> str:
+    """Where AS is lost: subgraphs, the t at which they fail, and the operator whose rounding shows."""
+    where = "; ".join(f"{g.name} ({g.dtype}) fails at t = {(g.passes_from_t or 0) - 1}" for g in loose[:3])
+    more = f"; so do {len(loose) - 3} more at t = {EXACT_T} or looser" if len(loose) > 3 else ""
+    text = (
+        f"Correct on all subgraphs, but inexact: AS is {evaluation.as_score:.3f}, the geometric mean of the "
+        f"speedups {evaluation.gmean_speedup:.3f}. {where}{more}. A t that fails scores as wrong."
+    )
+    if not loose[0].roundings:
+        return f"{text} Round where eager stores a result, and use no approximations."
+    operators = ", ".join(loose[0].roundings[:3])
+    return (
+        f"{text} On {loose[0].name} eager's rounding shows after {operators}: leaving it out at one of them "
+        f"alone makes outputs fail at t = {EXACT_T}. Round there as eager does."
+    )
 
 
 def _failure(evaluation: Evaluation) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from passagent.cache import cache_dir, write_whole
 from passagent.evaluator.environment import device_name
@@ -29,9 +31,15 @@ class Machine:
     """(bytes read and written, bytes/s) of a copy, by rising size."""
 
     def bandwidth(self, size: int) -> float:
-        """Bytes/s for moving `size` bytes: of the largest measured size below it, else of the smallest."""
-        fitting = [rate for measured, rate in self.bandwidths if measured <= size]
-        return fitting[-1] if fitting else self.bandwidths[0][1]
+        """Bytes/s for moving `size` bytes: interpolated in logarithms, beyond what was measured the nearest.
+
+        The rate of a smaller size alone would be that of a cache which the working set does not fit in.
+        """
+        for (small, one), (large, other) in pairwise(self.bandwidths):
+            if size < large:
+                share = math.log(max(size, small) / small) / math.log(large / small)
+                return float(one * (other / one) ** share)
+        return self.bandwidths[-1][1]
 
 
 @functools.cache

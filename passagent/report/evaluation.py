@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from passagent.evaluator.result import Evaluation, GraphResult
-from passagent.report.text import number, table
+from passagent.report.text import interval, number, table
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
     """The whole evaluation, several lines."""
-    score = number(evaluation.as_score, 4)
+    score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4)
     parts = [
         f"{evaluation.task} on {evaluation.device} ({evaluation.dispatch}): {evaluation.status}, AS {score}",
-        graph_table(evaluation.graphs),
+        graph_table(evaluation),
     ]
     if evaluation.timing == "interpreter":
         parts.append("Triton's interpreter: matching, results and integrity are judged, time is not.")
@@ -32,26 +32,32 @@ def evaluation_text(evaluation: Evaluation) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def graph_table(graphs: list[GraphResult]) -> str:
-    """A line for each graph; and which speedups are stated for a pace of the machine, as they go with it."""
-    header = ["graph", "dtype", "status", ">speedup", ">eager ms", ">compiled ms", ">max diff", ">matches"]
+def graph_table(evaluation: Evaluation) -> str:
+    """A line for each graph; what the figures are, and which are stated for a pace of the machine."""
+    header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
+    header += [">max diff", ">matches"]
     rows = [
         [
             graph.name,
             graph.dtype,
             graph.status + (" (unstable)" if graph.unstable else ""),
-            number(graph.speedup.e2e if graph.speedup else None, 3),
+            interval(graph.speedup.e2e, graph.speedup.low, graph.speedup.high) if graph.speedup else "-",
             number(graph.eager_ms, 4),
             number(graph.compiled_ms, 4),
             "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
             str(graph.matches),
         ]
-        for graph in graphs
+        for graph in evaluation.graphs
     ]
-    paced = [f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in graphs if graph.pace_ms]
-    if not paced:
-        return table(header, rows)
-    return f"{table(header, rows)}\nstated for the pace that the machine had at first: {', '.join(paced)}"
+    parts = [table(header, rows)]
+    if any(graph.speedup for graph in evaluation.graphs):
+        parts.append(evaluation.protocol.get("estimator", ""))
+    paced = [
+        f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in evaluation.graphs if graph.pace_ms
+    ]
+    if paced:
+        parts.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
+    return "\n".join(part for part in parts if part)
 
 
 def failure_lines(graphs: list[GraphResult]) -> list[str]:

@@ -10,6 +10,7 @@ from passagent.report.summary import (
     again_of,
     best_data,
     evaluation_of,
+    found_since_text,
     island_text,
     runs_dir_flag,
     score_data,
@@ -126,6 +127,8 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
         score = interval(best["as_score"], best["as_low"], best["as_high"], 4)
         again = ", measured again" if best["confirmed"] else ""
         lines.append(f"best so far: node {best['node']}, {island_text(best['island'])}, AS {score}{again}")
+        if since := found_since_text(store, name):
+            lines.append(since)
     lines.append("used: " + ", ".join(_used(key, of) for key, of in data["budget"].items()))
     rates = [_rate(key, of) for key, of in data["per_hour"].items() if of]
     if rates:

@@ -34,7 +34,7 @@ _GRAPH_FIELDS = {
 
 def run_data(store: Store, run: Run, config: Config, exported: Path | None = None) -> dict[str, Any]:
     """The run as one JSON object; `exported`: where the best pass was written."""
-    best = confirmations.winner(store, run.id)
+    best, since = confirmations.winner(store, run.id), confirmations.found_since(store, run.id)
     counts = nodes.counts(store, run.id)
     islands = runs.islands(store, run.id)
     moved = migrations.list_migrations(store, run.id)
@@ -56,6 +56,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "elapsed_s": round(run.elapsed_s, 3),
         "best": best_data(store, best, exported) if best else None,
         "finalists": finalists_data(store, run),
+        "found_since": {"node": since.id, "as_score": since.as_score} if since else None,
         "seeds": counts.get(SEEDS, {}),
         "islands": [
             {
@@ -127,6 +128,14 @@ def finalists_text(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def found_since_text(store: Store, run_id: str) -> str:
+    """A line on a node that may be better than the winner and was measured once; empty without one."""
+    node = confirmations.found_since(store, run_id)
+    if node is None:
+        return ""
+    return f"found since: node {node.id}, AS {number(node.as_score, 4)} in one measurement"
+
+
 def _with_interval(word: str, node_id: int, score: dict[str, float]) -> str:
     return (
         f"{word} {node_id}, AS {number(score['value'], 4)} (95% {number(score['low'])} to "
@@ -184,7 +193,8 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
             f"correct on every graph{note}"
         )
         parts.append(finalists_text(data["finalists"]))
-        parts.append(graph_table(evaluation_of(store, best).graphs))
+        parts.append(found_since_text(store, run.id))
+        parts.append(graph_table(evaluation_of(store, best)))
         if data["best"]["path"]:
             parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))

@@ -54,9 +54,10 @@ def percent(log_gain: float | None) -> str:
 
 
 def interval(value: float | None, low: float | None, high: float | None, digits: int = 3) -> str:
-    """`1.234 [1.200, 1.270]`, without what is not known."""
-    ends = "" if low is None or high is None else f" [{number(low, digits)}, {number(high, digits)}]"
-    return number(value, digits) + ends
+    """`1.234 [1.200, 1.270]`; no interval where there is none, or one of no width."""
+    if low is None or high is None or low == high:
+        return number(value, digits)
+    return f"{number(value, digits)} [{number(low, digits)}, {number(high, digits)}]"
 
 
 def printable(text: str) -> str:

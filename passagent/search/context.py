@@ -204,6 +204,7 @@ _ASKED = {
     "latency_bound": "launch dispatch host cost",
     "instruction_bound": "inner loop vectorise registers parallel",
     "mismatch": "how a pattern matches",
+    "inexact": "numerics round where eager rounds",
     "wrong_result": "numerics round exact tolerance",
     "refused": "what a replacement may do",
 }

@@ -53,11 +53,12 @@ def _plan(session: Session, series: int) -> bool:
     search = session.config.search
     allowed = runs.get_run(session.store, session.run.id).evaluations // 2
     limit = min(search.finalists, max(FEWEST_FINALISTS, allowed // ENOUGH_ROUNDS))
-    best = _contenders(session.store, confirmations.finalists(session.store, session.run.id, limit))
+    found = confirmations.finalists(session.store, session.run.id, limit + 1)
+    best = _contenders(session.store, found[:limit])
     rng = random.Random(f"finalists:{session.run.seed}:{series}")
     count = min(search.confirm_rounds, max(ENOUGH_ROUNDS, allowed // max(1, len(best))))
     rounds = [rng.sample(best, len(best)) for _ in range(count)]
-    return confirmations.plan(session.store, session.run.id, series, rounds)
+    return confirmations.plan(session.store, session.run.id, series, rounds, held_all=len(best) == len(found))
 
 
 def _contenders(store: Store, found: list[Node]) -> list[Node]:

@@ -33,6 +33,8 @@ class Confirmation:
     status: str | None
     as_score: float | None
     measured_at: str | None
+    held_all: int
+    """1: the series holds every correct node that there was."""
 
 
 def finalists(store: Store, run_id: str, limit: int) -> list[Node]:
@@ -50,17 +52,27 @@ def best_of_run(store: Store, run_id: str, limit: int) -> list[Node]:
     return list(distinct.values())
 
 
-def plan(store: Store, run_id: str, series: int, rounds: list[list[Node]]) -> bool:
-    """Plan a series: in each round these nodes in this order. False if it was planned before."""
+def plan(store: Store, run_id: str, series: int, rounds: list[list[Node]], held_all: bool) -> bool:
+    """Plan a series: in each round these nodes in this order. False if it was planned before.
+
+    `held_all`: they are all correct nodes that there are.
+    """
     with store.transaction():
         if series_rows(store, run_id, series):
             return False
         for number, order in enumerate(rounds, start=1):
             for place, node in enumerate(order, start=1):
                 store.execute(
-                    "INSERT INTO confirmations (run_id, series, round, place, node_id) "
-                    "VALUES (:run, :series, :round, :place, :node)",
-                    {"run": run_id, "series": series, "round": number, "place": place, "node": node.id},
+                    "INSERT INTO confirmations (run_id, series, round, place, node_id, held_all) "
+                    "VALUES (:run, :series, :round, :place, :node, :all)",
+                    {
+                        "run": run_id,
+                        "series": series,
+                        "round": number,
+                        "place": place,
+                        "node": node.id,
+                        "all": int(held_all),
+                    },
                 )
     return True
 
@@ -143,24 +155,33 @@ def score_of(store: Store, node: Node) -> float | None:
 
 
 def winner(store: Store, run_id: str) -> Node | None:
-    """The best correct node: of the newest series, unless one that was found since is better still.
+    """The best correct node: of the newest series, if one of its nodes was correct in every round.
 
-    One that was found since is told by its rank, as no clock can be relied on: it would have been a finalist.
+    Else the best by its one measurement, of the nodes that the series did not hold.
     """
     rows = last_series(store, run_id)
-    best, score = next(iter(scores(rows).items()), (None, None))
-    measured_ones = {row.node_id: get_node(store, row.node_id) for row in rows}
-    lowest = min((node.as_score or 0.0 for node in measured_ones.values()), default=0.0)
-    were_all = len(measured_ones) < _asked_for(store, run_id)
-    for node in best_of_run(store, run_id, len(measured_ones) + 1):
-        is_new = node.id not in measured_ones and (not rows or were_all or (node.as_score or 0.0) > lowest)
-        if is_new and (best is None or (node.as_score or 0.0) > (score or 0.0)):
-            return node
-    return get_node(store, best) if best is not None else None
+    confirmed = next(iter(scores(rows)), None)
+    return get_node(store, confirmed) if confirmed is not None else _best_beside(store, run_id, rows)
 
 
-def _asked_for(store: Store, run_id: str) -> int:
-    """How many finalists the run's settings ask for; a series with fewer had all correct nodes."""
-    asked = "SELECT json_extract(config, '$.search.finalists') AS number FROM runs WHERE id = :run"
-    [row] = store.rows(asked, {"run": run_id})
-    return row["number"] or 0
+def found_since(store: Store, run_id: str) -> Node | None:
+    """The best node found after the newest series, if its one measurement is above the winner's AS.
+
+    Rank tells that it was found since, as no clock can be relied on: it would have been the first finalist.
+    """
+    rows = last_series(store, run_id)
+    confirmed = scores(rows)
+    node = _best_beside(store, run_id, rows)
+    if not confirmed or node is None:
+        return None
+    above = [next(iter(confirmed.values())) or 0.0]
+    if not rows[0].held_all:
+        above += [get_node(store, row.node_id).as_score or 0.0 for row in rows]
+    return node if (node.as_score or 0.0) > max(above) else None
+
+
+def _best_beside(store: Store, run_id: str, rows: Sequence[Confirmation]) -> Node | None:
+    """The best correct node, by its one measurement, that the series `rows` does not hold."""
+    held = {row.node_id for row in rows}
+    found = best_of_run(store, run_id, len(held) + 1)
+    return next((node for node in found if node.id not in held), None)

@@ -135,6 +135,12 @@ def _files(db: Database) -> None:
     db.execute("DROP TABLE unsettled")
 
 
+@migrations(name="0014_held_all")
+def _held_all(db: Database) -> None:
+    """Whether a series held all correct nodes: of older ones nobody knows."""
+    db.execute("ALTER TABLE confirmations ADD COLUMN held_all INTEGER NOT NULL DEFAULT 0")
+
+
 def migrate(db: Database, path: Path) -> None:
     """Apply what is missing. Raises UsageError for a database of a newer passagent."""
     known = {migration.name for migration in migrations.pending(db)}
