@@ -13,13 +13,16 @@ import pytest
 import torch
 from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
+from passagent.agent.observe import observation, read_status, used_evaluation
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
 from passagent.evaluator.effort import PAIRS
+from passagent.evaluator.failures import merged
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import SETS
+from passagent.evaluator.refusal import refusal
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.reader import load_task
@@ -307,6 +310,83 @@ def test_a_refused_candidate_is_refused_on_every_subgraph(referee, task):
     assert [graph.status for graph in result.graphs] == ["refused"] * 3
     assert [graph.speedup for graph in result.graphs] == [None] * 3
     assert list(result.es.values()) == pytest.approx([0.1] * 15)
+
+
+TWO_KERNELS = (
+    KERNEL.replace("const float x", "oops x")
+    + """
+other = cpp_kernel(
+    \"\"\"
+void halve(float* out, const float* a, int64_t n) {
+  out[0] = missing;
+}\"\"\",
+    "halve",
+)"""
+)
+
+
+def test_one_evaluation_tells_every_kernel_that_does_not_build_and_each_error_once(referee, task):
+    body = HONEST.replace("    return out", "    other(out, a, a.numel())\n    return out")
+    bad = broken(body, TWO_KERNELS)
+    result = referee.evaluate(task, bad)
+    assert {graph.status for graph in result.graphs} == {"compile_error"}
+    assert {graph.dtype for graph in result.graphs} == {"float32", "bfloat16"}
+    text = observation(result, files=bad.files)
+    assert text.count("silu_mul_add.cpp:4:5: error: ‘oops’ was not declared in this scope") == 1
+    assert text.count("halve.cpp:3:12: error: ‘missing’ was not declared in this scope") == 1
+    assert "compile_error x 3" in text or "compile_error in" in text
+    assert "(Fused.py:" in text
+
+
+def test_an_error_of_one_dtype_alone_is_told_beside_what_was_collected():
+    one, other = "k does not compile:\nk.cpp:3:5: error: A", "k does not compile:\nk.cpp:9:5: error: B"
+    assert merged(one.replace("A", "A of T = float16"), [one]) == one
+    assert merged(other, [one]) == f"{other}\n{one}"
+    assert merged("no compiler's words", [one]) == f"no compiler's words\n{one}"
+    assert merged(one, []) == one
+
+
+def test_a_kernel_that_builds_does_not_run_where_another_one_was_left_out(referee, task):
+    """Subgraphs whose kernels build are judged and timed as ever, by a worker of their own."""
+    narrow = "if constexpr (sizeof(T) == 2) { static_assert(sizeof(T) == 4); }\n    const float x"
+    result = referee.evaluate(task, broken(HONEST, KERNEL.replace("const float x", narrow)))
+    assert [graph.status for graph in result.graphs] == ["ok", "ok", "compile_error"]
+    assert all(graph.speedup for graph in result.graphs[:2])
+
+
+def test_one_evaluation_tells_every_file_that_does_not_load(referee, task):
+    files = candidate().files | {
+        "Second.py": "import torch\n\n\ndef pattern(a, b):\n    return a +\n",
+        "Third.py": '"""No roles."""\n',
+        MANIFEST: '["Fused", "Second", "Third"]',
+    }
+    result = referee.evaluate(task, Candidate(files))
+    assert result.status == "load_error"
+    assert "Second.py:5: SyntaxError" in result.error
+    assert "Third.py: defines no function pattern, replacement_args, replacement_func" in result.error
+
+
+def test_one_evaluation_tells_what_is_broken_on_every_subgraph(referee, task):
+    body = (
+        "    if a.dtype == torch.float32:\n        return a * b\n"
+        "    if a.dtype == torch.bfloat16:\n        return b - a\n    return a"
+    )
+    result = referee.evaluate(task, broken(body))
+    lines = [violation.line for violation in result.violations]
+    source = broken(body).files["Fused.py"].splitlines()
+    assert [source[line - 1].strip() for line in lines] == ["return a * b", "return b - a"]
+    assert {graph.status for graph in result.graphs} == {"refused"}
+    assert not result.static
+
+
+def test_a_static_refusal_needs_no_worker_and_says_so(referee, task):
+    bad = broken("    return torch.nn.functional.silu(a) * b + 1.0")
+    result = referee.evaluate(task, bad)
+    assert result.static
+    assert list(result.es.values()) == pytest.approx([0.1] * 15)
+    assert result == refusal(task, bad, CONFIG, result.violations)
+    assert not used_evaluation(observation(result))
+    assert read_status(observation(result)) == "refused"
 
 
 def roughly(condition):

@@ -74,7 +74,7 @@ def test_everything_known_is_shown(tmp_path: Path) -> None:
         "so far: 1.5000",
         "- node 3: mismatch, AS none: Fuses more.\n",
         "- [few-launches] Launch once.",
-        "at most 20 replies and 4 evaluations",
+        "at most 20 replies and 8 evaluations",
     ):
         assert expected in user["content"]
     assert "plan:" not in user["content"]

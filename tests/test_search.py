@@ -11,6 +11,7 @@ import pytest
 import tiny_search
 from test_store import add_node
 
+from passagent.agent.observe import read_status
 from passagent.config import SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Evaluation, Speedup
@@ -149,6 +150,31 @@ def test_equal_candidates_are_evaluated_once(store, task):
     assert again.asked == []
     finish(open_tiny(store, task, model=model, evaluator=again, islands=1, iters=1, seed=9, reuse=False))
     assert len(again.asked) == 1
+
+
+def test_a_static_refusal_is_a_node_that_costs_no_evaluation_and_waits_for_no_device(store, task):
+    class Nobody(tiny_search.FastEvaluator):
+        async def evaluate(self, task_path, candidate, bar=None):
+            raise AssertionError("no device is needed")
+
+    files = tiny_search.candidate_files("sockets")
+    files["Fused.py"] += "import socket\nimport subprocess\n"
+    writes = [("file_editor", {"command": "create", "path": n, "file_text": t}) for n, t in files.items()]
+    model = ScriptedModel(
+        [calling(*writes, ("check", {}), ("pass_evaluator", {})), calling(("pass_evaluator", {})), "x"]
+    )
+    session = open_tiny(store, task, model=model, evaluator=Nobody(), islands=1, iters=1, max_evaluations=1)
+    assert finish(session).reason == "all 1 episodes are done"
+    made = nodes.of_run(store, session.run.id)
+    assert [(node.status, node.as_score) for node in made] == [("refused", pytest.approx(0.1))] * 2
+    assert runs.get_run(store, session.run.id).evaluations == 0
+    results = [m["content"] for m in model.calls[-1] if m["role"] == "tool"]
+    checked, evaluated = results[-3], results[-2]
+    for text in (checked, evaluated):
+        assert "[import] Fused.py:4: `socket` may not be imported" in text
+        assert "[host_extension] Fused.py:5:" in text
+    assert "this used no evaluation" in evaluated
+    assert read_status(evaluated) == "refused"
 
 
 class Failing(tiny_search.FastEvaluator):

@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from passagent.agent.editor import RESTORED, WRITTEN
 from passagent.agent.fold import Sent, fold
-from passagent.agent.observe import read_status
+from passagent.agent.observe import read_status, used_evaluation
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS
 from passagent.agent.tools import EDITOR, EVALUATOR, Tool, check_arguments
@@ -193,8 +193,8 @@ def is_evaluation(message: Message) -> bool:
 
 
 def evaluations(messages: list[Message]) -> int:
-    """Candidates evaluated so far."""
-    return sum(map(is_evaluation, messages))
+    """Candidates evaluated so far, those not counted that static checks refused."""
+    return sum(is_evaluation(message) and used_evaluation(message["content"]) for message in messages)
 
 
 def untried(messages: list[Message]) -> bool:

@@ -20,6 +20,7 @@ from passagent.evaluator.devices import find_device
 from passagent.evaluator.effort import dispatch_of
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import Judging
+from passagent.evaluator.refusal import refusal
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.verdict import conclude
@@ -73,18 +74,17 @@ class Referee:
 
         Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does.
         """
-        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
-            judging.violations += inspection.inspect(subject, self.config.host_extensions)
-        if judging.violations:
-            judging.refuse_all()
-        else:
-            self._prepare_workers(judging.dispatch)
-            try:
-                judging.run()
-            except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
-                raise InfrastructureError(f"the evaluator: {error.strerror or error}") from error
+            violations = inspection.inspect(subject, self.config.host_extensions)
+            if violations:
+                return refusal(task, subject, self.config, violations)
+        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)
+        self._prepare_workers(judging.dispatch)
+        try:
+            judging.run()
+        except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
+            raise InfrastructureError(f"the evaluator: {error.strerror or error}") from error
         evaluation = conclude(
             task,
             subject,

@@ -10,20 +10,23 @@ from functools import partial
 from passagent.agent.episode import run_episode
 from passagent.agent.prompt import compose
 from passagent.agent.tools import (
+    CHECK,
     EDITOR,
     EVALUATOR,
     KNOWLEDGE,
     Tool,
+    check,
     file_editor,
     pass_evaluator,
     search_knowledge,
 )
 from passagent.agent.workspace import Workspace
+from passagent.evaluator.result import Candidate
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
-from passagent.search.candidates import submitter
+from passagent.search.candidates import inspected, submitter
 from passagent.search.context import best_known, episode_context, parent_view
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
@@ -207,6 +210,7 @@ def tools(
     start_as = parent.as_score if parent and parent.status == "ok" else None
     found = {
         EDITOR: partial(file_editor, workspace),
+        CHECK: partial(check, workspace, lambda files: inspected(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
         KNOWLEDGE: partial(search_knowledge, partial(knowledge.search, operators=session.task.operators)),
     }
