@@ -135,6 +135,7 @@ def test_many_graphs_and_long_errors_stay_short() -> None:
 def test_a_triton_pass_on_the_cpu_is_not_called_slow() -> None:
     text = observation(evaluation("ok", [graph("g", matches=1)], timing="interpreter"))
     assert "time is not" in text
+    assert "Write kernels in C++ by passagent.kernels.cpp_kernel" in text
     assert text.endswith("status: ok\nAS: none")
 
 

@@ -20,6 +20,8 @@ from passagent.agent.tokens import tokens
 from passagent.config import AgentConfig, load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.target import target_of
+from passagent.experience import knowledge, load_hints
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.tasks import load_task
@@ -49,6 +51,42 @@ def test_every_role_and_target_composes(tmp_path: Path, target: str, role: str) 
     assert "tmp_0 = None" not in user["content"]
     assert role in roles()
     assert "{{" not in system["content"] + user["content"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path: Path, device: str) -> None:
+    """Prompts with every role and hint, every knowledge document and the tools' descriptions."""
+    target, name = target_of(device), {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device]
+    hints = [
+        HintView(hint.id, hint.advice)
+        for hint in load_hints()
+        if not hint.context.targets or target.name in hint.context.targets
+    ]
+    budget = {"context_budget": {"hints": 100_000}}
+    for role in roles():
+        shown = context(
+            write_task(tmp_path / role),
+            target=target.name,
+            device_name=name,
+            role=role,
+            hints=hints,
+            limits=AgentConfig.model_validate(budget),
+        )
+        system, user = compose(shown)
+        task = (
+            user["content"].replace(str(tmp_path), "").replace(f"- {name}\n", "").rpartition("\nTarget: ")[0]
+        )
+        for text in (system["content"], json.dumps(system["tools"]), task):
+            found = target.foreign.search(text)
+            assert found is None, text[max(0, found.start() - 100) : found.end() + 100]
+    whole = {path for path, text in knowledge.documents().items() if target.admits(path + text)}
+    for path in knowledge.documents():
+        try:
+            assert target.admits(knowledge.read(path, target))
+        except UsageError:
+            assert path not in whole
+    assert all(target.admits(p.text + p.path) for p in knowledge.search("kernel", limit=99, target=target))
+    assert ("constraints/cpp_kernel.md" in knowledge.read(target=target)) == (device == "cpu")
 
 
 def test_everything_known_is_shown(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from passagent.agent.excerpt import excerpts
 from passagent.agent.validator import opinion_line
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
+from passagent.evaluator.target import target_of
 
 MAX_ERROR, MIN_ERROR = 4000, 900
 """Characters of all errors together, and of one of many."""
@@ -56,8 +57,14 @@ def observation(
     if evaluation.static:
         stage = "static check: refused, nothing was run; this used no evaluation"
     if evaluation.status == "ok" and evaluation.timing != "wall":
-        stage = "correctness (Triton's interpreter: matching, results and integrity are judged, time is not)"
+        stage = "correctness (matching, results and integrity are judged, time is not)"
     parts = [f"stage reached: {stage}", _counts(graphs)]
+    if evaluation.timing == "interpreter":
+        here = target_of(evaluation.device)
+        parts.append(
+            f"Triton does not compile for the {here.name} target: its interpreter ran the kernels, without "
+            f"timing. Write kernels in {here.language}"
+        )
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
         parts.append(_quoted(evaluation.error, sources, MAX_ERROR))
     parts += [_violation_lines(evaluation, sources)] if evaluation.violations else []

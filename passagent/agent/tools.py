@@ -103,7 +103,7 @@ SPECS = {
         "keywords, or read a document by the path that a search named.",
         _schema(
             {
-                "query": {"type": "string", "description": "keywords, such as: triton row softmax"},
+                "query": {"type": "string", "description": "keywords, such as: row softmax half precision"},
                 "path": {"type": "string", "description": "path of a document that a search named"},
             },
             [],

@@ -38,14 +38,12 @@ def collected(root: Path) -> Iterator[dict[tuple[str, str], dict[str, Any]]]:
 
         return build
 
-    builders = cpp._builder[0], cuda._builder[0]
-    cpp._builder[0], cuda._builder[0] = (
-        tolerant(builder, head) for builder, head in zip(builders, ("void", "__global__ void"), strict=True)
-    )
+    of_cpp, of_cuda = cpp._builder[0], cuda._builder[0]
+    cpp._builder[0], cuda._builder[0] = tolerant(of_cpp, "void"), tolerant(of_cuda, "__global__ void")
     try:
         yield met
     finally:
-        cpp._builder[0], cuda._builder[0] = builders
+        cpp._builder[0], cuda._builder[0] = of_cpp, of_cuda
 
 
 def merged(first: str, collected: list[str]) -> str:

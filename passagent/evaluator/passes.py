@@ -79,8 +79,8 @@ def load_passes(candidate: Candidate, root: Path, single_replacement_func: bool 
         except PassLoadError as error:
             errors.setdefault(str(error), error)
     if errors:
-        first, *others = errors.values()
-        raise PassLoadError("\n".join(errors)) from None if others else first
+        only, *others = errors.values()
+        raise PassLoadError("\n".join(errors)) if others else only
     functions = {id(loaded.replacement_func): loaded.name for loaded in passes}
     if single_replacement_func and len(functions) > 1:
         first, second = list(functions.values())[:2]

@@ -76,7 +76,7 @@ class Referee:
         """
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
-            violations = inspection.inspect(subject, self.config.host_extensions)
+            violations = inspection.inspect(subject, self.config.host_extensions, self.config.device)
             if violations:
                 return refusal(task, subject, self.config, violations)
         judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)

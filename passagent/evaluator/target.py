@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from passagent.evaluator.result import Candidate
@@ -10,18 +11,22 @@ from passagent.evaluator.result import Candidate
 
 @dataclass(frozen=True)
 class Target:
-    """What works on a device. Words are for people and models."""
+    """What works on a device. Its words are for people and models."""
 
     name: str
     """`cpu` or `cuda`."""
     kernels: tuple[str, ...]
-    """Names of passagent.kernels that make a kernel here."""
+    """What passagent.kernels offers here."""
     imports: tuple[str, ...]
-    """Libraries for tensors and kernels that a pass has a use for here."""
+    """The libraries for tensors and kernels that are of use here."""
     language: str
-    """In what kernels are written, and by what."""
-    foreign: tuple[str, ...]
-    """Words that name what is of no use here: in a path, a heading or an operator's advice."""
+    """In what kernels are written."""
+    foreign: re.Pattern[str]
+    """Words of what does not work here."""
+
+    def admits(self, text: str) -> bool:
+        """Whether a text (advice, a section of a document) names only what works here."""
+        return self.foreign.search(text) is None
 
 
 CPU = Target(
@@ -29,20 +34,20 @@ CPU = Target(
     kernels=("cpp_kernel",),
     imports=("torch", "passagent.kernels"),
     language="C++ by passagent.kernels.cpp_kernel",
-    foreign=("triton", "cuda", "nvidia", "amd", "gpu"),
+    foreign=re.compile(r"triton|cuda|nvidia|\bamd\b|\bgpus?\b|\bwarps?\b|\btl\.", re.IGNORECASE),
 )
 CUDA = Target(
     name="cuda",
     kernels=("cuda_kernel", "triton_kernel"),
     imports=("torch", "triton", "triton.language", "passagent.kernels"),
     language="Triton, or CUDA C++ by passagent.kernels.cuda_kernel",
-    foreign=("cpu", "cpp_kernel", "amd"),
+    foreign=re.compile(r"cpp_kernel|\bcpus?\b|\bcpu_|\bomp\b|openmp|\bamd\b", re.IGNORECASE),
 )
 
 
 def target_of(device: str) -> Target:
     """Of `cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1` or `cuda:all`."""
-    return CPU if device.partition(":")[0] == "cpu" else CUDA
+    return CPU if device == "cpu" else CUDA
 
 
 def uses_triton(candidate: Candidate) -> bool:

@@ -139,7 +139,8 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
 
 async def inspected(session: Session, candidate: Candidate) -> list[Violation]:
     """The integrity rules that the candidate's text breaks; no device is waited for."""
-    return await asyncio.to_thread(inspection.inspect, candidate, session.config.evaluator.host_extensions)
+    config = session.config.evaluator
+    return await asyncio.to_thread(inspection.inspect, candidate, config.host_extensions, config.device)
 
 
 def _recall(

@@ -22,6 +22,7 @@ from passagent.agent.tools import (
 )
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
@@ -208,10 +209,15 @@ def tools(
 ) -> list[Tool]:
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
+    target = target_of(session.config.evaluator.device)
     found = {
         EDITOR: partial(file_editor, workspace),
         CHECK: partial(check, workspace, lambda files: inspected(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
-        KNOWLEDGE: partial(search_knowledge, partial(knowledge.search, operators=session.task.operators)),
+        KNOWLEDGE: partial(
+            search_knowledge,
+            partial(knowledge.search, operators=session.task.operators, target=target),
+            partial(knowledge.read, target=target),
+        ),
     }
     return [found[name]() for name in session.config.agent.tools]
