@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ class Episode:
         return asyncio.run(run_episode(self.model, self.messages, self.tools, self.save, self.limits))
 
     def results(self) -> list[str]:
-        return [message["content"] for message in self.messages if message["role"] == "tool"]
+        """Of the tool calls, without the last line of each, which says what is left."""
+        texts = [message["content"] for message in self.messages if message["role"] == "tool"]
+        assert all(re.search(r"\nleft: \d+ of \d+ steps, \d+ of \d+ evaluations\Z", text) for text in texts)
+        return [text.rpartition("\n")[0] for text in texts]
 
 
 def test_an_episode_edits_evaluates_and_ends(tmp_path: Path) -> None:
@@ -158,6 +162,19 @@ def test_limits_of_steps_and_evaluations(tmp_path: Path) -> None:
     assert episode.run() == EpisodeEnd("max_evaluations", 1, "")
     assert len(episode.submitted) == evaluations(episode.messages) == 2
     assert episode.results()[-1] == "error: no evaluation is left"
+
+
+def test_each_tool_result_ends_with_what_is_left(tmp_path: Path) -> None:
+    model = ScriptedModel([calling(CREATE, LIST, EVALUATE), calling(EVALUATE, ("no_tool", {})), "done"])
+    episode = Episode(tmp_path, model, max_steps=5, max_evaluations=3)
+    episode.run()
+    said = [m["content"].rpartition("\n")[2] for m in episode.messages if m["role"] == "tool"]
+    evaluations_left = [3, 3, 2, 1, 1]
+    assert said == [
+        f"left: {4 if place < 3 else 3} of 5 steps, {number} of 3 evaluations"
+        for place, number in enumerate(evaluations_left)
+    ]
+    assert evaluations(episode.messages) == 2
 
 
 def test_what_static_checks_refuse_uses_no_evaluation(tmp_path: Path) -> None:

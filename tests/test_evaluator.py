@@ -17,6 +17,7 @@ from passagent.agent.observe import observation, read_status, used_evaluation
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
+from passagent.evaluator.eager import Output
 from passagent.evaluator.effort import PAIRS
 from passagent.evaluator.failures import merged
 from passagent.evaluator.holder import Holder
@@ -77,7 +78,7 @@ def test_an_honest_pass_is_scored(referee, task):
         assert graph.pairs == [6, 6]
         assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
         assert graph.float64_error <= 2 * graph.eager_float64_error
-        assert graph.nodes_after < graph.nodes_before
+        assert (graph.nodes_before, graph.nodes_after, graph.left) == (3, 1, ["Fused"])
 
 
 VIEWS = """import torch
@@ -95,6 +96,28 @@ def test_what_a_subgraph_must_move_are_inputs_and_outputs_once(referee, task, tm
     write_subgraph(tmp_path / "views", [4, 64], model=VIEWS)
     [graph] = referee.evaluate(load_task(tmp_path / "views"), "eager").graphs
     assert graph.moved_bytes == 4 * (read + written)
+
+
+def test_an_author_is_told_what_eager_returns_computes_and_takes(referee, task, tmp_path):
+    write_subgraph(tmp_path / "views", [4, 64], "bfloat16", VIEWS)
+    [views] = referee.describe(load_task(tmp_path / "views"), 60.0)
+    assert views.outputs[:3] == (
+        Output((256,), "bfloat16", (1,)),
+        Output((4, 64), "bfloat16", (64, 1)),
+        Output((64, 4), "bfloat16", (1, 64)),
+    )
+    assert views.operators == ("mul", "view", "t")
+    assert views.eager_us > 0
+    assert [graph.name for graph in referee.describe(task, 60.0)] == [one.name for one in task.subgraphs]
+    assert referee.describe(task, 0.0) == []
+
+
+def test_operators_that_a_pass_leaves_are_named(referee, task):
+    files = {name: text.replace(" + 1.0", "") for name, text in candidate().files.items()}
+    files["Fused.py"] = files["Fused.py"].replace("T(round_to<T>(s * y) + 1.0f)", "T(s * y)")
+    result = referee.evaluate(task, Candidate(files), bar=1000.0)
+    assert {tuple(graph.left) for graph in result.graphs} == {("Fused", "add")}
+    assert "operators 3 -> 2 (left: Fused, add)" in observation(result)
 
 
 def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(referee, task):

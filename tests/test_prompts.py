@@ -19,6 +19,7 @@ from passagent.agent.taskview import view_task
 from passagent.agent.tokens import tokens
 from passagent.config import AgentConfig, load_config
 from passagent.errors import UsageError
+from passagent.evaluator.eager import EagerGraph, Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge, load_hints
@@ -148,6 +149,26 @@ def test_graphs_are_grouped_by_source_and_shape(tmp_path: Path) -> None:
     assert view.rows[0].inputs == "in_0 T[4, 8], in_1 T[4, 8]"
     assert view.rows[1].largest == "2.0 M"
     assert (view.more_variants, view.more_rows) == (0, 0)
+
+
+def test_outputs_operators_and_eagers_time_are_shown_for_each_subgraph(tmp_path: Path) -> None:
+    task = load_task(write_task(tmp_path / "t"))
+    _, before = compose(context(tmp_path / "t"))
+    assert before["content"].count("not known yet | not measured yet |") == 2
+    assert "3 operators: silu, mul, add." in before["content"]
+    eager = tuple(
+        EagerGraph(
+            one.name,
+            (Output((64, 4), one.dtype, (1, 64)), Output((2, 2), "int64", (2, 1))),
+            ("silu", "mul", "add", "t"),
+            8.04 if one.dtype == "float32" else 1234.5,
+        )
+        for one in task.subgraphs
+    )
+    _, after = compose(context(tmp_path / "t", eager=eager))
+    assert "T[64, 4] strides (1, 64); int64[2, 2] | float32 8.0 us, bfloat16 1234 us |" in after["content"]
+    assert "4 operators: silu, mul, add, t." in after["content"]
+    assert "a result says which are left" in after["content"]
 
 
 def test_a_large_task_stays_short(tmp_path: Path) -> None:

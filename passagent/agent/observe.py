@@ -17,6 +17,8 @@ from passagent.agent.validator import opinion_line
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
 from passagent.evaluator.target import target_of
 
+MAX_LEFT = 30
+"""Operators named that passes left."""
 MAX_ERROR, MIN_ERROR = 4000, 900
 """Characters of all errors together, and of one of many."""
 MAX_ROWS = 14
@@ -107,14 +109,19 @@ def _counts(graphs: list[GraphResult]) -> str:
     rewritten = [g for g in graphs if g.matches]
     if not rewritten:
         return f"graphs: {counts}" if graphs else ""
-    operators = _span([(g.nodes_before, g.nodes_after) for g in rewritten])
+    operators = _span(rewritten)
     return f"graphs: {counts}; rewritten: {len(rewritten)} of {len(graphs)}, operators {operators}"
 
 
-def _span(pairs: list[tuple[int, int]]) -> str:
-    distinct = sorted(set(pairs))
-    shown = ", ".join(f"{before} -> {after}" for before, after in distinct[:4])
-    return shown + (", ..." if len(distinct) > 4 else "")
+def _span(graphs: list[GraphResult]) -> str:
+    """`9 -> 3 (left: Fused, getitem, dropout)` for each way in which graphs were rewritten."""
+    distinct = sorted({(g.nodes_before, g.nodes_after, tuple(g.left)) for g in graphs})
+    shown = []
+    for before, after, names in distinct[:4]:
+        more = ", ..." if len(names) > MAX_LEFT else ""
+        named = f" (left: {', '.join(names[:MAX_LEFT])}{more})" if names else ""
+        shown.append(f"{before} -> {after}{named}")
+    return ", ".join(shown) + (", ..." if len(distinct) > 4 else "")
 
 
 def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:

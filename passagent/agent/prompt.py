@@ -44,7 +44,7 @@ def compose(context: EpisodeContext) -> list[Message]:
         "target": context.target,
         "works": target_of(context.target),
         "tools": context.limits.tools,
-        "view": view_task(context.task, budget.task),
+        "view": view_task(context.task, budget.task, context.eager),
         "hardware": figures(context.target, context.device_name, context.machine),
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},
         "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",

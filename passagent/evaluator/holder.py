@@ -17,6 +17,7 @@ from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_
 from passagent.evaluator.reference import SETS, Reference, load_request
 from passagent.evaluator.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
+from passagent.evaluator.text import plain
 from passagent.evaluator.verdict import Failed, Refused, blank
 
 
@@ -76,7 +77,8 @@ class Holder:
             if isinstance(self._subject, Candidate):
                 result.matches, result.applied = int(reply["matches"]), [str(n) for n in reply["applied"]]
                 result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
-                result.nodes_before, result.nodes_after = reference.operators, int(reply["nodes_after"])
+                result.left = [plain(str(name))[:80] for name in reply["left"]]
+                result.nodes_before, result.nodes_after = reference.operators, len(result.left)
                 if result.matches == 0:
                     raise Failed("mismatch", "no pass matched this graph")
         except BaseException:

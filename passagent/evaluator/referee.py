@@ -17,6 +17,7 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator import inspection
 from passagent.evaluator.baseline import SMALL, Baseline
 from passagent.evaluator.devices import find_device
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.effort import dispatch_of
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import Judging
@@ -68,6 +69,11 @@ class Referee:
             self._baseline.reference(subgraph, dispatch)
         if is_wanted():
             self.workers.settle()  # who measures on the device next is not disturbed
+
+    def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
+        """Eager on the subgraphs of `task`, as many as are begun in so many seconds. Raises as `evaluate`."""
+        until, dispatch = time.monotonic() + seconds, dispatch_of(self.config)
+        return [self._baseline.describe(one, dispatch) for one in task.subgraphs if time.monotonic() < until]
 
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.

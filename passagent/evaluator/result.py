@@ -186,6 +186,8 @@ class GraphResult(BaseModel):
     nodes_before: int = 0
     nodes_after: int = 0
     """Operators of the captured graph, and of the rewritten one."""
+    left: list[str] = Field(default_factory=list)
+    """The operators of the rewritten graph in order; a replacement by its pass's name."""
     moved_bytes: int = 0
     """Of all inputs and outputs, outputs that are views counted once: what any candidate must move. An
     embedding's table counts whole, so the figure can be too high there."""

@@ -14,6 +14,7 @@ from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentVie
 from passagent.agent.observe import observation
 from passagent.config import Config
 from passagent.evaluator import target
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import Target
 from passagent.experience import knowledge, retrieve
@@ -42,6 +43,7 @@ class Known(Protocol):
     hints: list[Hint]
     device_name: str
     machine: Machine | None
+    eager: tuple[EagerGraph, ...]
     views: dict[tuple[object, ...], ParentView]
     """Parents that were shown."""
     bests: dict[int, tuple[int, float | None]]
@@ -80,6 +82,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         knowledge=passages(known, parent),
         past=[] if is_first or parent or episode.model == EXPERT else past_tasks(known),
         machine=known.machine,
+        eager=known.eager,
         migrated=bool(episode.migrated),
         limits=known.config.agent,
     )

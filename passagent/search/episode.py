@@ -29,6 +29,7 @@ from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
 from passagent.search.candidates import inspected, submitter
 from passagent.search.context import best_known, episode_context, parent_view
+from passagent.search.describing import describe
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
@@ -54,6 +55,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     messages = episodes.conversation(session.store, episode.id)
     is_resumed = bool(messages)
     if not messages:
+        await describe(session, episode)
         episode, messages = begin(session, episode)
     parent = nodes.get_node(session.store, episode.parent_id) if episode.parent_id is not None else None
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
@@ -86,7 +88,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     agent_tools = tools(session, episode, workspace, parent, flush)
     model = _Flushing(metered(writer_of(session, episode), meter), flush)
     try:
-        end = await run_episode(model, messages, agent_tools, save, session.config.agent)
+        end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
     except BaseException:
         flush()
         raise
