@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent import resources
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Mismatch, Worst
 from passagent.models.scripted import calling
 from passagent.models.types import TOOLS, Message, Reply, ToolSpec, Usage
@@ -129,6 +130,10 @@ class InstantEvaluator:
         found = found.model_copy(update={"candidate": key, "as_score": score})
         self.spent_s += time.perf_counter() - began
         return found
+
+    async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
+        """See search.session.Evaluator."""
+        return ()
 
     async def close(self) -> None:
         """See search.session.Evaluator."""

@@ -167,15 +167,15 @@ class ContextBudget(_Section):
 class AgentConfig(_Section):
     """One episode: one conversation from one parent node."""
 
-    tools: list[Literal["file_editor", "pass_evaluator", "search_knowledge"]] = Field(
-        ["file_editor", "pass_evaluator", "search_knowledge"], min_length=1
+    tools: list[Literal["file_editor", "check", "pass_evaluator", "search_knowledge"]] = Field(
+        ["file_editor", "check", "pass_evaluator", "search_knowledge"], min_length=1
     )
     """Tools offered to the model."""
 
     max_steps: int = Field(20, ge=1)
     """Model calls in an episode, at most."""
-    max_evaluations: int = Field(4, ge=1)
-    """Calls of pass_evaluator in an episode, at most."""
+    max_evaluations: int = Field(8, ge=1)
+    """Candidates evaluated in an episode, at most; what static checks refuse is not counted."""
     context_tokens: int = Field(100_000, ge=2000)
     """Old observations are folded when the conversation passes this estimate, tokens."""
     hints: int = Field(6, ge=0)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode
+from passagent.agent.observe import STATIC
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.tools import Tool, file_editor, pass_evaluator, search_knowledge
+from passagent.agent.tools import Tool, check, file_editor, pass_evaluator, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.result import MANIFEST
+from passagent.evaluator import inspection
+from passagent.evaluator.result import MANIFEST, Candidate, Violation
 from passagent.experience.knowledge import Passage
 from passagent.models.retry import ContextOverflow
 from passagent.models.scripted import ScriptedModel, calling
@@ -64,7 +67,10 @@ class Episode:
         return asyncio.run(run_episode(self.model, self.messages, self.tools, self.save, self.limits))
 
     def results(self) -> list[str]:
-        return [message["content"] for message in self.messages if message["role"] == "tool"]
+        """Of the tool calls, without the last line of each, which says what is left."""
+        texts = [message["content"] for message in self.messages if message["role"] == "tool"]
+        assert all(re.search(r"\nleft: \d+ of \d+ steps, \d+ of \d+ evaluations\Z", text) for text in texts)
+        return [text.rpartition("\n")[0] for text in texts]
 
 
 def test_an_episode_edits_evaluates_and_ends(tmp_path: Path) -> None:
@@ -156,6 +162,51 @@ def test_limits_of_steps_and_evaluations(tmp_path: Path) -> None:
     assert episode.run() == EpisodeEnd("max_evaluations", 1, "")
     assert len(episode.submitted) == evaluations(episode.messages) == 2
     assert episode.results()[-1] == "error: no evaluation is left"
+
+
+def test_each_tool_result_ends_with_what_is_left(tmp_path: Path) -> None:
+    model = ScriptedModel([calling(CREATE, LIST, EVALUATE), calling(EVALUATE, ("no_tool", {})), "done"])
+    episode = Episode(tmp_path, model, max_steps=5, max_evaluations=3)
+    episode.run()
+    said = [m["content"].rpartition("\n")[2] for m in episode.messages if m["role"] == "tool"]
+    evaluations_left = [3, 3, 2, 1, 1]
+    assert said == [
+        f"left: {4 if place < 3 else 3} of 5 steps, {number} of 3 evaluations"
+        for place, number in enumerate(evaluations_left)
+    ]
+    assert evaluations(episode.messages) == 2
+
+
+def test_what_static_checks_refuse_uses_no_evaluation(tmp_path: Path) -> None:
+    class Refusing(Episode):
+        async def submit(self, files: dict[str, str], call_id: str) -> str:
+            self.submitted.append((files, call_id))
+            is_static = len(self.submitted) < 4
+            return f"status: refused{STATIC if is_static else ''}\nAS: 0.1000"
+
+    greedy = ScriptedModel(lambda messages, tools: calling(CREATE, LIST, EVALUATE, EVALUATE))
+    episode = Refusing(tmp_path, greedy, max_evaluations=2)
+    assert episode.run() == EpisodeEnd("max_evaluations", 3, "")
+    assert (len(episode.submitted), evaluations(episode.messages)) == (5, 2)
+
+
+def test_check_tells_what_its_text_shows_of_every_file(tmp_path: Path) -> None:
+    async def inspect(files: dict[str, str]) -> list[Violation]:
+        return inspection.inspect(Candidate(files))
+
+    files = {"A.py": "import socket\nimport os\nprint(os)\n", "B.py": "def f(:\n", MANIFEST: '["A"]'}
+    episode = Episode(tmp_path, ScriptedModel([calling(("check", {})), *DONE]), files)
+    episode.tools.append(check(episode.workspace, inspect))
+    assert episode.run().reason == "done"
+    text = episode.results()[0]
+    assert "B.py: it does not parse: line 1" in text
+    assert "[import] A.py:1: `socket` may not be imported" in text
+    assert "[import] A.py:2: `os` may not be imported" in text
+    assert (episode.submitted, evaluations(episode.messages)) == ([], 0)
+    honest = Episode(tmp_path, ScriptedModel([calling(CREATE, LIST, ("check", {})), *DONE]))
+    honest.tools.append(check(honest.workspace, inspect))
+    honest.run()
+    assert honest.results()[-1].startswith("the static check finds nothing wrong")
 
 
 def test_what_the_machine_gets_wrong_is_raised(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tiny_search
 
 from passagent.store import Store, nodes, runs
@@ -27,8 +28,13 @@ class Model(tiny_search.PacedModel):
     """Writes down for which reply it is asked."""
 
     async def complete(self, messages: Any, tools: Any) -> Any:
-        note(f"reply {sum(message['role'] == 'assistant' for message in messages)}")
-        return await super().complete(messages, tools)
+        step = sum(message["role"] == "assistant" for message in messages)
+        note(f"reply {step}")
+        reply = await super().complete(messages, tools)
+        if "REFUSED" in os.environ and step == 0:  # the first version breaks a rule that its text shows
+            call = next(call for call in reply.message["tool_calls"] if "Fused.py" in call["arguments"])
+            call["arguments"] = call["arguments"].replace("WORDS", "import socket\\n\\nWORDS", 1)
+        return reply
 
 
 class Evaluator(tiny_search.FastEvaluator):
@@ -90,7 +96,11 @@ def episode_of(runs_dir: Path) -> Trajectory:
         return trajectory(store, run, find_episode(store, run, 1))
 
 
-def test_killed_after_every_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_refused", [False, True], ids=["evaluated", "refused by the static check"])
+def test_killed_after_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool) -> None:
+    """A version that static checks refuse survives like any other result, and costs no evaluation."""
+    if is_refused:
+        monkeypatch.setenv("REFUSED", "1")
     task = tiny_search.write_task(tmp_path / "task")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     start(tmp_path / "whole.txt", "run", task, whole, die=False)
@@ -116,6 +126,9 @@ def test_killed_after_every_step(tmp_path: Path) -> None:
         (n.call_id, n.status, n.as_score) for n in expected.nodes
     ]
     assert (found.state, found.steps, found.input_tokens) == ("done", 5, expected.input_tokens)
+    assert (found.nodes[0].status == "refused") == is_refused
+    with Store.open(killed) as store:
+        assert runs.find_run(store, "last").evaluations == (1 if is_refused else 2)
 
 
 if __name__ == "__main__":

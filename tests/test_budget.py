@@ -22,7 +22,7 @@ from passagent.models import limiter, prices
 from passagent.models.prices import Price, check_budget, parse_price, price_of, read_prices
 from passagent.models.retry import Transient
 from passagent.models.types import Usage
-from passagent.search.stop import Progress, Want, lack
+from passagent.search.stop import Progress, Want, lack, left
 from passagent.store import Store, nodes, runs
 
 SMALL = ["model.max_output_tokens=500"]
@@ -103,6 +103,14 @@ def test_a_call_that_would_last_too_long_is_not_begun(spend: Any) -> None:
 
 def test_what_is_lacking() -> None:
     config = SearchConfig(max_tokens=100, max_cost=1.0, max_evaluations=3, max_time_s=10)
+    spent = Progress(episodes=0, evaluations=1, tokens=40, elapsed_s=7.2, best_as=None, cost=0.25)
+    assert left(config, spent) == [
+        "the run's 2 of 3 evaluations",
+        "60 of 100 tokens",
+        "$0.7500 of $1",
+        "3 of 10 seconds",
+    ]
+    assert left(SearchConfig(), spent) == []
     so_far = Progress(episodes=0, evaluations=2, tokens=50, elapsed_s=5, best_as=None, cost=0.5)
     assert lack(config, so_far, Want(tokens=50, cost=0.5, seconds=5, evaluations=1), Want()) is None
     assert (

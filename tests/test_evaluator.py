@@ -13,13 +13,17 @@ import pytest
 import torch
 from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
+from passagent.agent.observe import observation, read_status, used_evaluation
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
+from passagent.evaluator.eager import Output
 from passagent.evaluator.effort import PAIRS
+from passagent.evaluator.failures import merged
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import SETS
+from passagent.evaluator.refusal import refusal
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.experience.diagnosis import diagnose
@@ -84,7 +88,7 @@ def test_an_honest_pass_is_scored(referee, task):
         ):
             assert min(samples) < shown < max(samples)
         assert graph.float64_error <= 2 * graph.eager_float64_error
-        assert graph.nodes_after < graph.nodes_before
+        assert (graph.nodes_before, graph.nodes_after, graph.left) == (3, 1, ["Fused"])
 
 
 VIEWS = """import torch
@@ -102,6 +106,28 @@ def test_what_a_subgraph_must_move_are_inputs_and_outputs_once(referee, task, tm
     write_subgraph(tmp_path / "views", [4, 64], model=VIEWS)
     [graph] = referee.evaluate(load_task(tmp_path / "views"), "eager").graphs
     assert graph.moved_bytes == 4 * (read + written)
+
+
+def test_an_author_is_told_what_eager_returns_computes_and_takes(referee, task, tmp_path):
+    write_subgraph(tmp_path / "views", [4, 64], "bfloat16", VIEWS)
+    [views] = referee.describe(load_task(tmp_path / "views"), 60.0)
+    assert views.outputs[:3] == (
+        Output((256,), "bfloat16", (1,)),
+        Output((4, 64), "bfloat16", (64, 1)),
+        Output((64, 4), "bfloat16", (1, 64)),
+    )
+    assert views.operators == ("mul", "view", "t")
+    assert views.eager_us > 0
+    assert [graph.name for graph in referee.describe(task, 60.0)] == [one.name for one in task.subgraphs]
+    assert referee.describe(task, 0.0) == []
+
+
+def test_operators_that_a_pass_leaves_are_named(referee, task):
+    files = {name: text.replace(" + 1.0", "") for name, text in candidate().files.items()}
+    files["Fused.py"] = files["Fused.py"].replace("T(round_to<T>(s * y) + 1.0f)", "T(s * y)")
+    result = referee.evaluate(task, Candidate(files), bar=1000.0)
+    assert {tuple(graph.left) for graph in result.graphs} == {("Fused", "add")}
+    assert "operators 3 -> 2 (left: Fused, add)" in observation(result)
 
 
 def test_a_candidate_that_stays_under_the_bar_is_timed_by_one_pair_of_workers(referee, task):
@@ -317,6 +343,83 @@ def test_a_refused_candidate_is_refused_on_every_subgraph(referee, task):
     assert [graph.status for graph in result.graphs] == ["refused"] * 3
     assert [graph.speedup for graph in result.graphs] == [None] * 3
     assert list(result.es.values()) == pytest.approx([0.1] * 15)
+
+
+TWO_KERNELS = (
+    KERNEL.replace("const float x", "oops x")
+    + """
+other = cpp_kernel(
+    \"\"\"
+void halve(float* out, const float* a, int64_t n) {
+  out[0] = missing;
+}\"\"\",
+    "halve",
+)"""
+)
+
+
+def test_one_evaluation_tells_every_kernel_that_does_not_build_and_each_error_once(referee, task):
+    body = HONEST.replace("    return out", "    other(out, a, a.numel())\n    return out")
+    bad = broken(body, TWO_KERNELS)
+    result = referee.evaluate(task, bad)
+    assert {graph.status for graph in result.graphs} == {"compile_error"}
+    assert {graph.dtype for graph in result.graphs} == {"float32", "bfloat16"}
+    text = observation(result, files=bad.files)
+    assert text.count("silu_mul_add.cpp:4:5: error: ‘oops’ was not declared in this scope") == 1
+    assert text.count("halve.cpp:3:12: error: ‘missing’ was not declared in this scope") == 1
+    assert "compile_error x 3" in text or "compile_error in" in text
+    assert "(Fused.py:" in text
+
+
+def test_an_error_of_one_dtype_alone_is_told_beside_what_was_collected():
+    one, other = "k does not compile:\nk.cpp:3:5: error: A", "k does not compile:\nk.cpp:9:5: error: B"
+    assert merged(one.replace("A", "A of T = float16"), [one]) == one
+    assert merged(other, [one]) == f"{other}\n{one}"
+    assert merged("no compiler's words", [one]) == f"no compiler's words\n{one}"
+    assert merged(one, []) == one
+
+
+def test_a_kernel_that_builds_does_not_run_where_another_one_was_left_out(referee, task):
+    """Subgraphs whose kernels build are judged and timed as ever, by a worker of their own."""
+    narrow = "if constexpr (sizeof(T) == 2) { static_assert(sizeof(T) == 4); }\n    const float x"
+    result = referee.evaluate(task, broken(HONEST, KERNEL.replace("const float x", narrow)))
+    assert [graph.status for graph in result.graphs] == ["ok", "ok", "compile_error"]
+    assert all(graph.speedup for graph in result.graphs[:2])
+
+
+def test_one_evaluation_tells_every_file_that_does_not_load(referee, task):
+    files = candidate().files | {
+        "Second.py": "import torch\n\n\ndef pattern(a, b):\n    return a +\n",
+        "Third.py": '"""No roles."""\n',
+        MANIFEST: '["Fused", "Second", "Third"]',
+    }
+    result = referee.evaluate(task, Candidate(files))
+    assert result.status == "load_error"
+    assert "Second.py:5: SyntaxError" in result.error
+    assert "Third.py: defines no function pattern, replacement_args, replacement_func" in result.error
+
+
+def test_one_evaluation_tells_what_is_broken_on_every_subgraph(referee, task):
+    body = (
+        "    if a.dtype == torch.float32:\n        return a * b\n"
+        "    if a.dtype == torch.bfloat16:\n        return b - a\n    return a"
+    )
+    result = referee.evaluate(task, broken(body))
+    lines = [violation.line for violation in result.violations]
+    source = broken(body).files["Fused.py"].splitlines()
+    assert [source[line - 1].strip() for line in lines] == ["return a * b", "return b - a"]
+    assert {graph.status for graph in result.graphs} == {"refused"}
+    assert not result.static
+
+
+def test_a_static_refusal_needs_no_worker_and_says_so(referee, task):
+    bad = broken("    return torch.nn.functional.silu(a) * b + 1.0")
+    result = referee.evaluate(task, bad)
+    assert result.static
+    assert list(result.es.values()) == pytest.approx([0.1] * 15)
+    assert result == refusal(task, bad, CONFIG, result.violations)
+    assert not used_evaluation(observation(result))
+    assert read_status(observation(result)) == "refused"
 
 
 def roughly(condition):

@@ -19,7 +19,10 @@ from passagent.agent.taskview import view_task
 from passagent.agent.tokens import tokens
 from passagent.config import AgentConfig, load_config
 from passagent.errors import UsageError
+from passagent.evaluator.eager import EagerGraph, Output
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.target import target_of
+from passagent.experience import knowledge, load_hints
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.tasks import load_task
@@ -51,6 +54,42 @@ def test_every_role_and_target_composes(tmp_path: Path, target: str, role: str) 
     assert "{{" not in system["content"] + user["content"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path: Path, device: str) -> None:
+    """Prompts with every role and hint, every knowledge document and the tools' descriptions."""
+    target, name = target_of(device), {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device]
+    hints = [
+        HintView(hint.id, hint.advice)
+        for hint in load_hints()
+        if not hint.context.targets or target.name in hint.context.targets
+    ]
+    budget = {"context_budget": {"hints": 100_000}}
+    for role in roles():
+        shown = context(
+            write_task(tmp_path / role),
+            target=target.name,
+            device_name=name,
+            role=role,
+            hints=hints,
+            limits=AgentConfig.model_validate(budget),
+        )
+        system, user = compose(shown)
+        task = (
+            user["content"].replace(str(tmp_path), "").replace(f"- {name}\n", "").rpartition("\nTarget: ")[0]
+        )
+        for text in (system["content"], json.dumps(system["tools"]), task):
+            found = target.foreign.search(text)
+            assert found is None, text[max(0, found.start() - 100) : found.end() + 100]
+    whole = {path for path, text in knowledge.documents().items() if target.admits(path + text)}
+    for path in knowledge.documents():
+        try:
+            assert target.admits(knowledge.read(path, target))
+        except UsageError:
+            assert path not in whole
+    assert all(target.admits(p.text + p.path) for p in knowledge.search("kernel", limit=99, target=target))
+    assert ("constraints/cpp_kernel.md" in knowledge.read(target=target)) == (device == "cpu")
+
+
 def test_everything_known_is_shown(tmp_path: Path) -> None:
     parent = ParentView(
         7, 1.25, "ok", {"A.py": '"""Fuses it."""', MANIFEST: '["A"]'}, "latency-bound", "status: ok\nAS: 1.25"
@@ -74,7 +113,7 @@ def test_everything_known_is_shown(tmp_path: Path) -> None:
         "so far: 1.5000",
         "- node 3: mismatch, AS none: Fuses more.\n",
         "- [few-launches] Launch once.",
-        "at most 20 replies and 4 evaluations",
+        "at most 20 replies and 8 evaluations",
     ):
         assert expected in user["content"]
     assert "plan:" not in user["content"]
@@ -110,6 +149,26 @@ def test_graphs_are_grouped_by_source_and_shape(tmp_path: Path) -> None:
     assert view.rows[0].inputs == "in_0 T[4, 8], in_1 T[4, 8]"
     assert view.rows[1].largest == "2.0 M"
     assert (view.more_variants, view.more_rows) == (0, 0)
+
+
+def test_outputs_operators_and_eagers_time_are_shown_for_each_subgraph(tmp_path: Path) -> None:
+    task = load_task(write_task(tmp_path / "t"))
+    _, before = compose(context(tmp_path / "t"))
+    assert before["content"].count("not known yet | not measured yet |") == 2
+    assert "3 operators: silu, mul, add." in before["content"]
+    eager = tuple(
+        EagerGraph(
+            one.name,
+            (Output((64, 4), one.dtype, (1, 64)), Output((2, 2), "int64", (2, 1))),
+            ("silu", "mul", "add", "t"),
+            8.04 if one.dtype == "float32" else 1234.5,
+        )
+        for one in task.subgraphs
+    )
+    _, after = compose(context(tmp_path / "t", eager=eager))
+    assert "T[64, 4] strides (1, 64); int64[2, 2] | float32 8.0 us, bfloat16 1234 us |" in after["content"]
+    assert "4 operators: silu, mul, add, t." in after["content"]
+    assert "a result says which are left" in after["content"]
 
 
 def test_a_large_task_stays_short(tmp_path: Path) -> None:

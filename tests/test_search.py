@@ -13,12 +13,14 @@ import tiny_search
 from test_store import add_node
 
 from passagent.commands.looking import best as write_best
+from passagent.agent.observe import read_status
 from passagent.config import SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.evaluator.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.report.summary import run_text
-from passagent.search import candidates, stop
+from passagent.search import candidates, describing, stop
 from passagent.search.controller import Outcome, search
 from passagent.search.gain import expected_per_hour, gains_after
 from passagent.search.islandview import IslandView
@@ -151,6 +153,81 @@ def test_equal_candidates_are_evaluated_once(store, task):
     assert again.asked == []
     finish(open_tiny(store, task, model=model, evaluator=again, islands=1, iters=1, seed=9, reuse=False))
     assert len(again.asked) == 1
+
+
+def test_a_static_refusal_is_a_node_that_costs_no_evaluation_and_waits_for_no_device(store, task):
+    class Nobody(tiny_search.FastEvaluator):
+        async def evaluate(self, task_path, candidate, bar=None):
+            raise AssertionError("no device is needed")
+
+    files = tiny_search.candidate_files("sockets")
+    files["Fused.py"] += "import socket\nimport subprocess\n"
+    writes = [("file_editor", {"command": "create", "path": n, "file_text": t}) for n, t in files.items()]
+    model = ScriptedModel(
+        [calling(*writes, ("check", {}), ("pass_evaluator", {})), calling(("pass_evaluator", {})), "x"]
+    )
+    session = open_tiny(store, task, model=model, evaluator=Nobody(), islands=1, iters=1, max_evaluations=1)
+    assert finish(session).reason == "all 1 episodes are done"
+    made = nodes.of_run(store, session.run.id)
+    assert [(node.status, node.as_score) for node in made] == [("refused", pytest.approx(0.1))] * 2
+    assert runs.get_run(store, session.run.id).evaluations == 0
+    results = [m["content"] for m in model.calls[-1] if m["role"] == "tool"]
+    checked, evaluated = results[-3], results[-2]
+    for text in (checked, evaluated):
+        assert "[import] Fused.py:4: `socket` may not be imported" in text
+        assert "[host_extension] Fused.py:5:" in text
+    assert "this used no evaluation" in evaluated
+    assert read_status(evaluated) == "refused"
+
+
+class Describing(tiny_search.FastEvaluator):
+    """Says what eager does once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+        self.described = 0
+
+    async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
+        self.described += 1
+        await self.may.wait()
+        return (EagerGraph("g", (Output((4, 4), "float32", (4, 1)),), ("relu",), 12.0),)
+
+
+def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task, monkeypatch, tmp_path):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(describing, "WAIT_S", 0.3)
+    evaluator = Describing()
+    session = open_tiny(store, task, evaluator=evaluator, islands=1, iters=2)
+
+    def told(number):
+        [row] = store.rows("SELECT id FROM episodes WHERE number = :number", {"number": number})
+        return episodes.conversation(store, row["id"])[1]["content"]
+
+    def on_event(event):
+        if type(event).__name__ == "EpisodeDone":
+            evaluator.may.set()
+
+    session.on_event = on_event
+    finish(session)
+    assert "not measured yet" in told(1)
+    assert "| T[4, 4] | float32 12.0 us |" in told(2)
+    assert evaluator.described == 1
+    again = Describing()
+    finish(open_tiny(store, task, evaluator=again, islands=1, iters=1, seed=9))
+    assert again.described == 0  # it is kept for a day
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "other"))
+    stopped = open_tiny(store, task, evaluator=Describing(), islands=1, iters=1, seed=10)
+    monkeypatch.setattr(describing, "WAIT_S", 3600.0)
+    stopped.on_event = lambda event: None
+
+    async def stop_soon():
+        searching = asyncio.create_task(search(stopped))
+        await asyncio.sleep(0.3)
+        stopped.stop("a person", interrupted=True)
+        return await searching
+
+    assert asyncio.run(stop_soon()).state == "stopped"
 
 
 class Failing(tiny_search.FastEvaluator):

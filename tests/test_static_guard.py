@@ -7,6 +7,7 @@ import collections
 import contextlib
 import functools
 import io
+import re
 import textwrap
 import tokenize
 import types
@@ -19,11 +20,13 @@ from cases import HERE, read_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from passagent.evaluator import inspection
 from passagent.evaluator.guards.records import is_field
 from passagent.evaluator.guards.rules import HOST_ATTRIBUTES
 from passagent.evaluator.guards.static import inspect
 from passagent.evaluator.passes import load_passes
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.target import target_of
 from passagent.kernels import cpp_kernel, cuda_kernel
 
 HEAD = """import functools
@@ -1103,3 +1106,19 @@ def test_a_habit_is_told_from_what_looks_like_it(name):
     module, rule = HABITS[name]
     refused = rules(source("return x", module=module))
     assert (rule in refused) if rule else not refused
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_refusal_names_only_what_works_on_the_target(device):
+    """Of every attack of the suite; what a message quotes of the candidate stands in backticks."""
+    target = target_of(device)
+    told = 0
+    for path in sorted((HERE / "adversarial").glob("*.py")):
+        for violation in inspection.inspect(read_case(path).candidate, device=device):
+            message = re.sub(r"`[^`]*`", "", violation.message)
+            message = message.replace("Triton is of no use on the cpu target, ", "")
+            if violation.rule.startswith(("cpp_", "cuda_")):  # of a C++ or CUDA source that is there
+                continue
+            told += 1
+            assert target.foreign.search(message.replace(f"the {target.name} target", "")) is None, message
+    assert told > 100

@@ -66,6 +66,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
     assert roles[:5] == ["system", "user", "assistant", "tool", "tool"]
     assert [tool["name"] for tool in found.messages[0].message["tools"]] == [
         "file_editor",
+        "check",
         "pass_evaluator",
         "search_knowledge",
     ]

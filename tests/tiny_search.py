@@ -14,6 +14,7 @@ import re
 import sys
 from pathlib import Path
 
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.environment import evaluator_version
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Speedup
 from passagent.experience import Diagnosis
@@ -107,6 +108,9 @@ class FastEvaluator:
         self.asked.append(candidate.key)
         await asyncio.sleep(self.seconds)
         return judge(candidate)
+
+    async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
+        return ()
 
     async def close(self) -> None:
         pass

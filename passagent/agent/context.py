@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from passagent.config import AgentConfig
+from passagent.evaluator.eager import EagerGraph
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.tasks import Task
@@ -79,6 +80,8 @@ class EpisodeContext:
     """Similar tasks that were searched before, the most similar first."""
     machine: Machine | None = None
     """What was measured of this machine."""
+    eager: tuple[EagerGraph, ...] = ()
+    """What eager does on the task's subgraphs, as far as it was measured."""
     migrated: bool = False
     """The parent comes from another island."""
     limits: AgentConfig = field(default_factory=AgentConfig)

@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from passagent.agent.editor import RESTORED, WRITTEN
 from passagent.agent.fold import Sent, fold
-from passagent.agent.observe import read_status
+from passagent.agent.observe import read_status, used_evaluation
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS
 from passagent.agent.tools import EDITOR, EVALUATOR, Tool, check_arguments
@@ -67,13 +67,20 @@ class EpisodeEnd:
 
 
 async def run_episode(
-    model: Model, messages: list[Message], tools: list[Tool], save: Save, limits: AgentConfig
+    model: Model,
+    messages: list[Message],
+    tools: list[Tool],
+    save: Save,
+    limits: AgentConfig,
+    more_left: Callable[[], list[str]] = list,
 ) -> EpisodeEnd:
     """Run the conversation `messages` (system and task message, and on resume all that was saved) to its end.
 
-    New messages are saved, then appended to `messages`. On resume no model call is repeated: what answered
-    calls did to the workspace (which must hold what the episode began with) is done again, and missing tool
-    calls are run. Raises what the model and `submit` raise, such as InfrastructureError or a used-up budget.
+    New messages are saved, then appended to `messages`. Each tool result ends with what is left of the
+    episode's limits, and of others, such as the run's, as `more_left` says. On resume no model call is
+    repeated: what answered calls did to the workspace (which must hold what the episode began with) is done
+    again, and missing tool calls are run. Raises what the model and `submit` raise, such as
+    InfrastructureError or a used-up budget.
     """
     by_name, specs = {tool.spec.name: tool for tool in tools}, [tool.spec for tool in tools]
     overhead = sum(spec.size for spec in specs) // CHARACTERS
@@ -93,6 +100,7 @@ async def run_episode(
         try:
             for call, is_cut in unanswered(messages):
                 text = await answer(call, by_name, is_cut, evaluations(messages) < limits.max_evaluations)
+                text += f"\nleft: {', '.join(left(messages, text, limits) + more_left())}"
                 add({"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": text})
             check(messages, limits)
             sent = fold(messages, budget, overhead)
@@ -137,6 +145,15 @@ def check(messages: list[Message], limits: AgentConfig) -> None:
     if last["role"] == "assistant" and not last["tool_calls"]:
         is_cut = last.get("stop_reason") == LENGTH
         raise Remark(CUT_TEXT if is_cut else UNTRIED if last["content"].strip() else EMPTY)
+
+
+def left(messages: list[Message], text: str, limits: AgentConfig) -> list[str]:
+    """What is left of the episode's limits after a tool's result `text`."""
+    made = evaluations(messages) + used_evaluation(text)
+    return [
+        f"{limits.max_steps - steps(messages)} of {limits.max_steps} steps",
+        f"{max(0, limits.max_evaluations - made)} of {limits.max_evaluations} evaluations",
+    ]
 
 
 async def answer(call: dict[str, str], tools: dict[str, Tool], is_cut: bool, may_evaluate: bool) -> str:
@@ -193,8 +210,8 @@ def is_evaluation(message: Message) -> bool:
 
 
 def evaluations(messages: list[Message]) -> int:
-    """Candidates evaluated so far."""
-    return sum(map(is_evaluation, messages))
+    """Candidates evaluated so far, those not counted that static checks refused."""
+    return sum(is_evaluation(message) and used_evaluation(message["content"]) for message in messages)
 
 
 def untried(messages: list[Message]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 AROUND = 2
 """Lines shown before and after the one that is meant."""
-MAX_EXCERPTS = 3
+MAX_EXCERPTS = 6
 MAX_WIDTH = 160
 _PYTHON = re.compile(r"(?<![\w/])(?P<name>[\w/]+\.py)(?:\", line |:)(?P<line>\d+)")
 _KERNEL = re.compile(r"\b(?P<name>\w+)\.(?:cpp:|cu[:(])(?P<line>\d+)")

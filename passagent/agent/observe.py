@@ -1,23 +1,32 @@
 """What the model is told of an evaluation: short, exact, and ending in two lines that a program can read.
 
-status: wrong_result
+status: wrong_result  (`refused (static check)` where static inspection refused it, and nothing was run)
 AS: 0.4821            (`AS: none` where nothing was scored)
+
+In a conversation the line `left: ...` follows (episode.py).
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from passagent.agent.excerpt import excerpts
 from passagent.agent.validator import opinion_line
-from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status
+from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
+from passagent.evaluator.target import target_of
 
-MAX_ERROR = 1800
+MAX_LEFT = 30
+"""Operators named that passes left."""
+MAX_ERROR, MIN_ERROR = 4000, 900
+"""Characters of all errors together, and of one of many."""
 MAX_ROWS = 14
 """Rows of the speedup table (the slowest and the fastest are shown of more) and of wrong results."""
-MAX_FAILURES, MAX_VIOLATIONS = 6, 10
+MAX_FAILURES, MAX_VIOLATIONS = 12, 30
+"""Distinct ones shown; equal ones are told once, with their number."""
+STATIC = " (static check)"
+_END = re.compile(rf"^status: (\w+)({re.escape(STATIC)})?\nAS: (\S+)\s*(?:^left: .*\s*)?\Z", re.M)
 
 STAGES: dict[Status, str] = {
     "refused": "integrity rules: refused, nothing was run",
@@ -47,11 +56,19 @@ def observation(
     """
     graphs, sources = evaluation.graphs, files or {}
     stage = STAGES[evaluation.status]
+    if evaluation.static:
+        stage = "static check: refused, nothing was run; this used no evaluation"
     if evaluation.status == "ok" and evaluation.timing != "wall":
-        stage = "correctness (Triton's interpreter: matching, results and integrity are judged, time is not)"
+        stage = "correctness (matching, results and integrity are judged, time is not)"
     parts = [f"stage reached: {stage}", _counts(graphs)]
+    if evaluation.timing == "interpreter":
+        here = target_of(evaluation.device)
+        parts.append(
+            f"Triton does not compile for the {here.name} target: its interpreter ran the kernels, without "
+            f"timing. Write kernels in {here.language}"
+        )
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
-        parts.append(_quoted(evaluation.error, sources))
+        parts.append(_quoted(evaluation.error, sources, MAX_ERROR))
     parts += [_violation_lines(evaluation, sources)] if evaluation.violations else []
     parts += _failures(graphs, sources)
     parts += _idle_passes(graphs)
@@ -62,19 +79,26 @@ def observation(
         parts.append(opinion_line(evaluation.validator))
     parts += [_score(evaluation, parent_as, best_as), evaluation.stopped_early or ""]
     score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
-    return "\n".join(part for part in parts if part) + f"\n\nstatus: {evaluation.status}\nAS: {score}"
+    status = evaluation.status + (STATIC if evaluation.static else "")
+    return "\n".join(part for part in parts if part) + f"\n\nstatus: {status}\nAS: {score}"
 
 
 def read_status(text: str) -> str | None:
     """The status at the end of an observation; None in any other text."""
-    found = re.search(r"^status: (\w+)\nAS: \S+\s*\Z", text, re.M)
+    found = _END.search(text)
     return found.group(1) if found else None
+
+
+def used_evaluation(text: str) -> bool:
+    """Whether a text is an observation of a candidate that was run: static checks cost no evaluation."""
+    found = _END.search(text)
+    return found is not None and not found.group(2)
 
 
 def read_as(text: str) -> float | None:
     """The AS at the end of an observation; None where there is none."""
-    found = re.search(r"^status: \w+\nAS: ([\d.]+)\s*\Z", text, re.M)
-    return float(found.group(1)) if found else None
+    found = _END.search(text)
+    return float(found.group(3)) if found and found.group(3) != "none" else None
 
 
 def _counts(graphs: list[GraphResult]) -> str:
@@ -85,33 +109,41 @@ def _counts(graphs: list[GraphResult]) -> str:
     rewritten = [g for g in graphs if g.matches]
     if not rewritten:
         return f"graphs: {counts}" if graphs else ""
-    operators = _span([(g.nodes_before, g.nodes_after) for g in rewritten])
+    operators = _span(rewritten)
     return f"graphs: {counts}; rewritten: {len(rewritten)} of {len(graphs)}, operators {operators}"
 
 
-def _span(pairs: list[tuple[int, int]]) -> str:
-    distinct = sorted(set(pairs))
-    shown = ", ".join(f"{before} -> {after}" for before, after in distinct[:4])
-    return shown + (", ..." if len(distinct) > 4 else "")
+def _span(graphs: list[GraphResult]) -> str:
+    """`9 -> 3 (left: Fused, getitem, dropout)` for each way in which graphs were rewritten."""
+    distinct = sorted({(g.nodes_before, g.nodes_after, tuple(g.left)) for g in graphs})
+    shown = []
+    for before, after, names in distinct[:4]:
+        more = ", ..." if len(names) > MAX_LEFT else ""
+        named = f" (left: {', '.join(names[:MAX_LEFT])}{more})" if names else ""
+        shown.append(f"{before} -> {after}{named}")
+    return ", ".join(shown) + (", ..." if len(distinct) > 4 else "")
 
 
 def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
-    lines = [f"[{v.rule}] {v.file}:{v.line}: {v.message}" for v in evaluation.violations]
-    quoted = excerpts("\n".join(lines), sources)
-    said = "integrity violations (each scores as a failure at every t):\n" + _times(lines[:MAX_VIOLATIONS])
+    said = "integrity violations (each scores as a failure at every t):\n"
+    return said + violations_text(evaluation.violations, sources)
+
+
+def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> str:
+    """A line for each rule that is broken in one way, with all places; then the `sources`' lines meant."""
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in violations:
+        places[(one.rule, one.message)].append(f"{one.file}:{one.line}")
+    lines = []
+    for (rule, message), found in places.items():
+        others = [place for place in dict.fromkeys(found) if place != found[0]]
+        also = f": also {', '.join(others)}" if others else ""
+        times = f" (x {len(found)}{also})" if len(found) > 1 else ""
+        lines.append(f"[{rule}] {found[0]}: {message}{times}")
     more = len(lines) - MAX_VIOLATIONS
-    said += f"\n  ... {more} more" if more > 0 else ""
-    return said + (f"\n{_indent(quoted)}" if quoted else "")
-
-
-def _times(lines: Iterable[str]) -> str:
-    """Lines once each, in order, with how often they came."""
-    counts: dict[str, int] = defaultdict(int)
-    for line in lines:
-        counts[line] += 1
-    return "\n".join(
-        f"  {line}" + (f" (x {number})" if number > 1 else "") for line, number in counts.items()
-    )
+    shown = lines[:MAX_VIOLATIONS] + ([f"... {more} more"] if more > 0 else [])
+    quoted = excerpts("\n".join(lines), sources)
+    return _indent("\n".join([*shown, *([quoted] if quoted else [])]))
 
 
 def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str]:
@@ -119,9 +151,11 @@ def _failures(graphs: list[GraphResult], sources: Mapping[str, str]) -> list[str
     groups: dict[tuple[str, str], list[GraphResult]] = defaultdict(list)
     for graph in graphs:
         if graph.status != "ok":
-            groups[(graph.status, _what(graph, sources))].append(graph)
+            groups[(graph.status, _what(graph))].append(graph)
+    limit = max(MAX_ERROR // max(len(groups), 1), MIN_ERROR)
     shown = [
-        f"{status} {_where(members)}\n{_indent(what or _worst_of(members))}"
+        f"{status} {_where(members)}\n"
+        + _indent(_quoted(what, sources, limit) if what else _worst_of(members))
         for (status, what), members in groups.items()
     ]
     more = len(shown) - MAX_FAILURES
@@ -137,19 +171,19 @@ def _worst_of(members: list[GraphResult]) -> str:
     return "\n".join(rows) + (f"\n... {more} more graphs" if more else "")
 
 
-def _what(graph: GraphResult, sources: Mapping[str, str]) -> str:
+def _what(graph: GraphResult) -> str:
     """What failed, in words that are equal for equal failures; empty for wrong results, which all differ."""
     if graph.status == "mismatch" and graph.mismatches:
         return "\n".join(_mismatch(mismatch) for mismatch in graph.mismatches)
     if graph.status == "wrong_result" and graph.worst is not None and not graph.error:
         return ""
-    return _quoted(graph.error or "(no message)", sources)
+    return graph.error or "(no message)"
 
 
-def _quoted(error: str, sources: Mapping[str, str]) -> str:
-    """An error's message and the lines of the candidate that it means."""
+def _quoted(error: str, sources: Mapping[str, str], limit: int) -> str:
+    """An error's message, cut to so many characters, and the lines of the candidate that it means."""
     quoted = excerpts(error, sources)
-    return _cut(error) + (f"\n{quoted}" if quoted else "")
+    return _cut(error, limit) + (f"\n{quoted}" if quoted else "")
 
 
 def _where(members: list[GraphResult]) -> str:
@@ -262,10 +296,10 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
     return said
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, limit: int) -> str:
     text = text.strip()
-    half = MAX_ERROR // 2
-    return text if len(text) <= MAX_ERROR else f"{text[:half]}\n... cut ...\n{text[-half:]}"
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]}\n... cut ...\n{text[-half:]}"
 
 
 def _indent(text: str) -> str:

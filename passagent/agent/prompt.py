@@ -20,6 +20,7 @@ from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.tools import SPECS
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
+from passagent.evaluator.target import target_of
 from passagent.models.types import Message
 
 
@@ -41,8 +42,9 @@ def compose(context: EpisodeContext) -> list[Message]:
         "context": context,
         "task": context.task,
         "target": context.target,
+        "works": target_of(context.target),
         "tools": context.limits.tools,
-        "view": view_task(context.task, budget.task),
+        "view": view_task(context.task, budget.task, context.eager),
         "hardware": figures(context.target, context.device_name, context.machine),
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},
         "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import statistics
 import textwrap
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from passagent.agent.tokens import cut_end, fit, tokens
+from passagent.evaluator.eager import EagerGraph, Output
 from passagent.tasks import Subgraph, Task
+from passagent.tasks.operators import operator_names
+from passagent.tasks.reader import find_forward
 
 MAX_VARIANTS = 12
 MAX_ROWS = 40
@@ -30,6 +34,8 @@ class Variant:
     graphs: int
     file: str
     """The first graph's model.py as the file_editor names it."""
+    operators: tuple[str, ...]
+    """Of the first graph, as captured; of one that was not captured yet as its text has them."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,10 @@ class Row:
     dtypes: str
     largest: str
     """Size of the largest input."""
+    outputs: str
+    """Such as `T[64, 1]; int64[4, 2] strides (1, 4)`; strides where an output is not contiguous."""
+    eager: str
+    """Eager's time for each dtype, such as `float32 12 us, float16 30 us`."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +73,17 @@ class _Known:
     task: Task = field(compare=False)
 
 
-def view_task(task: Task, budget: int) -> TaskView:
+def view_task(task: Task, budget: int, eager: tuple[EagerGraph, ...] = ()) -> TaskView:
     """The graphs of a task, grouped; at most `budget` tokens of them, two thirds of these for the sources.
 
-    Made once a process for each task and budget.
+    `eager`: what is known of eager on them. Made once a process for each task, budget and that.
     """
-    return _view(_Known(task.path, task.key, task), budget)
+    return _view(_Known(task.path, task.key, task), budget, eager)
 
 
 @functools.lru_cache(maxsize=16)
-def _view(known: _Known, budget: int) -> TaskView:
-    task = known.task
+def _view(known: _Known, budget: int, eager: tuple[EagerGraph, ...]) -> TaskView:
+    task, measured = known.task, {one.name: one for one in eager}
     by_source: dict[str, list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
         by_source[forward_source(graph.source)].append(graph)
@@ -86,11 +96,12 @@ def _view(known: _Known, budget: int) -> TaskView:
         where = graphs[0].path.relative_to(task.path).as_posix()
         file = "task/model.py" if where == "." else f"task/{where}/model.py"
         text = text if index else cut_end(text, budget * 2 // 3, f"; view {file}")
-        variants.append(Variant(_label(index), text, changed is not None, len(graphs), file))
+        operators = _operators(graphs[0], measured.get(graphs[0].name))
+        variants.append(Variant(_label(index), text, changed is not None, len(graphs), file, operators))
     shown = max(1, fit(variants[:MAX_VARIANTS], lambda variant: variant.text, budget * 2 // 3))
     left = budget - sum(tokens(variant.text) for variant in variants[:shown])
-    rows = _rows(task, labels)
-    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes, left)
+    rows = _rows(task, labels, measured)
+    shown_rows = fit(rows[:MAX_ROWS], lambda row: row.inputs + row.dtypes + row.outputs + row.eager, left)
     return TaskView(variants[:shown], len(variants) - shown, rows[:shown_rows], len(rows) - shown_rows)
 
 
@@ -111,17 +122,55 @@ def _changed_lines(first: str, other: str) -> str | None:
     return "\n".join(changed) if len(old) == len(new) and len(changed) <= len(new) // 2 else None
 
 
-def _rows(task: Task, labels: dict[str, str]) -> list[Row]:
-    groups: dict[tuple[str, str], list[Subgraph]] = defaultdict(list)
+def _operators(graph: Subgraph, measured: EagerGraph | None) -> tuple[str, ...]:
+    if measured is not None:
+        return measured.operators
+    return operator_names(find_forward(graph.source, graph.path / "model.py"))
+
+
+def _rows(task: Task, labels: dict[str, str], measured: dict[str, EagerGraph]) -> list[Row]:
+    groups: dict[tuple[str, str, str], list[Subgraph]] = defaultdict(list)
     for graph in task.subgraphs:
-        groups[(labels[forward_source(graph.source)], _inputs(graph))].append(graph)
+        outputs = _outputs(graph, measured.get(graph.name))
+        groups[(labels[forward_source(graph.source)], _inputs(graph), outputs)].append(graph)
     rows = []
-    for (label, inputs), graphs in groups.items():
+    for (label, inputs, outputs), graphs in groups.items():
         counts = {graph.dtype: sum(g.dtype == graph.dtype for g in graphs) for graph in graphs}
         dtypes = ", ".join(name + (f" (x {n})" if n > 1 else "") for name, n in counts.items())
         largest = max((meta.numel for meta in graphs[0].inputs if not meta.is_python_scalar), default=0)
-        rows.append(Row(label, inputs, dtypes, _count(largest)))
+        rows.append(Row(label, inputs, dtypes, _count(largest), outputs, _times(graphs, measured)))
     return rows
+
+
+def _outputs(graph: Subgraph, measured: EagerGraph | None) -> str:
+    if measured is None:
+        return "not known yet"
+    shown = []
+    for output in measured.outputs:
+        dtype = "T" if output.dtype == graph.dtype else output.dtype
+        strides = "" if _is_contiguous(output) else f" strides {output.strides}"
+        shown.append(f"{dtype}{list(output.shape)}{strides}")
+    return "; ".join(shown)
+
+
+def _is_contiguous(output: Output) -> bool:
+    expected = 1
+    for size, stride in zip(output.shape[::-1], output.strides[::-1], strict=True):
+        if size != 1 and stride != expected:
+            return 0 in output.shape
+        expected *= size
+    return True
+
+
+def _times(graphs: list[Subgraph], measured: dict[str, EagerGraph]) -> str:
+    """Eager's time for each dtype; of several graphs of one dtype the median."""
+    by_dtype: dict[str, list[float]] = defaultdict(list)
+    for graph in graphs:
+        if graph.name in measured:
+            by_dtype[graph.dtype].append(measured[graph.name].eager_us)
+    medians = {dtype: statistics.median(times) for dtype, times in by_dtype.items()}
+    shown = [f"{dtype} {us:.0f} us" if us >= 100 else f"{dtype} {us:.1f} us" for dtype, us in medians.items()]
+    return ", ".join(shown) or "not measured yet"
 
 
 def _inputs(graph: Subgraph) -> str:

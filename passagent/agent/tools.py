@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.agent.editor import COMMANDS, edit
-from passagent.agent.observe import read_as, read_status
+from passagent.agent.observe import read_as, read_status, violations_text
+from passagent.agent.source import parsed
 from passagent.agent.taskfiles import TASK, ToolError
 from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
-from passagent.evaluator.result import MANIFEST
+from passagent.evaluator.result import MANIFEST, Violation
 from passagent.experience import knowledge
 from passagent.experience.knowledge import Passage
 from passagent.models.types import ToolSpec
@@ -22,9 +23,11 @@ MAX_PASSAGE = 900
 MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
 
-EDITOR, EVALUATOR, KNOWLEDGE = "file_editor", "pass_evaluator", "search_knowledge"
+EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
 Submit = Callable[[dict[str, str], str], Awaitable[str]]
 """`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation."""
+Inspect = Callable[[dict[str, str]], Awaitable[list[Violation]]]
+"""`await inspect(files)`: the integrity rules that a candidate breaks, as far as its text tells."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,19 @@ SPECS = {
             ["command", "path"],
         ),
     ),
+    CHECK: ToolSpec(
+        CHECK,
+        "Check your pass directory as it is now without running it: every file that does not parse and every "
+        "integrity rule that is broken, with line and what to write instead. Takes no arguments, costs no "
+        "evaluation, and answers at once. pass_evaluator begins with the same check.",
+        _schema({}, []),
+    ),
     EVALUATOR: ToolSpec(
         EVALUATOR,
         "Evaluate your pass directory as it is now on every graph of the task: integrity rules, matching, "
         "correctness, then timing against eager. Takes no arguments; returns the stage reached, what is "
-        "wrong where, the speedup of each graph and the AS. Evaluations are limited: check your files first.",
+        "wrong where, the speedup of each graph and the AS. Evaluations are limited; a candidate that the "
+        "static check refuses uses none.",
         _schema({}, []),
     ),
     KNOWLEDGE: ToolSpec(
@@ -92,7 +103,7 @@ SPECS = {
         "keywords, or read a document by the path that a search named.",
         _schema(
             {
-                "query": {"type": "string", "description": "keywords, such as: triton row softmax"},
+                "query": {"type": "string", "description": "keywords, such as: row softmax half precision"},
                 "path": {"type": "string", "description": "path of a document that a search named"},
             },
             [],
@@ -114,6 +125,31 @@ def file_editor(workspace: Workspace) -> Tool:
     return Tool(SPECS[EDITOR], run, replay)
 
 
+def check(workspace: Workspace, inspect: Inspect) -> Tool:
+    """The static checks alone: nothing is stored, and no evaluation is used."""
+
+    async def run(arguments: dict[str, Any], call_id: str) -> str:
+        files = _candidate_files(workspace, "check")
+        problems = {name: parsed(text).problem for name, text in files.items() if name.endswith(".py")}
+        lines = [f"{name}: {problem}" for name, problem in problems.items() if problem]
+        violations = await inspect(files)
+        if violations:
+            lines += ["integrity rules broken:", violations_text(violations, files)]
+        return "\n".join(lines) or "the static check finds nothing wrong; nothing was run"
+
+    return Tool(SPECS[CHECK], run)
+
+
+def _candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
+    """The workspace's files. Raises ToolError if they are no candidate yet."""
+    files = workspace.files()
+    if MANIFEST not in files:
+        raise ToolError(f'nothing to {verb} yet: create your pass and {MANIFEST}, such as ["FusedAddRelu"]')
+    if not any(name.endswith(".py") for name in files):
+        raise ToolError(f"nothing to {verb} yet: there is no .py file; create your pass with file_editor")
+    return files
+
+
 def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None = None) -> Tool:
     """Evaluate the workspace's files; `start_as`: AS of what the episode began with, None if not correct.
 
@@ -122,15 +158,7 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
     scores: list[float | None] = [start_as]
 
     async def run(arguments: dict[str, Any], call_id: str) -> str:
-        files = workspace.files()
-        if MANIFEST not in files:
-            raise ToolError(
-                f'nothing to evaluate yet: create your pass and {MANIFEST}, such as ["FusedAddRelu"]'
-            )
-        if not any(name.endswith(".py") for name in files):
-            raise ToolError(
-                "nothing to evaluate yet: there is no .py file; create your pass with file_editor"
-            )
+        files = _candidate_files(workspace, "evaluate")
         text = await submit(files, call_id)
         keep(text)
         return f"{_standing(scores)}\n{text}"

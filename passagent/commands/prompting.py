@@ -9,7 +9,9 @@ from passagent.agent.context import ParentView
 from passagent.agent.prompt import compose
 from passagent.config import Config
 from passagent.errors import UsageError
+from passagent.evaluator import eager
 from passagent.evaluator.devices import first_device
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.environment import device_name
 from passagent.experience import load_hints
 from passagent.experience.hints import Hint
@@ -35,6 +37,7 @@ class _Known:
     hints: list[Hint]
     device_name: str
     machine: Machine | None
+    eager: tuple[EagerGraph, ...]
     views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
     bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
 
@@ -88,7 +91,15 @@ def would_be_shown(store: Store, run: Run, parent: Node) -> list[Message]:
         seed=episode_seed(run.seed, number),
     )
     device = first_device(config.evaluator.device)
+    task = stored_task(run)
     known = _Known(
-        store, run, stored_task(run), config, load_hints(), device_name(device), measure_machine(device)
+        store,
+        run,
+        task,
+        config,
+        load_hints(),
+        device_name(device),
+        measure_machine(device),
+        eager.kept(task, config.evaluator, device),
     )
     return compose(episode_context(known, episode, parent))

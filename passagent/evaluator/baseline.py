@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import os
 import secrets
+import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
@@ -22,6 +23,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures, pace
 from passagent.evaluator.channel import Arena
+from passagent.evaluator.eager import EagerGraph, Output
 from passagent.evaluator.environment import device_memory_bytes, give_memory_back
 from passagent.evaluator.exactness import Expected, Fact
 from passagent.evaluator.fresh import MORE, Rotation, Windows
@@ -36,6 +38,7 @@ from passagent.evaluator.process import (
     last_line,
 )
 from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
+from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import RARE, make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
@@ -59,6 +62,8 @@ MAX_AGE_S = 3600.0
 _REFRESH_SHARE = 4.0
 _REFRESH_FLOOR_NS = 200_000
 """Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
+_DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000
+"""Calls that tell an author eager's time, or ns that they take, at most."""
 _SPARSE = 16 << 30
 """Room for eager's outputs, bytes: address space only, memory is taken as it is written."""
 
@@ -95,6 +100,22 @@ class Baseline:
         ):
             self._forget([next(iter(self._kept))])
         return made
+
+    def describe(self, subgraph: Subgraph, dispatch: str) -> EagerGraph:
+        """Eager on a subgraph, timed in a few calls. Raises as `reference` does."""
+        reference = self.reference(subgraph, dispatch)
+        windows = [reference.rotation.first()]
+        samples: list[int] = []
+        while len(samples) < _DESCRIBED_CALLS and sum(samples) < _DESCRIBED_NS:
+            request = run_request(reference, 0, windows * 3, settle=windows[0])
+            samples += self.ask(request, self._config.timeout_s).message["samples"]
+        names = [
+            operator_name(node["target"])
+            for node in reference.nodes
+            if node["op"] not in ("placeholder", "output")
+        ]
+        eager_us = statistics.median(samples) / 1e3
+        return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(names), eager_us)
 
     def begin(self, subgraph: Subgraph) -> captures.KeptGraph | None:
         """Start the worker, unless it runs, to take `subgraph` first; its graph, if Dynamo is not needed.
@@ -227,6 +248,10 @@ class Baseline:
                 for item in kept["outputs"]
             ]
             if chosen == 0:
+                made.outputs = [
+                    Output(tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(item["strides"]))
+                    for one, item in zip(eager, kept["outputs"], strict=True)
+                ]
                 new = [item["new"] for item in kept["outputs"]]
                 made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
                 is_small = is_small and sum(tensor.numel() for tensor in eager) <= SMALL

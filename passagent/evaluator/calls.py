@@ -282,7 +282,8 @@ def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]
         apart = tensor.numel() == 0 or not any(span[0] < end and start < span[1] for start, end in spans)
         known.add(_memory_of(tensor))
         spans.append(span)
-        found.append({"contiguous": tensor.is_contiguous(), "device": tensor.device.type})
+        found.append({"contiguous": tensor.is_contiguous(), "strides": list(tensor.stride())})
+        found[-1] |= {"device": tensor.device.type}
         found[-1] |= {"new": is_new, "own": apart and not _repeats(tensor)}
     return found
 

@@ -25,7 +25,7 @@ _VIEWS = {
     "unsqueeze", "squeeze", "getitem", "__getitem__", "getattr", "detach", "chunk", "split", "tensor_split",
     "unbind", "narrow", "select", "diagonal", "unfold", "movedim", "moveaxis", "swapaxes", "swapdims",
     "as_strided", "unflatten", "split_with_sizes", "hsplit", "vsplit", "dsplit", "alias", "real", "imag",
-    "view_as_real", "view_as_complex", "broadcast_to", "_only",
+    "view_as_real", "view_as_complex", "broadcast_to", "_getitem",
 }  # fmt: skip
 """Always a view, or what a replacement returned (rewrite.py): reads no element."""
 _MAYBE_VIEWS = {

@@ -18,7 +18,9 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
     frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
-    own = [frame for frame in frames if str(root) in frame.filename]
+    frames = [frame for frame in frames if str(root) in frame.filename]
+    # where the error went no further up than to who asks, the candidate is on the stack
+    own = frames or [frame for frame in traceback.extract_stack() if str(root) in frame.filename]
     file = Path(own[-1].filename).name if own else ""
     line = (own[-1].lineno or 0) if own else 0
     where = f" ({file}:{line})" if own else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_
 from passagent.evaluator.reference import SETS, Reference, load_request
 from passagent.evaluator.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
+from passagent.evaluator.text import plain
 from passagent.evaluator.verdict import Failed, Refused, blank
 
 
@@ -76,7 +77,8 @@ class Holder:
             if isinstance(self._subject, Candidate):
                 result.matches, result.applied = int(reply["matches"]), [str(n) for n in reply["applied"]]
                 result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
-                result.nodes_before, result.nodes_after = reference.operators, int(reply["nodes_after"])
+                result.left = [plain(str(name))[:80] for name in reply["left"]]
+                result.nodes_before, result.nodes_after = reference.operators, len(result.left)
                 if result.matches == 0:
                     raise Failed("mismatch", "no pass matched this graph")
         except BaseException:
@@ -104,6 +106,11 @@ class Holder:
             outputs_of(outputs, kept, reference.expected[chosen].states)
             for chosen, kept in zip(sets, reply["kept"], strict=True)
         ]
+
+    def failures(self, names: Collection[str]) -> list[dict[str, Any]]:
+        """What does not build when these subgraphs are called, explained; the worker's last request."""
+        ids = [one.reference.name for one in self._held.values() if one.reference.subgraph.name in names]
+        return list(self.ask({"op": "failures", "ids": ids})["failures"])
 
     def close(self, end_worker: Callable[[Worker], None]) -> None:
         """End the worker, once, and forget what it held."""

@@ -6,13 +6,12 @@ several workers share the subgraphs (lanes), or the next pair's worker is made r
 
 from __future__ import annotations
 
-import ast
 import functools
 import secrets
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -27,12 +26,16 @@ from passagent.evaluator.channel import Arena
 from passagent.evaluator.drawing import Drawing
 from passagent.evaluator.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
 from passagent.evaluator.estimate import typical_ns
+from passagent.evaluator.failures import merged
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.holder import Holder, Second
 from passagent.evaluator.process import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.reference import SETS, Reference, run_request
+from passagent.evaluator.refusal import REFUSED
 from passagent.evaluator.replies import Watched, outputs_of, refuse_kept
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
+from passagent.evaluator.target import uses_triton
+from passagent.evaluator.text import plain
 from passagent.evaluator.timing import (
     PATIENCE,
     TimedCallError,
@@ -42,7 +45,15 @@ from passagent.evaluator.timing import (
     together,
 )
 from passagent.evaluator.twin import Twin, Warming
-from passagent.evaluator.verdict import Failed, Refused, as_end, blank, fill_times, raise_for
+from passagent.evaluator.verdict import (
+    Failed,
+    Refused,
+    as_end,
+    blank,
+    fill_times,
+    raise_for,
+    violation_of,
+)
 from passagent.evaluator.workers import Workers
 from passagent.tasks.reader import Subgraph, Task
 
@@ -107,10 +118,13 @@ class Judging:
             self._check_all(drawing)
             self._aside.wait()
             drawing.finish()
-            if not self.interpreter:
+            self._collect_failures()
+            if self.violations:
+                self.refuse_all()
+            elif not self.interpreter:
                 self._time_all()
         except Refused as refused:
-            self.violations += refused.violations
+            self._note(refused)
             self.refuse_all()
         finally:
             self._put_aside()
@@ -144,9 +158,32 @@ class Judging:
             self._lanes[subgraph.name] = lane
             try:
                 self._guarded(subgraph, result, functools.partial(self._check, drawing))
+            except Refused as refused:  # its author is told of what the others break, too
+                self._note(refused)
             except BaseException:
                 self._is_over = True
                 raise
+
+    def _note(self, refused: Refused) -> None:
+        """Each violation once, of however many subgraphs."""
+        self.violations += [one for one in refused.violations if one not in self.violations]
+
+    def _collect_failures(self) -> None:
+        """Where kernels do not build: all of them, beside the first that each subgraph met."""
+        failed = {one.name: one for one in self.graphs if one.status == "compile_error"}
+        found: list[dict[str, Any]] = []
+        for lane, holder in enumerate(self._holders):
+            here = [name for name in failed if self._lanes.get(name) == lane]
+            if holder is not None and here:
+                with suppress(Failed, WorkerDied, WorkerTimeout):  # then the first failures are what is known
+                    found += holder.failures(here)
+                self._put_aside(lane)  # its kernels compute nothing any more
+        texts = [plain(str(one["message"])) for one in found if "violation" not in one]
+        for result in failed.values():
+            result.error = merged(result.error or "", texts)
+        for one in found:
+            if "violation" in one:
+                self._note(Refused([violation_of(one["violation"])]))
 
     def _time_all(self) -> None:
         """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
@@ -200,8 +237,8 @@ class Judging:
     def refuse_all(self) -> None:
         """A candidate that breaks a rule on one subgraph is refused on all of them."""
         for result in self.graphs:
-            result.status, result.error = "refused", "broke an integrity rule; see violations"
-            result.speedup = None
+            beside = f"; beside that, {result.status}: {result.error}" if result.error else ""
+            result.status, result.error, result.speedup = "refused", REFUSED + beside, None
 
     def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
         """A step on a subgraph, whose failure is written into the result. Raises Refused."""
@@ -353,21 +390,3 @@ class Judging:
             reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
         self._paces[result.name] = reference.pace_ns
         self._timings.setdefault(result.name, []).append(timing)
-
-
-def uses_triton(candidate: Candidate) -> bool:
-    """Whether a module of the candidate imports triton."""
-    for name, text in candidate.files.items():
-        if not name.endswith(".py"):
-            continue
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):
-            continue
-        for node in ast.walk(tree):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                modules = [node.module or ""]
-            if any(module.split(".")[0] == "triton" for module in modules):
-                return True
-    return False

@@ -19,7 +19,7 @@ DEAD_S = 24 * 3600.0
 UNUSED_S = 30 * 24 * 3600.0
 """A kernel that was not read for this long is built again if it is ever needed, s."""
 
-_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch", "graphs", "machine", "pace")
+_BUILT = ("cpp", "cuda", "ptx", "launcher", "launch", "graphs", "machine", "pace", "eager")
 
 
 def dead_scratch() -> Iterator[Path]:

@@ -51,11 +51,14 @@ class Owner:
         started = self._started or self._ahead
         return started.process.pid if started else None
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The evaluation as plain data. Raises what the referee raises, and Lost: `stop` must follow."""
+    async def ask(self, request: dict[str, Any]) -> Any:
+        """The evaluation, or what else is asked for, as plain data.
+
+        Raises what the referee raises, and Lost: `stop` must follow.
+        """
         connection = self._connection or await self._start()
         answer = self._unwrap(await self._exchange(*connection, request))
-        return answer["evaluation"]  # type: ignore[no-any-return]
+        return answer["result"]
 
     async def _start(self) -> Connection:
         ahead, self._ahead = self._ahead, None

@@ -64,15 +64,23 @@ class LoadedPass:
 def load_passes(candidate: Candidate, root: Path, single_replacement_func: bool = True) -> list[LoadedPass]:
     """The passes of the manifest, in its order; the files are written under `root/pass_dir`.
 
-    Raises PassLoadError for a bad manifest, a file that does not import, a missing function, a pattern that
-    cannot be traced, and (`single_replacement_func`) for more than one replacement function.
+    Raises PassLoadError for a bad manifest, files that do not import, missing functions, patterns that cannot
+    be traced, a line for each, and (`single_replacement_func`) for more than one replacement function.
     """
     names = _manifest(candidate)
     candidate.write(root / PACKAGE)
     _install(candidate, root)
     if is_interpreting():
         settle_autotuners()
-    passes = [_load(name, candidate, root) for name in names]
+    passes, errors = [], dict[str, PassLoadError]()
+    for name in names:
+        try:
+            passes.append(_load(name, candidate, root))
+        except PassLoadError as error:
+            errors.setdefault(str(error), error)
+    if errors:
+        only, *others = errors.values()
+        raise PassLoadError("\n".join(errors)) if others else only
     functions = {id(loaded.replacement_func): loaded.name for loaded in passes}
     if single_replacement_func and len(functions) > 1:
         first, second = list(functions.values())[:2]
@@ -183,9 +191,9 @@ def _load(name: str, candidate: Candidate, root: Path) -> LoadedPass:
         if isinstance(error, KeyboardInterrupt | MemoryError):
             raise
         raise PassLoadError(_where(error, root) or f"{file}: {type(error).__name__}: {error}") from error
-    for function in _FUNCTIONS:
-        if not isinstance(getattr(module, function, None), types.FunctionType):
-            raise PassLoadError(f"{file}: defines no function {function}")
+    missing = [one for one in _FUNCTIONS if not isinstance(getattr(module, one, None), types.FunctionType)]
+    if missing:
+        raise PassLoadError(f"{file}: defines no function {', '.join(missing)}")
     replacement = _replacement(module, file, root)
     source_file = Path(module.pattern.__code__.co_filename)
     if (root / PACKAGE) not in source_file.parents:

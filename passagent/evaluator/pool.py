@@ -21,6 +21,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import health
 from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
+from passagent.evaluator.eager import EagerGraph, read_graphs
 from passagent.evaluator.environment import core_shares
 from passagent.evaluator.owner import Lost, Owner
 from passagent.evaluator.result import Candidate, Evaluation, Subject
@@ -30,6 +31,8 @@ log = logging.getLogger("passagent.evaluator")
 
 ATTEMPTS = 3
 """Times that an evaluation is begun on a healthy device before it is given up."""
+DESCRIBE_S = 20.0
+"""For telling what eager does on a task; subgraphs that are not begun by then are not described, s."""
 STARTS = 2
 """Times that an owner may fail to start on a healthy device before that is quarantined."""
 PAUSES_S = (5.0, 20.0, 80.0, 320.0, 600.0)
@@ -121,6 +124,21 @@ class EvaluatorPool:
         raise SubjectLost(
             f"{losses[-1]}; tried {ATTEMPTS} times on healthy devices: {name} may be what ends the evaluator"
         )
+
+    async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
+        """Eager on the task's subgraphs, as many as take DESCRIBE_S together.
+
+        Raises TaskError as the referee does, InfrastructureError if no device is fit or one is lost.
+        """
+        async with self._next_seat() as seat:
+            try:
+                return read_graphs(await seat.owner.ask({"task": str(task_path), "describe_s": DESCRIBE_S}))
+            except Lost as lost:
+                await seat.owner.stop()
+                raise InfrastructureError(f"{seat.device.name}: {lost}") from lost
+            except asyncio.CancelledError:
+                await seat.owner.stop()  # its answer would be read as the next caller's
+                raise
 
     async def _measure(self, seat: Seat, request: dict[str, Any]) -> Evaluation:
         """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""

@@ -17,9 +17,11 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator import inspection
 from passagent.evaluator.baseline import SMALL, Baseline
 from passagent.evaluator.devices import find_device
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.effort import dispatch_of
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import Judging
+from passagent.evaluator.refusal import refusal
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.verdict import conclude
@@ -68,23 +70,27 @@ class Referee:
         if is_wanted():
             self.workers.settle()  # who measures on the device next is not disturbed
 
+    def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
+        """Eager on the subgraphs of `task`, as many as are begun in so many seconds. Raises as `evaluate`."""
+        until, dispatch = time.monotonic() + seconds, dispatch_of(self.config)
+        return [self._baseline.describe(one, dispatch) for one in task.subgraphs if time.monotonic() < until]
+
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
 
         Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does.
         """
-        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
-            judging.violations += inspection.inspect(subject, self.config.host_extensions)
-        if judging.violations:
-            judging.refuse_all()
-        else:
-            self._prepare_workers(judging.dispatch)
-            try:
-                judging.run()
-            except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
-                raise InfrastructureError(f"the evaluator: {error.strerror or error}") from error
+            violations = inspection.inspect(subject, self.config.host_extensions, self.config.device)
+            if violations:
+                return refusal(task, subject, self.config, violations)
+        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)
+        self._prepare_workers(judging.dispatch)
+        try:
+            judging.run()
+        except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
+            raise InfrastructureError(f"the evaluator: {error.strerror or error}") from error
         evaluation = conclude(
             task,
             subject,

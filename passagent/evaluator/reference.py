@@ -9,6 +9,7 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.channel import Arena
+from passagent.evaluator.eager import Output
 from passagent.evaluator.exactness import Expected
 from passagent.evaluator.fresh import Rotation, Windows, window_of
 from passagent.tasks.reader import Subgraph
@@ -37,6 +38,8 @@ class Reference:
     """Inputs that eager writes into."""
     often: list[int] = field(default_factory=list)
     """Inputs that get fresh values before every call; the others, too large for that, once a block."""
+    outputs: list[Output] = field(default_factory=list)
+    """What eager returns, as it lies in memory."""
     operators: int = 0
     moved_bytes: int = 0
     """Of inputs and outputs, see GraphResult."""

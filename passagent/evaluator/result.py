@@ -194,6 +194,8 @@ class GraphResult(BaseModel):
     nodes_before: int = 0
     nodes_after: int = 0
     """Operators of the captured graph, and of the rewritten one."""
+    left: list[str] = Field(default_factory=list)
+    """The operators of the rewritten graph in order; a replacement by its pass's name."""
     moved_bytes: int = 0
     """Of all inputs and outputs, outputs that are views counted once: what any candidate must move. An
     embedding's table counts whole, so the figure can be too high there."""
@@ -210,6 +212,8 @@ class Evaluation(BaseModel):
     timing: Literal["wall", "interpreter", "none"]
     """`interpreter`: a Triton pass on the CPU, checked and not timed; `none`: nothing got as far."""
     status: Status
+    static: bool = False
+    """Refused by static inspection: nothing of it was run, and no device was needed."""
     as_score: float | None
     """None where nothing was timed though everything passed (interpreter), or on infrastructure faults."""
     es: dict[str, float] | None

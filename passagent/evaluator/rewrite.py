@@ -69,7 +69,7 @@ def only_replacements(graph_module: fx.GraphModule) -> bool:
     return all(
         node.op in ("placeholder", "output")
         or "replacement" in node.meta
-        or (node.target in (operator.getitem, _only) and "replacement" in node.args[0].meta)
+        or (node.target in (operator.getitem, _getitem) and "replacement" in node.args[0].meta)
         for node in graph_module.graph.nodes
     )
 
@@ -124,7 +124,7 @@ def _results(graph: fx.Graph, call: fx.Node, count: int, many: bool, new: list[f
     for i in range(count):
         with graph.inserting_after(new[-1]):
             part = (
-                graph.call_function(_only, (call,))
+                graph.call_function(_getitem, (call,))
                 if count == 1
                 else graph.call_function(operator.getitem, (call, i))
             )
@@ -133,7 +133,7 @@ def _results(graph: fx.Graph, call: fx.Node, count: int, many: bool, new: list[f
     return values
 
 
-def _only(value: Any) -> Any:
+def _getitem(value: Any) -> Any:
     """The output where the pattern returns a 1-tuple: a replacement may return the tensor or a 1-tuple."""
     return value if isinstance(value, torch.Tensor) else value[0]
 

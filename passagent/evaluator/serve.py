@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +65,11 @@ def main() -> None:
         from passagent.tasks.reader import load_task
 
         request = json.loads(requests.get())
-        subject = Candidate(request["files"]) if "files" in request else request["compiler"]
         task = load_task(request["task"])
-        return {"evaluation": referees[0].evaluate(task, subject, request.get("bar")).model_dump()}
+        if "describe_s" in request:
+            return {"result": [asdict(one) for one in referees[0].describe(task, request["describe_s"])]}
+        subject = Candidate(request["files"]) if "files" in request else request["compiler"]
+        return {"result": referees[0].evaluate(task, subject, request.get("bar")).model_dump()}
 
     answer(start)
     if referees and len(sys.argv) > 3:

@@ -18,7 +18,7 @@ from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.passes import LoadedPass
 from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
-from passagent.tasks.graphio import dump_graph, load_graph
+from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
@@ -121,11 +121,12 @@ def _compiled(loaded: Loaded, module: torch.nn.Module) -> _Built:
 
 
 def _report(rewritten: Any) -> dict[str, Any]:
+    nodes = [n for n in rewritten.graph_module.graph.nodes if n.op not in ("placeholder", "output")]
     return {
         "matches": len(rewritten.applied),
         "applied": rewritten.applied,
         "mismatches": [mismatch.model_dump() for mismatch in rewritten.mismatches],
-        "nodes_after": sum(n.op not in ("placeholder", "output") for n in rewritten.graph_module.graph.nodes),
+        "left": [node.meta.get("replacement") or operator_name(node.target) for node in nodes],
     }
 
 

@@ -2,20 +2,21 @@
 
 A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
 same graph, so that both sides cost the same but for the rewritten regions. Requests: `prepare`, `load`,
-`graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `held`,
-`float64`, `rounding`, `states`, `release`.
+`graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `failures`,
+`held`, `float64`, `rounding`, `states`, `release`.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from passagent.evaluator import calls, subgraphs, toolchain
+from passagent.evaluator import calls, failures, subgraphs, toolchain
 from passagent.evaluator.channel import Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.eager_rounding import operators_that_show
@@ -82,6 +83,7 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
         "lockstep": _lockstep,
         "device": _device,
         "audit": _audit,
+        "failures": _failures,
         "held": _held,
         "float64": _float64,
         "rounding": _rounding,
@@ -231,6 +233,20 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
     copies.clear()
     audit.close()
     return reply
+
+
+def _failures(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """All that does not build when the subgraphs `ids` are called; the last request of a worker."""
+    assert state.loaded is not None and state.gate is not None
+    with failures.collected(state.root) as met:
+        for name in filter(state.graphs.__contains__, message["ids"]):
+            graph, audit = state.graphs[name], state.loaded.audit
+            assert graph.audited is not None
+            with suppress(Exception):  # what comes of kernels that do nothing is no one's fault
+                graph.audited(*[_placed(audit, graph, 0, i) for i in graph.order])
+            audit.close()
+    state.gate.take()
+    return {"failures": list(met.values())}
 
 
 def _held(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -10,11 +10,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from passagent import resources
 from passagent.errors import UsageError, nearest
+from passagent.evaluator.target import Target
 
 ROOT = "knowledge/"
 INDEX = "index.md"
@@ -68,18 +70,46 @@ def _library(roots: tuple[Path, ...]) -> _Library:
     return _Library(found, passages, bags, [bag.total() for bag in bags], holders)
 
 
-def read(path: str = INDEX) -> str:
-    """The text of one document. Raises UsageError, with the nearest path, for anything else."""
-    found = documents()
+def read(path: str = INDEX, target: Target | None = None) -> str:
+    """The text of one document; for a `target`, what of it names only what works there.
+
+    Raises UsageError, with the nearest path, for anything else.
+    """
+    found = {name: _for(target, name, text) for name, text in documents().items()}
     wanted = path.strip().removeprefix("./").removeprefix(ROOT)
-    if wanted not in found:
-        raise UsageError(f"knowledge: no document '{path}'{nearest(wanted, list(found))}")
+    if not found.get(wanted):
+        known = [name for name, text in found.items() if text]
+        raise UsageError(f"knowledge: no document '{path}'{nearest(wanted, known)}")
     return found[wanted]
 
 
-def search(query: str, operators: Iterable[str] = (), limit: int = 5) -> list[Passage]:
-    """The sections that answer `query` best (BM25), those that name the task's `operators` ahead."""
-    return list(_ranked(resources.roots(), query, tuple(operators))[:limit])
+def search(
+    query: str, operators: Iterable[str] = (), limit: int = 5, target: Target | None = None
+) -> list[Passage]:
+    """The sections that answer `query` best (BM25), those that name the task's `operators` ahead.
+
+    For a `target` they hold only what names nothing else than what works there.
+    """
+    ranked = _ranked(resources.roots(), query, tuple(operators))
+    admitted = (replace(one, text=_for(target, f"{one.path} {one.heading}", one.text)) for one in ranked)
+    return list(islice((one for one in admitted if one.text.strip()), limit))
+
+
+def _for(target: Target | None, title: str, text: str) -> str:
+    """The lines (of Markdown; other files whole) that a target admits, under headings that it admits."""
+    if target is None:
+        return text
+    if not target.admits(title):
+        return ""
+    if ".md" not in title:
+        return text if target.admits(text) else ""
+    kept, is_shown = [], True
+    for part in re.split(r"^(#.*\n|```.*\n(?s:.*?)^```\s*\n?|.*\n)", text, flags=re.MULTILINE):
+        if part.startswith("#"):
+            is_shown = target.admits(part)
+        if is_shown and target.admits(part):
+            kept.append(part)
+    return "".join(kept)
 
 
 @functools.lru_cache(maxsize=256)

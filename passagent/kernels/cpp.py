@@ -118,7 +118,7 @@ class _CppKernel:
         if isinstance(argument, torch.Tensor):
             if not argument.is_cpu:
                 what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
-                raise TypeError(f"{self.name}: {what}; cpp_kernel takes CPU tensors")
+                raise TypeError(f"{self.name}: {what}; a C++ kernel takes tensors in the host's memory")
             return self._pointer(f"argument {position}", argument.dtype)
         if type(argument) not in SCALARS:
             what = f"argument {position} is a {type(argument).__name__}"

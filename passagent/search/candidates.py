@@ -10,10 +10,12 @@ from passagent.agent import validator
 from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
 from passagent.errors import InfrastructureError
+from passagent.evaluator import inspection
 from passagent.evaluator.environment import evaluator_version
 from passagent.evaluator.known import Known, keep, pack, recall
 from passagent.evaluator.pool import SubjectLost
-from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.refusal import refusal
+from passagent.evaluator.result import Candidate, Evaluation, Violation
 from passagent.search import opinions
 from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark
@@ -113,6 +115,12 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     if found:
         evaluation = found.evaluation
         node = _finish_unless_asked(session, node, found.id, evaluation)
+    elif violations := await inspected(session, candidate):
+        evaluation = refusal(task, candidate, session.config.evaluator, violations)
+        packed = pack(store, task, environment, evaluation)
+        with store.transaction():  # no evaluation is charged to the run
+            evaluation_id = keep(store, task, candidate, environment, evaluation, packed=packed)
+            node = _finish(session, node, evaluation_id, evaluation)
     else:
         release = await session.admit(Want(evaluations=1))
         try:
@@ -127,6 +135,12 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
         node = _finish(session, node, evaluation_id, evaluation)
     return node, evaluation, found is not None
+
+
+async def inspected(session: Session, candidate: Candidate) -> list[Violation]:
+    """The integrity rules that the candidate's text breaks; no device is waited for."""
+    config = session.config.evaluator
+    return await asyncio.to_thread(inspection.inspect, candidate, config.host_extensions, config.device)
 
 
 def _recall(

@@ -13,7 +13,10 @@ from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
 from passagent.config import Config
+from passagent.evaluator import target
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
+from passagent.evaluator.target import Target
 from passagent.experience import knowledge, retrieve
 from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
@@ -40,6 +43,7 @@ class Known(Protocol):
     hints: list[Hint]
     device_name: str
     machine: Machine | None
+    eager: tuple[EagerGraph, ...]
     views: dict[tuple[object, ...], ParentView]
     """Parents that were shown."""
     bests: dict[int, tuple[int, float | None]]
@@ -78,6 +82,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         knowledge=passages(known, parent),
         past=[] if is_first or parent or episode.model == EXPERT else past_tasks(known),
         machine=known.machine,
+        eager=known.eager,
         migrated=bool(episode.migrated),
         limits=known.config.agent,
     )
@@ -115,7 +120,7 @@ def past_tasks(known: Known) -> list[PastTask]:
 
 def target_of(device: str) -> str:
     """`cuda:1` to `cuda`."""
-    return device.partition(":")[0]
+    return target.target_of(device).name
 
 
 def parent_view(known: Known, parent: Node) -> ParentView:
@@ -184,8 +189,9 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
     distilled = map(_hint, hints.distilled(known.store))
+    works = target.target_of(known.run.device)
     ranked = retrieve(
-        [*known.hints, *distilled],
+        [hint for hint in (*known.hints, *distilled) if works.admits(hint.advice)],
         diagnosis_of(parent).label,
         known.task.operators,
         target_of(known.run.device),
@@ -209,34 +215,43 @@ _ASKED = {
     "refused": "what a replacement may do",
 }
 """What the knowledge documents are asked for a diagnosis, where its name alone does not say it."""
-_NOT_FOR = {"cpu": ("triton", "cuda", "nvidia", "amd"), "cuda": ("cpu", "cpp_kernel", "amd")}
-"""Words in the paths and headings of sections that are of no use on a target."""
 
 
 def passages(known: Known, parent: Node | None) -> list[Passage]:
     """Sections of the knowledge documents for the parent's diagnosis and the task's operators."""
-    limit, target = known.config.agent.knowledge, target_of(known.run.device)
+    limit = known.config.agent.knowledge
     if not limit:
         return []
     label = diagnosis_of(parent).label
     asked = _ASKED.get(label, label.replace("_", " "))
     return list(
-        _passages(resources.roots(), asked, tuple(known.task.operators), target, known.device_name, limit)
+        _passages(
+            resources.roots(),
+            asked,
+            tuple(known.task.operators),
+            target.target_of(known.run.device),
+            known.device_name,
+            limit,
+        )
     )
 
 
 @functools.lru_cache(maxsize=256)
 def _passages(
-    roots: tuple[Path, ...], asked: str, operators: tuple[str, ...], target: str, device_name: str, limit: int
+    roots: tuple[Path, ...],
+    asked: str,
+    operators: tuple[str, ...],
+    works: Target,
+    device_name: str,
+    limit: int,
 ) -> list[Passage]:
     """The same for every episode that asks the same of the same documents (`roots`)."""
-    found = knowledge.search(asked, operators, limit=50)
-    return list(islice((one for one in found if _is_useful(one, target, device_name)), limit))
+    found = knowledge.search(asked, operators, limit=50, target=works)
+    return list(islice((one for one in found if _is_useful(one, device_name)), limit))
 
 
-def _is_useful(passage: Passage, target: str, device_name: str) -> bool:
-    """Whether a section is prose, and about this target; of a GPU's figures, about this GPU."""
-    where = f"{passage.path} {passage.heading}".lower()
+def _is_useful(passage: Passage, device_name: str) -> bool:
+    """Whether a section is prose; of a GPU's figures, about this GPU."""
     gpu = passage.path.rpartition("/")[2].partition(".")[0]
     is_other_gpu = passage.path.startswith("hardware/nvidia/") and gpu not in device_name.lower()
-    return passage.path.endswith(".md") and not is_other_gpu and not any(w in where for w in _NOT_FOR[target])
+    return passage.path.endswith(".md") and not is_other_gpu

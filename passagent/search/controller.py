@@ -77,6 +77,9 @@ async def search(session: Session) -> Outcome:
             log.warning("the session's end could not be stored: %s", error)
         gc.set_threshold(*thresholds)
         gc.unfreeze()
+        if session.describing is not None:
+            session.describing.cancel()
+            await asyncio.wait({session.describing})
         if session.distiller is not None:
             await session.distiller.close()
     return Outcome(state, reason, is_last)

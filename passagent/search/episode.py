@@ -10,21 +10,26 @@ from functools import partial
 from passagent.agent.episode import run_episode
 from passagent.agent.prompt import compose
 from passagent.agent.tools import (
+    CHECK,
     EDITOR,
     EVALUATOR,
     KNOWLEDGE,
     Tool,
+    check,
     file_editor,
     pass_evaluator,
     search_knowledge,
 )
 from passagent.agent.workspace import Workspace
+from passagent.evaluator.result import Candidate
+from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
-from passagent.search.candidates import submitter
+from passagent.search.candidates import inspected, submitter
 from passagent.search.context import best_known, episode_context, parent_view
+from passagent.search.describing import describe
 from passagent.search.drafts import is_draft
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
@@ -50,6 +55,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     messages = episodes.conversation(session.store, episode.id)
     is_resumed = bool(messages)
     if not messages:
+        await describe(session, episode)
         episode, messages = begin(session, episode)
     parent = nodes.get_node(session.store, episode.parent_id) if episode.parent_id is not None else None
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
@@ -82,7 +88,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     agent_tools = tools(session, episode, workspace, parent, flush)
     model = _Flushing(metered(writer_of(session, episode), meter), flush)
     try:
-        end = await run_episode(model, messages, agent_tools, save, session.config.agent)
+        end = await run_episode(model, messages, agent_tools, save, session.config.agent, session.left)
     except BaseException:
         flush()
         raise
@@ -205,9 +211,15 @@ def tools(
 ) -> list[Tool]:
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
+    target = target_of(session.config.evaluator.device)
     found = {
         EDITOR: partial(file_editor, workspace),
+        CHECK: partial(check, workspace, lambda files: inspected(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
-        KNOWLEDGE: partial(search_knowledge, partial(knowledge.search, operators=session.task.operators)),
+        KNOWLEDGE: partial(
+            search_knowledge,
+            partial(knowledge.search, operators=session.task.operators, target=target),
+            partial(knowledge.read, target=target),
+        ),
     }
     return [found[name]() for name in session.config.agent.tools]

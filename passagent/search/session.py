@@ -13,6 +13,7 @@ from typing import Protocol
 from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
 from passagent.config import Config
+from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.known import environment_key
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience.diagnosis import Diagnosis
@@ -22,7 +23,7 @@ from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
 from passagent.search.gain import expected_per_hour
-from passagent.search.stop import Progress, Want, is_limited, lack, rules_of
+from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs
 from passagent.store.runs import Run, Standing
 from passagent.store.workers import Watch
@@ -38,6 +39,10 @@ class Evaluator(Protocol):
 
     async def evaluate(self, task_path: Path, candidate: Candidate, bar: float | None = None) -> Evaluation:
         """The evaluation, cut short where the AS is under `bar` for sure. Raises PassagentError."""
+        ...
+
+    async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
+        """What eager does on the task's subgraphs; () where nothing tells. Raises PassagentError."""
         ...
 
     async def close(self) -> None:
@@ -67,6 +72,10 @@ class Session:
     """Who is asked what an episode's progress taught."""
     machine: Machine | None = None
     """What was measured of this machine, for the prompts."""
+    eager: tuple[EagerGraph, ...] = ()
+    """What eager does on the task's subgraphs, for the prompts; () until it is known (describing.py)."""
+    describing: asyncio.Task[None] | None = None
+    """Finds that out."""
     owner: str = ""
     """This process's name in the database, once it has joined the run."""
     watch: Watch = field(default_factory=Watch)
@@ -182,6 +191,10 @@ class Session:
     def _release(self, reservation: int) -> None:
         reservations.release(self.store, reservation)
         self.notify()
+
+    def left(self) -> list[str]:
+        """What is left of the run's budgets, as a model is told it."""
+        return left(self.config.search, self.progress(runs.standing(self.store, self.run.id)))
 
     def progress(self, now: Standing) -> Progress:
         """What the stopping rules look at."""

@@ -124,6 +124,23 @@ def rules_of(config: SearchConfig) -> StopRule:
     return any_of(rules)
 
 
+def left(config: SearchConfig, progress: Progress) -> list[str]:
+    """What is left of the run's budgets, those that have a limit, in words."""
+    found = []
+    if config.max_evaluations is not None:
+        evaluations_left = max(0, config.max_evaluations - progress.evaluations)
+        found.append(f"the run's {evaluations_left} of {config.max_evaluations} evaluations")
+    if config.max_tokens is not None:
+        found.append(f"{max(0, config.max_tokens - progress.tokens)} of {config.max_tokens} tokens")
+    if config.max_cost is not None:
+        found.append(f"${max(0.0, config.max_cost - progress.cost):.4f} of ${config.max_cost:g}")
+    if config.max_time_s is not None:
+        found.append(
+            f"{max(0.0, config.max_time_s - progress.elapsed_s):.0f} of {config.max_time_s:g} seconds"
+        )
+    return found
+
+
 class Holding(Protocol):
     """What work under way may still take at most; a Want, and store.reservations.Held, is one."""
 

@@ -36,6 +36,12 @@ def dump_graph(graph_module: fx.GraphModule) -> list[dict[str, Any]]:
     return nodes
 
 
+def operator_name(target: Any) -> str:
+    """An operator of a graph in a word: `layer_norm`, `add`, `view`; of `dump_graph`'s data or of a node."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    return name.rpartition(":")[2].rpartition(".")[2].strip("_")
+
+
 def load_graph(nodes: list[dict[str, Any]]) -> fx.GraphModule:
     """The GraphModule of `dump_graph`'s data. Raises TaskError for an operator that this torch lacks."""
     graph = fx.Graph()

@@ -59,7 +59,7 @@ class Contexts(Names):
                 self.visit(part)
         elif not self.makes_stack(node):
             if not self.may_enter(node):
-                known = ", ".join(sorted(rules.CONTEXTS))
+                known = ", ".join(sorted(filter(self.world.target.admits, rules.CONTEXTS)))
                 message = (
                     f"a pass may enter {known}, objects of its own and what its functions under "
                     "contextlib.contextmanager make; kernels run on the current stream"

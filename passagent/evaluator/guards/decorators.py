@@ -33,10 +33,12 @@ class Decorators(Contexts):
         if own and (self.is_around(decorator, node) if kernel else self.is_own_decorator(node, full)):
             self.visit(decorator)
         elif full not in rules.DECORATORS and not self.is_own_decorator(node, full):
-            known = ", ".join(sorted(rules.DECORATORS))
+            target = self.world.target
+            known = ", ".join(sorted(filter(target.admits, rules.DECORATORS)))
             instead = rules.DECORATE_INSTEAD.get(full or "", f"known: {known}")
             if full is not None and self.world.own(full) and kernel:
                 instead = "let it return triton.autotune(...) only, or write that above the kernel itself"
+                instead = instead if target.admits(instead) else f"write kernels in {target.language}"
             message = f"`@{ast.unparse(called)}` is no decorator of a pass; {instead}"
             self.report("decorator", decorator, message)
         elif isinstance(decorator, ast.Call):

@@ -87,7 +87,7 @@ class Names(ast.NodeVisitor):
         if name in HIDDEN and name in self.file.functions:
             self.report("pattern_reference", node, rules.pattern_reference(name))
         elif self.is_constant(node):
-            self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
+            self.report("host_name", node, rules.unknown_name(rules.CONSTANT, self.world.target))
         elif name in self.file.functions and self.world.makes_context(self.dotted(node)):
             self.report("context", node, rules.only_entered(name))
         elif name in self.file.imports:
@@ -159,7 +159,7 @@ class Names(ast.NodeVisitor):
         if self.world.is_named(node, self.file, self.local) or self.is_plain_constant(node):
             return
         if self.is_constant(node):
-            self.report("host_name", node, rules.unknown_name(rules.CONSTANT))
+            self.report("host_name", node, rules.unknown_name(rules.CONSTANT, self.world.target))
         if self.of_value(node):
             self.value_attribute(node)
             self.visit(node.value)
@@ -179,9 +179,7 @@ class Names(ast.NodeVisitor):
         if full in rules.HOST_NAMES or (self.world.host_extensions and rules.is_extension(full)):
             return
         if any(part.startswith("_") for part in parts[1:]) and parts[0] != OWN:
-            self.report(
-                "private_attribute", node, f"`{full}` is private; use the public names of torch and triton"
-            )
+            self.report("private_attribute", node, f"`{full}` is private; use the public names of {parts[0]}")
         elif parts[0] == OWN:
             self.own_name(full, node)
         elif full.startswith(rules.HOST_PREFIXES) and len(parts) == 2:
@@ -189,7 +187,7 @@ class Names(ast.NodeVisitor):
         else:
             known = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in rules.HOST_NAMES), 0)
             if not known or any(part not in rules.DTYPE_FACTS for part in parts[known:]):
-                self.report("host_name", node, rules.unknown_name(full))
+                self.report("host_name", node, rules.unknown_name(full, self.world.target))
 
     def own_name(self, full: str, node: ast.AST) -> None:
         parts = full.split(".")

@@ -5,6 +5,8 @@ Lists are literal, so that inspection needs no torch. Messages say what to do in
 
 import builtins
 
+from passagent.evaluator.target import CPU, CUDA, Target
+
 COMPUTING_OPERATOR = (
     "{operator} computes in host code; compute it in a kernel. Host code may allocate (torch.empty_like), "
     "take views (view, permute, slices), call .contiguous() and read shapes"
@@ -386,9 +388,11 @@ def only_entered(name: str) -> str:
     return f"`{name}` makes a context, which lives as long as a `with`; write `with {name}(...):`"
 
 
-def unknown_name(full: str) -> str:
+def unknown_name(full: str, target: Target) -> str:
     """Message for a full name that is not in the closed world."""
     root = full.split(".", maxsplit=1)[0]
+    if root not in target.imports and any(root in one.imports for one in (CPU, CUDA)):
+        return f"`{full}` is of no use on the {target.name} target; write kernels in {target.language}"
     if full.startswith(("torch.library.", "torch.ops.")):
         return f"`{full}` asks torch for an operator; {IMPORT_INSTEAD['torch.library']}"
     if root == "torch":
@@ -413,7 +417,7 @@ def unknown_name(full: str) -> str:
         return f"`{full}` is not among the names of host code; {IMPORT_INSTEAD[root]}"
     return (
         f"`{full}` is not among the names of host code; use Python's numbers and containers, math, torch's "
-        "allocations and views, triton, and functions of its own"
+        "allocations and views, kernels, and functions of its own"
     )
 
 

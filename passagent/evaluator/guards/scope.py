@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from passagent.evaluator.guards import records, rules, unused
 from passagent.evaluator.guards.trees import is_name
+from passagent.evaluator.target import CUDA, Target
 
 OWN = "pass_dir"
 
@@ -45,8 +46,8 @@ class File:
 class World:
     """All files of a candidate that parse; `host_extensions`: its author is trusted with native host code."""
 
-    def __init__(self, sources: dict[str, str], host_extensions: bool = False) -> None:
-        self.host_extensions = host_extensions
+    def __init__(self, sources: dict[str, str], host_extensions: bool = False, target: Target = CUDA) -> None:
+        self.host_extensions, self.target = host_extensions, target
         self.files: dict[str, File] = {}
         trees, self.too_deep = unused.parsed(sources)
         for name, tree in trees.items():

@@ -17,6 +17,7 @@ from passagent.evaluator.guards.scope import OWN, File, World
 from passagent.evaluator.guards.sources import Source, written_out
 from passagent.evaluator.guards.trees import stored_names
 from passagent.evaluator.result import Candidate, Violation
+from passagent.evaluator.target import CUDA, Target
 
 _KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
 _FILLING = {"add", "append", "extend", "insert", "setdefault", "sort", "update"}
@@ -28,17 +29,17 @@ _ROLES = {
 }
 
 
-def inspect(candidate: Candidate, host_extensions: bool = False) -> list[Violation]:
+def inspect(candidate: Candidate, host_extensions: bool = False, target: Target = CUDA) -> list[Violation]:
     """Every broken rule in every .py file, manifest or not, by file and line; [] for an honest candidate.
 
     `host_extensions` permits ways to native host code (load_inline, ctypes, ...), for a trusted author; what
-    such modules offer is then beyond inspection. A file that is no Python is not a violation: it does not
-    load, and the loader says why.
+    such modules offer is then beyond inspection. Messages name what works on `target`. A file that is no
+    Python is not a violation: it does not load, and the loader says why.
     """
     found = intake.check_files(candidate)
     if found:
         return found
-    world = World(candidate.files, host_extensions)
+    world = World(candidate.files, host_extensions, target)
     for file in world.files.values():
         try:
             found += _Inspection(world, file, candidate.files[file.name]).run()
@@ -82,6 +83,12 @@ class _Inspection:
         violation = Violation(rule=rule, file=self.file.name, line=line, message=message)
         if violation not in self.found:
             self.found.append(violation)
+
+    def report_foreign(self, rule: str, node: ast.AST, message: str) -> None:
+        """Of a kernel that is not compiled on the target: what to write is another one."""
+        target = self.world.target
+        instead = f"Triton is of no use on the {target.name} target, write kernels in {target.language}"
+        self.report(rule, node, f"{message.partition(';')[0]}; {instead}")
 
     def imports(self) -> None:
         meanings: dict[str, str] = {}
@@ -142,7 +149,7 @@ class _Inspection:
                 self.report(
                     "import",
                     node,
-                    f"passagent.kernels offers cpp_kernel, cuda_kernel and triton_kernel, not {alias.name}",
+                    f"passagent.kernels offers {' and '.join(self.world.target.kernels)}, not {alias.name}",
                 )
 
     def meaning(self, meanings: dict[str, str], name: str, full: str, node: ast.AST) -> None:
@@ -163,11 +170,11 @@ class _Inspection:
         if rules.is_extension(name):
             if self.world.host_extensions:
                 return
-            message = f"{name} builds or calls native host code; use passagent.kernels or Triton"
+            message = f"{name} builds or calls native host code; write {self.world.target.language}"
             self.report("host_extension", node, message)
         else:
             python = ", ".join(sorted(rules.OF_PYTHON))
-            known = f"torch, triton, triton.language, math, {python}, passagent.kernels and its own files"
+            known = f"{', '.join(self.world.target.imports)}, math, {python} and its own files"
             instead = rules.IMPORT_INSTEAD.get(name) or rules.IMPORT_INSTEAD.get(name.partition(".")[0])
             instead = instead or f"a pass may import {known}"
             self.report("import", node, f"`{name}` may not be imported; {instead}")
@@ -178,8 +185,10 @@ class _Inspection:
             _ROLES[node.name](self.world, self.file, node, self.report)
         elif self.world.is_kernel(self.file, node):
             host.signature(node)
-            bodies.check_kernel(self.world, self.file, node, self.report)
-            intake.check_kernel_text(self.text, node, self.report)
+            works = "triton" in self.world.target.imports
+            report = self.report if works else self.report_foreign
+            bodies.check_kernel(self.world, self.file, node, report)
+            intake.check_kernel_text(self.text, node, report)
         else:
             if state.is_cached(self.world, self.file, node):
                 state.check_cached(self.world, self.file, node, self.report)
@@ -244,7 +253,7 @@ class _Inspection:
         for node in ast.walk(self.file.tree):
             name = node.arg if isinstance(node, ast.keyword) else getattr(node, "value", None)
             if isinstance(node, (ast.keyword, ast.Constant)) and name in rules.KERNEL_OPTIONS:
-                message = f"`{name}` puts other code in a kernel's place; write the kernel with tl.*"
+                message = f"`{name}` puts other code in a kernel's place; write that code in the kernel"
                 self.report("kernel_option", node, message)
 
     def kernel_sources(self) -> None:

@@ -129,7 +129,7 @@ def _argument(call: dict[str, Any], name: str) -> str:
 
 def _outcome(text: str) -> tuple[str, float | None]:
     found = re.search(r"^status: (\w+)", text, re.M)
-    score = re.search(r"^AS: ([\d.]+)\s*\Z", text, re.M)
+    score = re.search(r"^AS: ([\d.]+)\s*(?:^left: .*\s*)?\Z", text, re.M)
     status = found.group(1) if found else "error"
     return _exactness(status, text), float(score.group(1)) if score else None
 

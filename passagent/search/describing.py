@@ -1,0 +1,48 @@
+"""What eager does on the task, for the prompts: kept, else measured once while the first episode begins."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from passagent.errors import PassagentError
+from passagent.evaluator import eager
+from passagent.evaluator.devices import first_device
+from passagent.search.events import Trouble
+from passagent.search.models import EXPERT
+from passagent.search.session import Session
+from passagent.store.episodes import Episode
+from passagent.store.runs import SEEDS
+
+WAIT_S = 20.0
+"""An episode waits so long for it, s; then its prompt does without, and later ones have it."""
+_LOOK_S = 0.2
+
+
+async def describe(session: Session, episode: Episode) -> None:
+    """Have `session.eager` known before an episode's prompt is composed, as far as WAIT_S go.
+
+    The expert reads the task itself and is not held up. Raises Stopping.
+    """
+    if session.eager:
+        return
+    device = first_device(session.config.evaluator.device)
+    session.eager = eager.kept(session.task, session.config.evaluator, device)
+    if session.eager or episode.island == SEEDS or session.model.name == EXPERT:
+        return
+    if session.describing is None:
+        session.describing = asyncio.create_task(_measure(session, device))
+    until = time.monotonic() + WAIT_S
+    while not session.describing.done() and time.monotonic() < until:
+        session.check()
+        await asyncio.wait({session.describing}, timeout=_LOOK_S)
+
+
+async def _measure(session: Session, device: str) -> None:
+    """Ask the evaluator. A task or machine that fails here fails at the first candidate, too."""
+    try:
+        session.eager = await session.evaluator.describe(session.task.path)
+    except PassagentError as error:
+        session.on_event(Trouble(f"eager could not be measured for the prompts: {error}"))
+    if session.eager:
+        eager.keep(session.task, session.config.evaluator, device, session.eager)
