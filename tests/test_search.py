@@ -12,8 +12,8 @@ import pytest
 import tiny_search
 from test_store import add_node
 
-from passagent.commands.looking import best as write_best
 from passagent.agent.observe import read_status
+from passagent.commands.looking import best as write_best
 from passagent.config import SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.eager import EagerGraph, Output
