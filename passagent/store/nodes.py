@@ -37,7 +37,7 @@ class Node:
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
-    diagnosis: bytes | str | None
+    diagnosis: bytes | None
     """As stored; `diagnosed` is what it says."""
     owner: str | None
     """The process that evaluates it."""
