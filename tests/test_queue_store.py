@@ -186,6 +186,31 @@ def test_what_an_unknown_owner_holds_is_taken_over_at_once(tmp_path: Path) -> No
         assert store.rows("SELECT * FROM reservations") == []
 
 
+def test_who_waits_for_another_process_says_for_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said nothing, for however long."""
+    monkeypatch.setattr("passagent.search.session.TOLD_AFTER_S", 0.0)
+    with Store.open(tmp_path / "runs") as store:
+        session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
+        with monkeypatch.context() as patch:
+            patch.setattr(workers, "this_process", lambda: "far:7:1")
+            other = workers.join(store, session.run.id)
+        assert episodes.claim(store, session.run, 0, other)
+        session.owner = workers.join(store, session.run.id)
+        told: list[str] = []
+        session.on_event = lambda event: told.append(str(event))
+
+        async def wait() -> None:
+            claiming = asyncio.create_task(controller._claim(session, 0))
+            while not told:
+                await asyncio.sleep(0.01)
+            claiming.cancel()
+
+        asyncio.run(wait())
+        assert "waiting: pid 7 on far works on island 0" in told[0]
+
+
 def test_nodes_remember_their_episode_s_number(tmp_path: Path) -> None:
     with Store.open(tmp_path / "runs") as store:
         session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
