@@ -20,6 +20,7 @@ from passagent.evaluator.result import MANIFEST
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(tiny_search.__file__)
+NOT_SETTINGS = ("help", "version", "install_completion", "show_completion")
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_every_option_is_an_environment_variable():
         for name, child in getattr(command, "commands", {}).items():
             yield from options(child, (*words, name))
         for option in command.params:
-            if option.param_type_name == "option" and option.name not in ("help", "version"):
+            if option.param_type_name == "option" and option.name not in NOT_SETTINGS:
                 yield words, option
 
     found = list(options(typer.main.get_command(cli.app), ()))

@@ -49,9 +49,10 @@ def graph_table(graphs: list[GraphResult]) -> str:
         for graph in graphs
     ]
     paced = [f"{graph.name} (eager {number(graph.pace_ms, 4)} ms)" for graph in graphs if graph.pace_ms]
+    shown = table(header, rows, drop=["matches", "max diff", "compiled ms", "eager ms", "dtype"])
     if not paced:
-        return table(header, rows)
-    return f"{table(header, rows)}\nstated for the pace that the machine had at first: {', '.join(paced)}"
+        return shown
+    return f"{shown}\nstated for the pace that the machine had at first: {', '.join(paced)}"
 
 
 def failure_lines(graphs: list[GraphResult]) -> list[str]:
