@@ -88,7 +88,7 @@ class ModelConfig(ModelChoice):
     name: str = "expert"
     ensemble: list[Member] = []
     """Several models, each episode written by one of them; then `name` says nothing."""
-    temperature: float | None = None
+    temperature: float | None = Field(None, ge=0)
     max_output_tokens: int = Field(16000, ge=1)
     stream: bool | None = None
     """Ask for the reply in pieces; None: if it may be longer than 4096 tokens."""
@@ -232,16 +232,16 @@ class SearchConfig(_Section):
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
     confirm_every: int = Field(0, ge=0)
     """The same after so many episodes each; 0: only before the run ends."""
-    target_as: float | None = None
+    target_as: float | None = Field(None, gt=0)
     max_stagnation: int | None = Field(None, ge=1)
     """Stop after so many episodes of the run without a gain of `min_gain`."""
     until: float | None = Field(None, gt=0)
     """Stop when an hour more is expected to gain less than this share of AS: 0.02 is 2%."""
-    max_time_s: float | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
+    max_time_s: float | None = Field(None, gt=0)
+    max_tokens: int | None = Field(None, ge=1)
+    max_cost: float | None = Field(None, gt=0)
     """USD."""
-    max_evaluations: int | None = None
+    max_evaluations: int | None = Field(None, ge=1)
 
 
 class ValidatorConfig(_Section):

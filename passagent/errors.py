@@ -31,7 +31,12 @@ class InfrastructureError(PassagentError):
 
 def nearest(word: str, known: list[str]) -> str:
     """`"; did you mean 'x'?"` for the closest known word, else the list of known words."""
+    return closest(word, known, 1) or f"; known: {', '.join(sorted(known))}"
+
+
+def closest(word: str, known: list[str], count: int = 3) -> str:
+    """`"; did you mean 'x' or 'y'?"` for up to `count` close words, the closest first; empty if none is."""
     import difflib
 
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(sorted(known))}"
+    close = difflib.get_close_matches(word, known, n=count)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -19,14 +19,16 @@ _NAME = re.compile(
 _MIN_LENGTH = 6
 """Shorter values are no secrets, and would tear holes into every line."""
 REDACTED = "[redacted]"
+_IS, _VALUE = r"(\\?[\"']?\s*[:=]\s*\\?[\"']?)", r"[^\s\"'\\,;})\]<\[]{6,}"
 _SHAPES = (
     (
         re.compile(
-            r"((?:proxy-)?authorization|x-api-key|api[-_]key|x-goog-api-key)"
-            r"(\\?[\"']?\s*[:=]\s*\\?[\"']?)(?:(?:bearer|basic|token)\s+)?[^\s\"'\\,;})\]<\[]{6,}",
+            rf"((?:proxy-)?authorization){_IS}(?:(?:bearer|basic|token)\s+)?{_VALUE}|"
+            # a word behind `: ` is a sentence's: "check OPENAI_API_KEY: Incorrect API key provided"
+            rf"(x-api-key|api[-_]key|x-goog-api-key){_IS}(?!(?<=:\s)[a-z]{{1,19}}(?![\w~+/=-]|\.\w)){_VALUE}",
             re.I,
         ),
-        rf"\1\2{REDACTED}",
+        rf"\1\2\3\4{REDACTED}",
         ("authorization", "api-key", "api_key"),
     ),
     (re.compile(r"\b(bearer\s+)[\w.~+/=-]{12,}", re.I), rf"\1{REDACTED}", ("bearer",)),

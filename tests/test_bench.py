@@ -124,7 +124,8 @@ def test_plots_without_matplotlib(call, tmp_path, monkeypatch):
 # Measuring, and the forms of the table
 
 
-def test_the_table_is_what_was_measured(call, tmp_path):
+def test_the_table_is_what_was_measured(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     write_tasks(tmp_path / "tasks", 2)
     tiny.write_task(tmp_path / "tasks/task3")  # has no passes
     words = ["bench", "tasks", "--compiler", "pass_dir", *QUICK, "--out", "kept"]

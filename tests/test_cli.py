@@ -21,6 +21,7 @@ from passagent.report.evaluation import evaluation_text
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = Path(tiny_search.__file__)
+NOT_SETTINGS = ("help", "version", "install_completion", "show_completion")
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_every_option_is_an_environment_variable():
         for name, child in getattr(command, "commands", {}).items():
             yield from options(child, (*words, name))
         for option in command.params:
-            if option.param_type_name == "option" and option.name not in ("help", "version"):
+            if option.param_type_name == "option" and option.name not in NOT_SETTINGS:
                 yield words, option
 
     found = list(options(typer.main.get_command(cli.app), ()))
@@ -131,6 +132,14 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
         (["run", "task", "--iters", "0"], "search.iters = 0: input should be greater than or equal to 1"),
         (["run", "task", "--iters", "many"], "--iters"),
         (["run", "task", "--max-cost", "nan"], "search.max_cost = nan: input should be a finite number"),
+        (["run", "task", "--max-evals", "-1"], "search.max_evaluations = -1: input should be greater than"),
+        (["run", "task", "--max-cost", "-5"], "search.max_cost = -5.0: input should be greater than 0"),
+        (["run", "task", "--max-tokens", "-1"], "search.max_tokens = -1: input should be greater than"),
+        (["run", "task", "--max-time", "-1"], "search.max_time_s = -1.0: input should be greater than 0"),
+        (["run", "task", "--max-stagnation", "-1"], "search.max_stagnation = -1: input should be greater"),
+        (["run", "task", "--target-as", "-1"], "search.target_as = -1.0: input should be greater than 0"),
+        (["run", "task", "--until", "-1"], "search.until = -1.0: input should be greater than 0"),
+        (["bench", "task", "--compiler", "run", "--iters", "-1"], "--iters"),
         (["run", "task", "--islands", "1001"], "search.islands = 1001: input should be less than"),
         (["run", "task", "--seed", 10**30], f"search.seed = {10**30}: input should be less than"),
         (["run", "task", "--set", "search.roles=[]"], "search.roles = []: list should have at least 1 item"),

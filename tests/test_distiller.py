@@ -23,7 +23,7 @@ from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
 from passagent.search import distilling
 from passagent.search.setup import check_money, new_run, open_session
-from passagent.store import Store, calls, episodes, hints, lineage, nodes, runs
+from passagent.store import calls, episodes, hints, lineage, nodes, runs
 
 ADVICE = "Keep the row in registers\n  and write it once; it pays where launches limit."
 FIELDS = {
@@ -342,12 +342,3 @@ def test_the_gain_that_meets_the_target_is_asked_about_before_the_run_is_over(st
     assert {row["state"] for row in rows.values()} == {"written"} and len(teacher.calls) == len(rows)
     on = go_on(store, task, session, teacher, target_as=None)
     assert {row["state"] for row in on.values()} == {"written"} and len(teacher.calls) == len(on)
-
-
-def test_a_database_without_the_table_is_brought_up_to_date(tmp_path):
-    with Store.open(tmp_path / "old") as old:
-        old.execute("DROP TABLE distilled_hints", {})
-        old.execute("DELETE FROM _sqlite_migrations WHERE name = '0003_distilled_hints'", {})
-        old.db.conn.commit()
-    with Store.open(tmp_path / "old") as opened:
-        assert hints.distilled(opened) == []

@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.process
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -136,10 +137,30 @@ def test_three_in_ten_requests_fail(tmp_path: Path, model: str, iters: int, sett
         assert counts["broken"] > 2
     assert {entry.fault for entry in server.ledger} - {None} == set(FAULTS)
     assert "Traceback" not in said
+    # a retry is told before it is waited for: who, why, which try, when
+    assert re.search(rf"note: island \d: {model}: HTTP 429: not now, .*; try 2 of 11 in \d\.\d s", said)
     assert_no_secret(tmp_path / "out", runs_dir)
     with Store.open(runs_dir) as store:
         errors = store.rows("SELECT error FROM calls WHERE error LIKE '%not now%'")
         assert errors and all("redacted" in row["error"] or "<" in row["error"] for row in errors)
+
+
+@pytest.mark.parametrize("model", ["openai/m-1", "anthropic/m-1"])
+def test_a_refused_key_is_told_in_the_servers_words(tmp_path: Path, model: str) -> None:
+    """On the screen and in the database: redaction took "Incorrect" behind OPENAI_API_KEY for a key."""
+    task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
+    with WireServer(paid_run.brain) as server:
+        server.fault = lambda: "401"  # type: ignore[method-assign]
+        process = start(server, tmp_path, "run", task, runs_dir, 2, 1, model)
+        process.join(120)
+    said = (tmp_path / "out").read_text()
+    assert process.exitcode == 2
+    with Store.open(runs_dir) as store:
+        run = runs.find_run(store, "last")
+        [failed] = ledger(store, run.id)["failed"]
+    for text in (said.splitlines()[-1], run.stop_reason, failed["error"]):
+        assert "_API_KEY: Incorrect API key provided" in str(text)
+    assert_no_secret(tmp_path / "out", runs_dir)
 
 
 def assert_no_secret(out: Path, runs_dir: Path) -> None:

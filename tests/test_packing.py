@@ -1,14 +1,10 @@
-"""What the database packs comes out as it went in; what older versions stored is still read."""
+"""What the database packs comes out as it went in."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
-import sqlite3
-import zlib
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,17 +17,12 @@ from passagent.store import (
     Store,
     episodes,
     evaluations,
-    figures,
-    files,
-    leftovers,
     removal,
     runs,
     similar,
     workers,
 )
-from passagent.store.database import DATABASE
 from passagent.store.packing import pack_result, pack_text, unpack_result, unpack_text
-from passagent.store.schema import migrations
 
 TASK_TEXT = "\n".join(
     f"line {number} of a task that every prompt repeats: {number**3}" for number in range(200)
@@ -59,7 +50,6 @@ def test_results_come_out_as_they_went_in(nanoseconds, is_whole):
     samples = [n / 1e6 if is_whole else n / 3e6 for n in nanoseconds]
     result = evaluation(samples)
     assert unpack_result(*pack_result(result)) == result
-    assert unpack_result(json.dumps(result)) == result
 
 
 def test_samples_take_two_bytes_each():
@@ -158,65 +148,6 @@ def test_a_message_that_others_are_packed_against_outlives_its_run(store):
         with another.transaction():
             removal.remove_run(another, first.id)
         assert episodes.conversation(another, kept.id) == conversation_of(2)
-
-
-def runs_of_before(place: Path, migration: str) -> Path:
-    """A runs directory whose database is as it was before a migration."""
-    with pytest.MonkeyPatch.context() as patch:
-        older = [one for one in migrations._migrations if one.name < migration]
-        patch.setattr(migrations, "_migrations", older)
-        Store.open(place / "runs").close()
-    return place / "runs"
-
-
-def test_a_database_of_before_is_packed_from_now_on(tmp_path):
-    runs_dir = runs_of_before(tmp_path, "0007")
-    system, result = conversation_of(1)[0], evaluation([0.25, 0.5])
-    with sqlite3.connect(runs_dir / DATABASE) as old:
-        old.execute(
-            "INSERT INTO runs (id, task, task_path, task_key, operators, model, device, seed, islands, "
-            "iters, config, version, state, created_at) "
-            "VALUES ('r', 't', 't', 'key', '[\"add\", \"silu\"]', 'm', 'cpu', 0, 1, 9, '{}', '0', "
-            "'stopped', '')"
-        )
-        old.execute(
-            "INSERT INTO episodes (id, run_id, number, island, seed, state, created_at) "
-            "VALUES (1, 'r', 1, 0, 0, 'done', '')"
-        )
-        old.execute("INSERT INTO messages VALUES (1, ?, ?)", ("ab" * 32, json.dumps(system)))
-        old.execute("INSERT INTO steps (episode_id, seq, message_id, created_at) VALUES (1, 1, 1, '')")
-        old.execute(
-            "INSERT INTO evaluations VALUES (1, 'c', 'key', 'v', 'here', 'ok', 1.5, 0.1, ?, '')",
-            (json.dumps(result),),
-        )
-    with Store.open(runs_dir) as store:
-        assert episodes.conversation(store, 1) == [system]
-        assert evaluations.get_evaluation(store, 1) == result
-        assert store.row("SELECT pairs FROM tasks WHERE key = 'key'") == {"pairs": 3}
-
-
-def test_files_that_lay_beside_a_database_of_before_are_in_it_from_now_on(tmp_path):
-    """One on the disk, one that was on its way there, one that is not whole, and one that is gone."""
-    runs_dir = runs_of_before(tmp_path, "0013")
-    texts = [json.dumps({"Fused.py": f"x = {number}"}).encode() for number in range(4)]
-    keys = [hashlib.sha256(text).hexdigest() for text in texts]
-    for key, content in zip(keys, [texts[0], b"", texts[2][:9]], strict=False):
-        path = runs_dir / "objects" / key[:2] / key[2:]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    with sqlite3.connect(runs_dir / DATABASE) as old:
-        old.execute("INSERT INTO unsettled (key, content) VALUES (?, ?)", (keys[1], zlib.compress(texts[1])))
-        old.executemany(
-            "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, files, candidate_key, "
-            "created_at, number, canonical_key) VALUES ('r', 0, 1, ?, 'done', '', ?, '', '', 1, '')",
-            [*zip("abcd", keys, strict=True), ("again", keys[0])],
-        )
-    with Store.open(runs_dir) as store:
-        assert [files.get(store, key) for key in keys[:2]] == [json.loads(text) for text in texts[:2]]
-        assert sorted(figures.missing_files(store, "r")) == sorted(keys[2:])
-        assert [one.path for one in leftovers.objects(store)] == [runs_dir / "objects"]
-        assert store.row("SELECT count(*) AS n FROM files") == {"n": 2}
-    Store.open(runs_dir).close()
 
 
 def test_a_row_that_was_not_committed_is_no_base(store):

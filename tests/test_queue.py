@@ -25,14 +25,17 @@ from many import (  # noqa: F401
     is_in,
     kill,
     lose_the_device,
+    measure_for_real,
     steps_of,
     wait_with_the_finalists,
 )
 from wire_server import Said, WireServer
 
+from passagent.evaluator.devices import DeviceLock, find_device
 from passagent.store import (
     Store,
     confirmations,
+    nodes,
     runs,
     workers,
 )
@@ -197,6 +200,34 @@ def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
     with Store.open(there.dir) as store:
         assert len(before) < len(confirmed(store)) and len(set(confirmed(store))) == 2
     there.check()
+
+
+def test_who_waits_for_a_device_that_another_process_holds_ends_when_asked(tmp_path: Path) -> None:
+    """The lock is not released before all have ended: a search that waits for it would never end."""
+    there = Runs(tmp_path, iters=2, islands=2)
+    lock = DeviceLock(find_device("cpu"))
+    assert lock.try_acquire()
+    try:
+        for number, ask in enumerate((signal.SIGINT, signal.SIGTERM, "stop")):
+            process = there.start("resume" if number else "run", prepare=measure_for_real)
+            there.wait(lambda store, n=number: there.said().count("waiting: cpu is in use by pid") > n)
+            if isinstance(ask, str):
+                with Store.open(there.dir) as store:
+                    runs.want(store, there.run(store).id, "stop")
+            else:
+                os.kill(process.pid, ask)
+            finish(process, there, code=130)
+            with Store.open(there.dir) as store:
+                assert (there.run(store).state, holders(store)) == ("stopped", set())
+                assert {(node.state, node.owner) for node in nodes.of_run(store, there.run(store).id)} == {
+                    ("proposed", None)
+                }
+    finally:
+        lock.release()
+    assert "Traceback" not in there.said()
+    finish(there.start("resume"), there)
+    there.check()
+    assert there.tree() == there.whole(tmp_path)
 
 
 def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import tiny_search
-from sqlite_utils import Database
 from test_search import open_tiny
 from test_store import add_node
 
@@ -27,7 +26,6 @@ from passagent.store import (
     nodes,
     reservations,
     runs,
-    schema,
     workers,
 )
 from passagent.tasks import load_task
@@ -168,44 +166,49 @@ def test_room_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
         asyncio.run(go(session))
 
 
-def test_a_database_of_before_the_queue_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "passagent.db"
-    old = Database(path)
-    schema.migrations.apply(old, stop_before="0004_queue")
-    old.execute(
-        "INSERT INTO runs (id, task, task_path, task_key, operators, model, device, seed, islands, iters, "
-        "config, version, state, created_at, owner, heartbeat) VALUES "
-        "('r', 't', '/t', 'k', '[]', 'm', 'cpu', 1, 1, 4, '{}', '0', 'running', '', 'gone:1:1', 5.0)"
-    )
-    old.execute(
-        "INSERT INTO episodes (id, run_id, number, island, seed, state, owner, created_at) VALUES "
-        "(7, 'r', 1, 0, 1, 'running', 'gone:1:1', '')"
-    )
-    for node, state in ((1, "done"), (2, "evaluating")):
-        old.execute(
-            "INSERT INTO nodes (id, run_id, island, episode_id, call_id, state, note, files, candidate_key, "
-            "owner, created_at) VALUES (?, 'r', 0, 7, ?, ?, '', '', 'c', 'gone:1:1', '')",
-            [node, str(node), state],
-        )
-    old.execute(
-        "INSERT INTO evaluations (id, candidate_key, task_key, evaluator_version, environment, status, "
-        "seconds, result, created_at) VALUES (3, 'c', 'k', 'v', 'here', 'ok', 1, '{}', '')"
-    )
-    old.execute("UPDATE nodes SET evaluation_id = 3 WHERE id = 1")
-    for state, cost in (("done", 0.5), ("broken", 0.25), ("started", None)):
-        old.execute(
-            "INSERT INTO calls (run_id, island, episode_id, step, role, model, attempt, state, cost, "
-            "started_at) VALUES ('r', 0, 7, 1, 'agent', 'm', 1, ?, ?, '')",
-            [state, cost],
-        )
-    old.close()
-    with Store.open(tmp_path) as store:
-        run = runs.get_run(store, "r")
-        assert (run.owner, run.wanted, run.cost, run.environment) == (None, "run", 0.75, "v; here")
-        assert [(n.number, n.state) for n in nodes.of_run(store, "r")] == [(1, "done"), (1, "proposed")]
-        owner = workers.join(store, "r")
-        assert episodes.claim(store, run, 0, owner).id == 7
-        assert nodes.start(store, 2, owner)
+def test_what_an_unknown_owner_holds_is_taken_over_at_once(tmp_path: Path) -> None:
+    """An owner without a row in `workers` was never asked for: resume waited for it for ever, in silence."""
+    with Store.open(tmp_path / "runs") as store:
+        session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
+        run, gone = session.run, workers.join(store, session.run.id)
+        episode = episodes.claim(store, run, 0, gone)
+        assert episode is not None
+        node = nodes.propose(store, episode, "call", {"a.py": ""}, "key", "", None)
+        nodes.start(store, node.id, gone)
+        assert workers.take_run(store, run.id, gone, "search")
+        reservations.reserve(store, run.id, gone, 1, 1.0, 1)
+        for table in ("episodes", "nodes", "reservations", "runs"):
+            store.execute(f"UPDATE {table} SET owner = 'another:1:1' WHERE owner IS NOT NULL", {})
+        store.execute("DELETE FROM workers", {})
+        assert asyncio.run(search(session)).state == "finished"
+        assert episodes.get_episode(store, episode.id).state == "done"
+        assert nodes.start(store, node.id, "me")
+        assert store.rows("SELECT * FROM reservations") == []
+
+
+def test_who_waits_for_another_process_says_for_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said nothing, for however long."""
+    monkeypatch.setattr("passagent.search.session.TOLD_AFTER_S", 0.0)
+    with Store.open(tmp_path / "runs") as store:
+        session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
+        with monkeypatch.context() as patch:
+            patch.setattr(workers, "this_process", lambda: "far:7:1")
+            other = workers.join(store, session.run.id)
+        assert episodes.claim(store, session.run, 0, other)
+        session.owner = workers.join(store, session.run.id)
+        told: list[str] = []
+        session.on_event = lambda event: told.append(str(event))
+
+        async def wait() -> None:
+            claiming = asyncio.create_task(controller._claim(session, 0))
+            while not told:
+                await asyncio.sleep(0.01)
+            claiming.cancel()
+
+        asyncio.run(wait())
+        assert "waiting: pid 7 on far works on island 0" in told[0]
 
 
 def test_nodes_remember_their_episode_s_number(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from passagent.store import (
     runs,
     workers,
 )
+from passagent.store.schema import SCHEMA
 
 DOCS = Path(__file__).parents[1] / "docs" / "database.md"
 
@@ -346,13 +347,36 @@ def test_opening_again_keeps_everything(tmp_path):
             assert len(runs.list_runs(store)) == count
 
 
-def test_a_newer_schema_is_refused(tmp_path):
+@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
+@pytest.mark.parametrize("create", [True, False])
+def test_another_schema_is_refused_in_a_line_that_names_the_version_that_reads_it(tmp_path, schema, create):
     with Store.open(tmp_path) as store:
-        store.db["_sqlite_migrations"].insert(
-            {"migration_set": "passagent", "name": "9999_future", "applied_at": "2099"}
+        make_run(store)
+        store.execute("UPDATE runs SET version = '7.8.9'", {})
+        store.execute(f"PRAGMA user_version = {schema}", {})
+    before = (tmp_path / "passagent.db").read_bytes()
+    with pytest.raises(
+        UsageError, match=f"has schema {schema}, which the passagent 7.8.9 that wrote it reads; this is"
+    ) as told:
+        Store.open(tmp_path, create)
+    assert "\n" not in str(told.value)
+    assert (tmp_path / "passagent.db").read_bytes() == before
+
+
+def test_a_database_of_commit_28937e6_is_refused(tmp_path):
+    """Its episodes have owners that `workers` does not know; resume hung on it. What it begins with:"""
+    with sqlite3.connect(tmp_path / "passagent.db") as old:
+        old.executescript(
+            "CREATE TABLE _sqlite_migrations (migration_set TEXT, name TEXT, applied_at TEXT);"
+            "INSERT INTO _sqlite_migrations VALUES ('passagent', '0001_tables', '2026-11-20 09:00:00'), "
+            "('passagent', '0004_queue', '2026-11-21 15:17:33');"
+            "CREATE TABLE runs (id TEXT PRIMARY KEY, version TEXT NOT NULL);"
+            "INSERT INTO runs VALUES ('70b9272a', '0.1.0');"
         )
-    with pytest.raises(UsageError, match=r"newer passagent.*9999_future"):
-        Store.open(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"has schema 4, which the passagent 0.1.0 that wrote it on 2026-11-21 reads"
+    ):
+        Store.open(tmp_path, create=False)
 
 
 def test_places_that_cannot_be_used(tmp_path):

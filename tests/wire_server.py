@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             with wire.lock:  # before it is sent: a client that has the reply may ask again at once
                 wire.in_flight -= 1
-        if fault in UNPAID:
+        if fault in UNPAID or fault == "401":
             wire.ledger.append(Entry(said.key, api, fault, 0, 0, False))
             self._refuse(fault)
             return
@@ -142,7 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
             return
-        said = f"not now, {self.headers.get('Authorization')} {self.headers.get('X-Api-Key')}"
+        word = "Incorrect API key provided:" if fault == "401" else "not now,"
+        said = f"{word} {self.headers.get('Authorization')} {self.headers.get('X-Api-Key')}"
         data = json.dumps({"type": "error", "error": {"type": "some_error", "message": said}}).encode()
         self.send_response(int(fault))
         self.send_header("Content-Type", "application/json")

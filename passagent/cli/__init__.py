@@ -20,7 +20,7 @@ app = typer.Typer(
     name="passagent",
     help="Search for correct, honest and fast PyTorch compiler passes with an LLM.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -121,6 +121,7 @@ def bench(
         int | None,
         typer.Option(
             envvar="PASSAGENT_ITERS",
+            min=0,
             help="Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
         ),
     ] = None,

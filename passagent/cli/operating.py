@@ -60,7 +60,7 @@ def drain(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> N
 
 @commands.command()
 def stop(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """Stop a live RUN as one Ctrl-C would: calls and evaluations under way are finished and stored."""
+    """Stop a live RUN as one Ctrl-C would: model calls under way are finished and stored."""
     from passagent.commands import operating
 
     operating.ask(run, "stop", runs_dir, json)

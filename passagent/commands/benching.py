@@ -196,7 +196,7 @@ def _print(
         case "markdown":
             sys.stdout.write(bench_table.markdown(summaries))
         case "table":
-            bench_table.print_table(summaries)
+            print(bench_table.text(summaries))
     stream = _stream(form)
     if form != "json":
         for item in failed:

@@ -92,7 +92,8 @@ def check_tasks(path: str, device: str, as_json: bool) -> None:
             [r.name, *("yes" if flag else "no" for flag in (r.runnable, r.serialisable, r.analysable))]
             for r in results
         ]
-        print(table(["graph", "runnable", "serialisable", "analysable"], rows))
+        header = ["graph", "runnable", "serialisable", "analysable"]
+        print(table(header, rows, drop=["analysable", "serialisable"]))
         for result in bad:
             for problem in result.problems:
                 print(problem)

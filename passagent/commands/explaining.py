@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from rich.console import Console
-
 from passagent.report.difference import diff_data, diff_text
+from passagent.report.text import console
 from passagent.report.why import why_data, why_text
 from passagent.store import Store, nodes
 
@@ -18,7 +17,7 @@ def why(node_id: int, runs_dir: str, as_json: bool) -> None:
         if as_json:
             print(json.dumps(data))
         else:
-            Console(highlight=False, soft_wrap=True).print(why_text(store, data))
+            console(soft_wrap=True).print(why_text(store, data))
 
 
 def diff(first: int, second: int, runs_dir: str, as_json: bool) -> None:
@@ -28,4 +27,4 @@ def diff(first: int, second: int, runs_dir: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(data))
     else:
-        Console(highlight=False, soft_wrap=True).print(diff_text(data))
+        console(soft_wrap=True).print(diff_text(data))

@@ -6,12 +6,10 @@ import json
 import shlex
 from pathlib import Path
 
-from rich.console import Console
-
 from passagent.commands.searching import write_files
 from passagent.errors import UsageError
 from passagent.report.summary import found_since_text, run_data, run_text, shown_state
-from passagent.report.text import clock, number, table
+from passagent.report.text import clock, console, number, table
 from passagent.report.trajectory import print_trajectory
 from passagent.report.tree import tree_text
 from passagent.search.setup import stored_config
@@ -60,7 +58,7 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
             for run, best, islands in found
         ]
         header = ["run", "begun (UTC)", "task", "model", "device", "state", ">episodes", ">best AS", ">time"]
-        print(table(header, rows, indent=""))
+        print(table(header, rows, indent="", drop=["device", "begun (UTC)", "time", "model"]))
 
 
 def show(name: str, runs_dir: str, as_json: bool) -> None:
@@ -102,7 +100,7 @@ def show_episode(name: str, number: int, runs_dir: str, as_json: bool) -> None:
         if as_json:
             print(found.model_dump_json())
         else:
-            print_trajectory(found, Console(highlight=False, soft_wrap=True))
+            print_trajectory(found, console(soft_wrap=True))
 
 
 def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None:

@@ -182,7 +182,8 @@ def _text(listed: list[Configured]) -> str:
         for c in listed
     ]
     header = ["role", "model", ">weight", "address", "key", "USD per million in / out"]
-    return table(header, rows, indent="") + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
+    shown = table(header, rows, indent="", drop=["weight", "address"])
+    return shown + f"\nprices of {read_prices()[0]}; configs/prices.yaml, --price"
 
 
 def _check_text(checks: list[Checked]) -> str:
@@ -198,4 +199,4 @@ def _check_text(checks: list[Checked]) -> str:
         for c in checks
     ]
     header = ["model", "works", "tools", "streaming", "caching", ">tokens", ">USD", ">s", ""]
-    return "\n" + table(header, rows, indent="")
+    return "\n" + table(header, rows, indent="", drop=["s", "tokens", "caching", "streaming"])

@@ -14,7 +14,7 @@ from passagent.store.runs import Run
 _TOLD = {
     "pause": "nothing new is begun, what is under way is finished; go on with",
     "drain": "the episodes under way are finished, then it stops; go on with",
-    "stop": "the calls and evaluations under way are finished and stored, then it stops; go on with",
+    "stop": "model calls under way are finished and stored, evaluations only if they end in time; go on with",
 }
 
 

@@ -168,7 +168,7 @@ async def _run_session(session: Session, progress: Progress, go_on: str) -> Outc
                 f"passagent: killed; everything is stored, go on with: {go_on}", file=sys.stderr, flush=True
             )
             os._exit(EXIT_INTERRUPTED)  # the evaluator ends with its parent
-        progress.say("stopping: what is in flight is finished and stored; Ctrl-C again stops at once")
+        progress.say("stopping: model calls in flight are finished and stored; Ctrl-C again stops at once")
         session.stop("interrupted", interrupted=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):

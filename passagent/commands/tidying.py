@@ -19,9 +19,7 @@ def gc(dry_run: bool, runs_dir: str, as_json: bool) -> None:
     """Remove what nothing needs, or with `dry_run` say what that is. Raises PassagentError."""
     with Store.open(runs_dir, create=False) as store:
         live, kept = leftovers.live_runs(store), ""
-        found = _clear(leftovers.objects(store), dry_run)
-        found += _clear(leftovers.workspaces(store), dry_run)
-        found += _clear(leftovers.directories_of_removed_runs(store), dry_run)
+        found = _clear(leftovers.directories_of_removed_runs(store), dry_run)
         found += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
         found += _clear((Leftover("built kernel", path, size_of(path)) for path in unused_builds()), dry_run)
         free = store.rows(

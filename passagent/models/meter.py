@@ -25,12 +25,16 @@ it returns gives the room back. Raises what stops a run."""
 
 @dataclass
 class Meter:
-    """Counts the requests of one episode."""
+    """Counts the requests of one episode, and says what becomes of those that fail."""
 
     store: Store
     episode: Episode
     price: Price | None
     admit: Admit
+    tell: Callable[[str], None]
+    """See Retrying.tell."""
+    pause: Callable[[float], Awaitable[None]]
+    """See Retrying.pause."""
     role: str = "agent"
     _arrived: tuple[int, float, Callable[[], None]] | None = None
     """Of a reply that is not stored yet: its call's id, its latency in s, what gives the room back."""
@@ -118,5 +122,5 @@ class Metered:
 def metered(model: Model, meter: Meter) -> Model:
     """`model` with every request counted by `meter`."""
     if isinstance(model, Retrying):
-        return replace(model, inner=Metered(model.inner, meter))
+        return replace(model, inner=Metered(model.inner, meter), tell=meter.tell, pause=meter.pause)
     return Metered(model, meter)

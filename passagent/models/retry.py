@@ -7,12 +7,13 @@ Everything else is an answer: it is told at once.
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import logging
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -82,6 +83,10 @@ class Retrying:
     inner: Model
     limiter: Slots
     max_retries: int
+    tell: Callable[[str], None] = log.warning
+    """Takes a line before each wait: who waits, why, which try comes, and when."""
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Waits so long, s."""
 
     @property
     def name(self) -> str:
@@ -105,6 +110,7 @@ class Retrying:
             stop=stop_after_attempt(self.max_retries + 1),
             wait=_wait,
             before_sleep=self._tell,
+            sleep=self.pause,
             reraise=True,
         )
         try:
@@ -121,7 +127,8 @@ class Retrying:
 
     def _tell(self, state: RetryCallState) -> None:
         error, seconds = state.outcome and state.outcome.exception(), state.upcoming_sleep
-        log.warning("%s: %s; try %d in %.1f s", self.name, error, state.attempt_number + 1, seconds)
+        tries = f"try {state.attempt_number + 1} of {self.max_retries + 1}"
+        self.tell(f"{self.name}: {error}; {tries} in {seconds:.1f} s")
 
 
 def _wait(state: RetryCallState) -> float:

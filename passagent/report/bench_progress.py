@@ -9,7 +9,7 @@ from passagent.bench.measure import Work
 from passagent.bench.results import Row
 from passagent.report.board import Board
 from passagent.report.progress import event_line
-from passagent.report.text import clock, number
+from passagent.report.text import clock, console, number
 from passagent.search.events import Event, OnEvent
 from passagent.store import Store
 from passagent.store.runs import Run
@@ -23,7 +23,6 @@ class BenchProgress:
         self._started = time.monotonic()
         self._bar = None
         if stream.isatty():
-            from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (
@@ -32,7 +31,7 @@ class BenchProgress:
                 TimeRemainingColumn(),
                 TextColumn("{task.description}"),
             )
-            self._bar = Progress(*columns, console=Console(file=stream), transient=True)
+            self._bar = Progress(*columns, console=console(stream), transient=True)
             self._task = self._bar.add_task("", total=total, completed=done)
             self._bar.start()
 

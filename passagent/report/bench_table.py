@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from passagent.bench.results import Row
 from passagent.bench.summary import METRICS, Estimate, Summary
-from passagent.report.text import number
+from passagent.report.text import number, table
 
 _HEADERS = {
     "fast_1": "fast_1 (%)",
@@ -23,8 +19,6 @@ _HEADERS = {
     "gmean_speedup": "G-mean",
     "as_score": "AS",
 }
-_WIDTH = 120
-"""Characters, at least: room for every column and its interval."""
 _COUNTS = ["compiler", "dispatch", "tasks", "asked", "subgraphs"]
 _GRAPH_FIELDS = {
     "name",
@@ -39,23 +33,14 @@ _GRAPH_FIELDS = {
 }
 
 
-def print_table(summaries: Sequence[Summary]) -> None:
-    """Print the table for people, never narrower than it is: a figure cut off tells nobody anything."""
-    width = max(Console(file=sys.stdout).width, _WIDTH)
-    Console(file=sys.stdout, width=width, highlight=False).print(rich_table(summaries))
-
-
-def rich_table(summaries: Sequence[Summary]) -> Table:
+def text(summaries: Sequence[Summary]) -> str:
     """A line for each compiler, with the 95% intervals below it."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("compiler", "dispatch"):
-        table.add_column(name)
-    for name in ("tasks", "subgraphs", *_HEADERS.values()):
-        table.add_column(name, justify="right")
+    header = ["compiler", "dispatch", *(f">{name}" for name in ("tasks", "subgraphs", *_HEADERS.values()))]
+    rows = []
     for summary in summaries:
         cells = ["\n".join(filter(None, _shown(metric, getattr(summary, metric)))) for metric in METRICS]
-        table.add_row(summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells)
-    return table
+        rows.append([summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells])
+    return table(header, rows, indent="", drop=["dispatch", "subgraphs", "Sub. CR (%)", "fast_1 (%)"])
 
 
 def markdown(summaries: Sequence[Summary]) -> str:

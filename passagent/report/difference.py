@@ -113,7 +113,7 @@ def diff_text(data: dict[str, Any]) -> Text:
     if data["graphs"]:
         one, other = (side["node"] for side in data["nodes"])
         header = ["graph", "dtype", f">node {one}", f">node {other}", ">ratio", "the intervals"]
-        text.append(table(header, [_row(graph) for graph in data["graphs"]]))
+        text.append(table(header, [_row(graph) for graph in data["graphs"]], drop=["dtype", "the intervals"]))
     text.rstrip()
     return text
 

@@ -49,7 +49,7 @@ def graph_table(evaluation: Evaluation) -> str:
         ]
         for graph in evaluation.graphs
     ]
-    parts = [table(header, rows)]
+    parts = [table(header, rows, drop=["matches", "max diff", "compiled ms", "eager ms", "dtype"])]
     if any(graph.speedup for graph in evaluation.graphs):
         parts.append(evaluation.protocol.get("estimator", ""))
     paced = [

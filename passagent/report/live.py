@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from passagent.report.board import Board
 from passagent.report.progress import event_line
-from passagent.report.text import clock, number, thousands
+from passagent.report.text import clock, console, number, thousands
 from passagent.search.events import Event, Migrated, NodeConfirmed, Trouble
 
 
@@ -21,7 +21,7 @@ class LiveTable:
     def __init__(self, board: Board, stream: TextIO) -> None:
         self.board = board
         self._live = Live(
-            console=Console(file=stream), get_renderable=self.render, refresh_per_second=4, transient=True
+            console=console(stream), get_renderable=self.render, refresh_per_second=4, transient=True
         )
         self._live.start()
 

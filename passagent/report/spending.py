@@ -29,7 +29,7 @@ def spending_text(store: Store, run_id: str) -> str:
         return ""
     header = ["model", ">replies", ">again", ">in", ">cached", ">out", ">reasoning", ">s/reply", ">USD"]
     rows = [_row(group) for group in found]
-    lines = [table(header, rows)]
+    lines = [table(header, rows, drop=["reasoning", "cached", "s/reply", "again"])]
     lost = sum(group.lost for group in found)
     if lost:
         lines.append(f"{lost} calls were under way when a process died: what they cost is not known")

@@ -183,7 +183,7 @@ def _island_table(data: dict[str, Any]) -> str:
                 ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())) or "none",
             ]
         )
-    return table(header, rows)
+    return table(header, rows, drop=["nodes", "step", "episode", "role"])
 
 
 def _doing_text(episode: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from passagent.agent.prompt import short_note
-from passagent.report.text import number
+from passagent.report.text import number, shortened, width
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -41,6 +41,7 @@ def _line(node: Node, depth: int, is_best: bool, again: float | None) -> str:
         score = f" AS {number(again)}, measured again (first {number(node.as_score)})"
     repeat = f" (equal to {node.repeat_of})" if node.repeat_of else ""
     mark = " *" if is_best else ""
-    note = f": {short_note(node.note, 80)}" if node.note else ""
     place = "seed" if node.island == SEEDS else f"island {node.island}"
-    return f"{'  ' * min(depth, 20)}{node.id} {place} {verdict}{score}{repeat}{mark}{note}"
+    line = f"{'  ' * min(depth, 20)}{node.id} {place} {verdict}{score}{repeat}{mark}"
+    room = max(20, width() - len(line) - 2)
+    return f"{line}: {shortened(short_note(node.note), room)}" if node.note else line

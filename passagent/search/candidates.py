@@ -88,10 +88,11 @@ async def judge(
     While an equal candidate is being evaluated, by this process or another, it is waited for; `is_begun` says
     that none is.
     """
-    while not is_begun:
-        session.check()
-        await session.changed.wait()
-        is_begun = nodes.start(session.store, node.id, session.owner)
+    with session.waiting(lambda: f"node {node.id} is equal to one that is being evaluated"):
+        while not is_begun:
+            session.check()
+            await session.changed.wait()
+            is_begun = nodes.start(session.store, node.id, session.owner)
     session.on_event(NodeStarted(node))
     try:
         node, evaluation, is_known = await _judge(session, node, candidate)
@@ -177,8 +178,12 @@ async def evaluate(session: Session, candidate: Candidate, bar: float | None = N
     """The evaluation; what the machine fails is tried again, then raised as InfrastructureError.
 
     Under `bar`, an AS, it is cut short. A candidate that ends every evaluator has the status
-    `infrastructure` and no score: the search goes on.
+    `infrastructure` and no score: the search goes on. Raises Stopping soon after a person asks to stop.
     """
+    return await session.in_time(_evaluate(session, candidate, bar))
+
+
+async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -> Evaluation:
     for wait in (*RETRY_AFTER_S, None):
         try:
             evaluation = await session.evaluator.evaluate(session.task.path, candidate, bar)

@@ -153,7 +153,7 @@ def diagnosis_of(node: Node | None) -> Diagnosis:
 
 
 @functools.lru_cache(maxsize=64)
-def _diagnosis(stored: bytes | str) -> Diagnosis:
+def _diagnosis(stored: bytes) -> Diagnosis:
     """An elite is the parent of many episodes."""
     found = unpack_diagnosis(stored)
     return Diagnosis(found["label"], found["text"])

@@ -53,7 +53,10 @@ async def search(session: Session) -> Outcome:
     Raises UsageError where others work on the run on other terms, and what model and evaluator raise: what
     the other islands have in flight is finished first.
     """
-    await join(session)
+    try:
+        await join(session)
+    except Stopping as stopping:
+        return Outcome("stopped", str(stopping), is_last=False)
     gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
     thresholds = gc.get_threshold()
     gc.set_threshold(_GARBAGE, *thresholds[1:])
@@ -102,13 +105,16 @@ async def _watched(session: Session) -> None:
 
 
 async def _work(session: Session) -> None:
-    await measure_again(session)
-    await seed(session)
-    await _islands(session)
-    if runs.get_run(session.store, session.run.id).wanted == "drain":
-        session.stop("drained by a person", interrupted=True)
-    if not session.is_interrupted:
-        await _end(session)
+    try:
+        await measure_again(session)
+        await seed(session)
+        await _islands(session)
+        if runs.get_run(session.store, session.run.id).wanted == "drain":
+            session.stop("drained by a person", interrupted=True)
+        if not session.is_interrupted:
+            await _end(session)
+    except Stopping as stopping:
+        log.info("the search stops: %s", stopping)
 
 
 async def _islands(session: Session) -> None:
@@ -152,17 +158,24 @@ async def _claim(session: Session, island: int) -> Episode | None:
     Who has its share of the islands lets the other processes go first for a moment. Raises Stopping.
     """
     is_patient = True
-    while (await session.ready()).wanted != "drain":
-        if is_patient and _has_share(session):
-            is_patient = False
-            await asyncio.sleep(2 * POLL_S)
-            continue
-        try:
-            return episodes.claim(session.store, session.run, island, session.owner)
-        except episodes.Held:
-            is_patient = True
-            await session.moved.wait()
+    with session.waiting(lambda: _holder(session, island)):
+        while (await session.ready()).wanted != "drain":
+            if is_patient and _has_share(session):
+                is_patient = False
+                await asyncio.sleep(2 * POLL_S)
+                continue
+            try:
+                return episodes.claim(session.store, session.run, island, session.owner)
+            except episodes.Held:
+                is_patient = True
+                await session.moved.wait()
     return None
+
+
+def _holder(session: Session, island: int) -> str:
+    """Which other process works on the island; empty if none does."""
+    owner = episodes.holder(session.store, session.run.id, island)
+    return f"{named(owner)} works on island {island}" if owner and owner != session.owner else ""
 
 
 def _has_share(session: Session) -> bool:
@@ -178,10 +191,11 @@ async def _wait_for_others(session: Session, episode: Episode) -> None:
 
     Raises Stopping, when the run is drained, too: the island that is waited for may begin nothing any more.
     """
-    while not is_ready(session.store, session.run, session.config.search, session.model, episode):
-        if session.check().wanted == "drain":
-            raise Stopping("drained by a person")
-        await session.changed.wait()
+    with session.waiting(lambda: f"island {episode.island} begins when the other islands are as far"):
+        while not is_ready(session.store, session.run, session.config.search, session.model, episode):
+            if session.check().wanted == "drain":
+                raise Stopping("drained by a person")
+            await session.changed.wait()
 
 
 async def _end(session: Session) -> None:
@@ -190,12 +204,22 @@ async def _end(session: Session) -> None:
     If that one dies, another one does. Raises what the evaluator raises.
     """
     store, run_id = session.store, session.run.id
-    while not session.is_interrupted and not workers.is_over(store, run_id, session.owner):
-        if workers.take_run(store, run_id, session.owner, "end"):
-            await distil_rest(session)
-            await confirm(session)
-            return
-        await session.changed.wait()
+    with session.waiting(lambda: _who_goes_on(session)):
+        while not session.is_interrupted and not workers.is_over(store, run_id, session.owner):
+            if workers.take_run(store, run_id, session.owner, "end"):
+                await distil_rest(session)
+                await confirm(session)
+                return
+            await session.changed.wait()
+
+
+def _who_goes_on(session: Session) -> str:
+    """Which other processes work on the run; empty if this one measures the finalists."""
+    if runs.get_run(session.store, session.run.id).owner == session.owner:
+        return ""
+    present = workers.present(session.store, session.run.id)
+    others = [named(worker.owner) for worker in present if worker.owner != session.owner]
+    return f"{', '.join(others)} still at work on the run" if others else ""
 
 
 async def _listen(session: Session) -> None:
@@ -214,7 +238,7 @@ async def _listen(session: Session) -> None:
 async def _watch(session: Session) -> None:
     """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits."""
     store, run_id = session.store, session.run.id
-    seen, beaten = None, float("-inf")
+    seen, beaten, before = None, float("-inf"), "run"
     while True:
         if time.monotonic() - beaten >= workers.BEAT_S:
             beaten = time.monotonic()
@@ -228,6 +252,9 @@ async def _watch(session: Session) -> None:
         wanted = runs.get_run(store, run_id).wanted
         if wanted == "stop":
             session.stop("stopped by a person", interrupted=True)
+        if wanted == "pause" != before:
+            session.on_event(Trouble(f"paused by a person; passagent resume {run_id} goes on"))
+        before = wanted
         if (state := (wanted, len(others), workers.version_of_data(store))) != seen:
             seen = state
             session.notify_all()

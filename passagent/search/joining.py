@@ -27,7 +27,8 @@ class _Unfit(Exception):
 async def join(session: Session) -> None:
     """Work on the run from now on. What dead processes left is free, the calls they had under way are lost.
 
-    Raises UsageError where others work on it with other settings or on another machine.
+    Raises UsageError where others work on it with other settings or on another machine, Stopping where a
+    person stops it before it has joined.
     """
     waited = False
     while True:
@@ -41,7 +42,7 @@ async def join(session: Session) -> None:
                 waiting = f"waiting up to {workers.STALE_S:.0f} s for a sign of life from {_names(others)}"
                 session.on_event(Trouble(waiting))
             waited = True
-            await asyncio.sleep(1.0)
+            await session.in_time(asyncio.sleep(1.0))
 
 
 def _join(session: Session) -> None:

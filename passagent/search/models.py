@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,11 +14,15 @@ from passagent.models.ensemble import Ensemble, Outcome, choose, member
 from passagent.models.meter import Meter
 from passagent.models.prices import Price
 from passagent.models.types import Model, Usage
+from passagent.redaction import redact
+from passagent.search.events import Trouble
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import calls
 from passagent.store.episodes import Episode
 from passagent.store.runs import SEEDS
+
+log = logging.getLogger("passagent.search")
 
 EXPERT = "expert"
 """The model that writes the seeds."""
@@ -60,8 +66,21 @@ def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> 
 def meter_of(session: Session, episode: Episode, role: str = "agent", is_last: bool = False) -> Meter:
     """What counts the episode's model calls, in the ledger and the budgets; `is_last`: see Session.admit."""
     name = episode.model or session.model.name
-    admit = partial(_admit, session, name, is_last)
-    return Meter(session.store, episode, session.prices.get(name), admit, role)
+    who = "seeds" if episode.island == SEEDS else f"island {episode.island}"
+
+    def tell(line: str) -> None:
+        log.warning("%s: %s", who, line)
+        session.on_event(Trouble(redact(f"{who}: {line}")))
+
+    return Meter(
+        session.store,
+        episode,
+        session.prices.get(name),
+        admit=partial(_admit, session, name, is_last),
+        tell=tell,
+        pause=lambda seconds: session.in_time(asyncio.sleep(seconds)),
+        role=role,
+    )
 
 
 async def _admit(

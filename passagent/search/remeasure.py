@@ -15,6 +15,7 @@ from passagent.search.joining import environment_of
 from passagent.search.session import Session
 from passagent.store import archive, evaluations, nodes, rescoring, runs, workers
 from passagent.store.nodes import Node
+from passagent.store.owner import named
 
 
 async def measure_again(session: Session) -> None:
@@ -24,16 +25,22 @@ async def measure_again(session: Session) -> None:
     measured is stored and is not measured again. Budgets do not bound it.
     """
     store, run_id, environment = session.store, session.run.id, environment_of(session)
-    while (known := runs.get_run(store, run_id).environment) != environment:
-        if known is None:
-            runs.set_environment(store, run_id, environment)
-        elif workers.take_run(store, run_id, session.owner, "search"):
-            await _measure(session, environment)
-            workers.give_run(store, run_id, session.owner)
-        else:
-            await session.changed.wait()
-        if session.is_interrupted:
-            return
+
+    def why() -> str:
+        owner = runs.get_run(store, run_id).owner
+        return f"{named(owner)} measures the elites again" if owner and owner != session.owner else ""
+
+    with session.waiting(why):
+        while (known := runs.get_run(store, run_id).environment) != environment:
+            if known is None:
+                runs.set_environment(store, run_id, environment)
+            elif workers.take_run(store, run_id, session.owner, "search"):
+                await _measure(session, environment)
+                workers.give_run(store, run_id, session.owner)
+            else:
+                await session.changed.wait()
+            if session.is_interrupted:
+                return
 
 
 async def _measure(session: Session, environment: str) -> None:

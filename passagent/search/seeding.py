@@ -13,6 +13,8 @@ from passagent.search.episode import run_claimed
 from passagent.search.models import EXPERT
 from passagent.search.session import Session, Stopping
 from passagent.store import episodes
+from passagent.store.episodes import Episode
+from passagent.store.owner import named
 from passagent.store.runs import SEEDS
 
 log = logging.getLogger("passagent.search")
@@ -27,17 +29,26 @@ async def seed(session: Session) -> None:
     if EXPERT in model_names(session.model):
         return
     try:
-        while (await session.ready()).wanted != "drain":
-            try:
-                episode = episodes.claim(session.store, session.run, SEEDS, session.owner, seeds=wanted)
-            except episodes.Held:
-                await session.changed.wait()
-                continue
-            if episode is None:
-                return
+        while (episode := await _claim(session, wanted)) is not None:
             episode = await run_claimed(session, episode)
             if episode.owner is not None:
                 episodes.release(session.store, episode)
             session.notify()
     except Stopping as stopping:
         log.info("no more seeds: %s", stopping)
+
+
+async def _claim(session: Session, wanted: int) -> Episode | None:
+    """The next seed's episode, waited for while another process makes one; None: there are enough."""
+
+    def why() -> str:
+        owner = episodes.holder(session.store, session.run.id, SEEDS)
+        return f"{named(owner)} makes the seeds" if owner else ""
+
+    with session.waiting(why):
+        while (await session.ready()).wanted != "drain":
+            try:
+                return episodes.claim(session.store, session.run, SEEDS, session.owner, seeds=wanted)
+            except episodes.Held:
+                await session.changed.wait()
+    return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
@@ -21,13 +22,20 @@ from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
-from passagent.search.events import OnEvent
+from passagent.search.events import OnEvent, Trouble
 from passagent.search.gain import expected_per_hour
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs
 from passagent.store.runs import Run, Standing
 from passagent.store.workers import Watch
 from passagent.tasks import Task
+
+T = TypeVar("T")
+
+GRACE_S = 2.0
+"""What is left of an evaluation, or of a wait, after a person asked to stop, s."""
+TOLD_AFTER_S = 10.0
+"""A wait for others that takes so long is told, s."""
 
 
 class Stopping(Exception):
@@ -89,6 +97,8 @@ class Session:
     stop_reason: str | None = None
     is_interrupted: bool = False
     """A person asked to stop, no rule."""
+    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a person asked to stop."""
     started: float = field(default_factory=time.monotonic)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Replaced by a new one after each change that another island may wait for."""
@@ -125,6 +135,8 @@ class Session:
         """Stop this process at the next place where work can be left; the first reason counts."""
         if self.stop_reason is None or (interrupted and not self.is_interrupted):
             self.stop_reason, self.is_interrupted = reason, interrupted
+        if interrupted:
+            self.interrupted.set()
         self.notify_all()
 
     def end(self, reason: str) -> None:
@@ -156,6 +168,40 @@ class Session:
             raise Stopping(self.stop_reason)
         return now
 
+    async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives. It is cancelled GRACE_S after a person asks to stop: then raises Stopping.
+
+        Only for work that costs nothing to do again, such as an evaluation, which may wait for a device.
+        """
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._grace())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Stopping(self.stop_reason)
+        finally:
+            for one in (task, stop):
+                one.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    async def _grace(self) -> None:
+        await self.interrupted.wait()
+        await asyncio.sleep(GRACE_S)
+
+    @contextmanager
+    def waiting(self, why: Callable[[], str]) -> Iterator[None]:
+        """Say what is waited for meanwhile, if it takes TOLD_AFTER_S; `why` is empty where nothing is."""
+
+        def tell() -> None:
+            if said := why():
+                self.on_event(Trouble(f"waiting: {said}"))
+
+        timer = asyncio.get_running_loop().call_later(TOLD_AFTER_S, tell)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     async def ready(self) -> Standing:
         """The run, once something new may be begun: not while it is paused. Raises Stopping."""
         while (now := self.check()).wanted == "pause":
@@ -169,24 +215,31 @@ class Session:
         that could leave some; and where the session is to stop, unless this `is_last`: what a run that a rule
         has ended does before it is over.
         """
-        while True:
-            if not is_last:
-                await self.ready()
-            if not is_limited(self.config.search, want):
-                return lambda: None
-            with self.store.transaction():
-                held = reservations.held(self.store, self.run.id)
-                now = runs.standing(self.store, self.run.id)
-                reason = lack(self.config.search, self.progress(now), want, held)
-                if reason is None:
-                    key = reservations.reserve(
-                        self.store, self.run.id, self.owner, want.tokens, want.cost or 0.0, want.evaluations
-                    )
-                    return lambda: self._release(key)
-            if not held.works:
-                self.end(reason)
-                raise Stopping(reason)
-            await self.changed.wait()
+        reason: str | None = None
+        with self.waiting(lambda: f"{reason}, unless what is under way takes less" if reason else ""):
+            while True:
+                if not is_last:
+                    await self.ready()
+                if not is_limited(self.config.search, want):
+                    return lambda: None
+                with self.store.transaction():
+                    held = reservations.held(self.store, self.run.id)
+                    now = runs.standing(self.store, self.run.id)
+                    reason = lack(self.config.search, self.progress(now), want, held)
+                    if reason is None:
+                        key = reservations.reserve(
+                            self.store,
+                            self.run.id,
+                            self.owner,
+                            want.tokens,
+                            want.cost or 0.0,
+                            want.evaluations,
+                        )
+                        return lambda: self._release(key)
+                if not held.works:
+                    self.end(reason)
+                    raise Stopping(reason)
+                await self.changed.wait()
 
     def _release(self, reservation: int) -> None:
         reservations.release(self.store, reservation)

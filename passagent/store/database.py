@@ -7,6 +7,7 @@ any moment loses nothing but the call in flight.
 from __future__ import annotations
 
 import functools
+import os
 import sqlite3
 import time
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from sqlite_utils import Database
 from passagent.errors import UsageError
 from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
 from passagent.store.messages import Messages
-from passagent.store.schema import migrate
+from passagent.store.schema import check, create_or_check
 
 DATABASE = "passagent.db"
 _PRAGMAS = (
@@ -53,33 +54,41 @@ class Store:
     def open(cls, runs_dir: str | Path, create: bool = True) -> Store:
         """Open `<runs_dir>/passagent.db`, made if `create`.
 
-        Raises UsageError for a directory that cannot be written, for a newer schema, and without `create` for
-        one that holds no runs.
+        Without `create` a directory that cannot be written is opened to be looked at. Raises UsageError for
+        one that cannot be written, for another schema, and without `create` for one that holds no runs.
         """
         root = Path(runs_dir).absolute()
         path = root / DATABASE
         try:
             if not create and not path.is_file():
                 raise UsageError(f"{root}: holds no runs; start one with passagent run, or give --runs-dir")
-            root.mkdir(parents=True, exist_ok=True)
+            if create:
+                root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise os_fault(error, root) from error
+        is_writable = create or (os.access(root, os.W_OK) and os.access(path, os.W_OK))
         try:
             # transactions are begun and ended by `transaction` alone; any other statement is one of its own
             connection = sqlite3.connect(
-                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=_STATEMENTS
+                f"{path.as_uri()}?{'' if is_writable else _read_only(path)}",
+                uri=True,
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+                cached_statements=_STATEMENTS,
             )
             try:
-                db = Database(connection, execute_plugins=False)
-                db.execute(f"PRAGMA page_size = {_PAGE}")  # of a new database
-                # SQLite does not wait by itself where two make the same database
-                _when_free(connection, "PRAGMA journal_mode = WAL", {})
-                for pragma in _PRAGMAS:
-                    db.execute(f"PRAGMA {pragma}")
-                migrate(db, path)
-                db.execute("PRAGMA foreign_keys = ON")  # not before: a table that is made anew has references
+                if is_writable:
+                    connection.execute(f"PRAGMA page_size = {_PAGE}")  # of a new database
+                    # SQLite does not wait by itself where two make the same database
+                    _when_free(connection, "PRAGMA journal_mode = WAL", {})
+                    for pragma in _PRAGMAS:
+                        connection.execute(f"PRAGMA {pragma}")
+                    create_or_check(connection, path)
+                else:
+                    check(connection, path)
+                connection.execute("PRAGMA foreign_keys = ON")
                 # `_when_free` waits from here on: SQLite looks again after up to 100 ms only
-                db.execute("PRAGMA busy_timeout = 0")
+                connection.execute("PRAGMA busy_timeout = 0")
             except BaseException:
                 connection.close()
                 raise
@@ -88,7 +97,7 @@ class Store:
             if fault is None:
                 raise
             raise fault from error
-        return cls(root, db)
+        return cls(root, Database(connection, execute_plugins=False))
 
     def check_in_place(self) -> None:
         """Raise UsageError if the database's file was removed or replaced: what is written now is lost."""
@@ -235,6 +244,15 @@ def _when_free(connection: sqlite3.Connection, sql: str, parameters: dict[str, A
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(_LOOK_AGAIN_S)
+
+
+def _read_only(path: Path) -> str:
+    """How a database is opened that cannot be written: as one that nobody writes, where it has no log.
+
+    Without a log nothing is under way, and SQLite would want to make one.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    return "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
 
 
 def _file_number(path: Path) -> int | None:

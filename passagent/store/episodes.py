@@ -136,6 +136,15 @@ def check_held(store: Store, episode_id: int, owner: str) -> None:
         raise taken_over(row["run_id"] if row else str(episode_id))
 
 
+def holder(store: Store, run_id: str, island: int) -> str | None:
+    """Which process holds the island, by its last episode; None: none does."""
+    row = store.row(
+        "SELECT owner FROM episodes WHERE run_id = :run AND island = :island ORDER BY number DESC LIMIT 1",
+        {"run": run_id, "island": island},
+    )
+    return row["owner"] if row else None
+
+
 def held_by(store: Store, run_id: str, owner: str) -> int:
     """How many episodes the owner holds."""
     row = store.row(

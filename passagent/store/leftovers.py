@@ -12,11 +12,9 @@ from typing import NamedTuple
 from passagent.store import runs
 from passagent.store.database import Store
 from passagent.store.looking import processes
-from passagent.store.schema import OBJECTS
 
 _RUN = re.compile(r"[0-9a-f]{8}")
-_WORKSPACES = "workspaces"
-_OF_A_RUN = {"run.log", "best", "best.new", _WORKSPACES}
+_OF_A_RUN = {"run.log", "best", "best.new"}
 
 
 class Leftover(NamedTuple):
@@ -31,21 +29,6 @@ class Leftover(NamedTuple):
 def live_runs(store: Store) -> list[str]:
     """Ids of the runs that a process works on."""
     return [run.id for run in runs.list_runs(store) if processes(store, run)]
-
-
-def objects(store: Store) -> Iterator[Leftover]:
-    """Where older versions kept candidates' files, which the database holds since it was opened."""
-    path = store.runs_dir / OBJECTS
-    if path.is_dir():
-        yield Leftover("objects of an older version", path, size_of(path))
-
-
-def workspaces(store: Store) -> Iterator[Leftover]:
-    """What older versions kept on the disk while they searched, of runs that no process works on."""
-    for run in runs.list_runs(store):
-        path = store.runs_dir / run.id / _WORKSPACES
-        if path.is_dir() and not processes(store, run):
-            yield Leftover("workspaces of an older version", path, size_of(path))
 
 
 def directories_of_removed_runs(store: Store) -> Iterator[Leftover]:

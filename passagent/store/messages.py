@@ -185,8 +185,6 @@ class Messages:
         return text
 
     def _unpacked(self, row: dict[str, Any]) -> bytes:
-        if isinstance(row["body"], str):
-            return row["body"].encode()
         return unpack_text(row["body"], self._dictionary(row["base"], row["beside"]))
 
 

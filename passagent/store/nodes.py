@@ -37,7 +37,7 @@ class Node:
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
-    diagnosis: bytes | str | None
+    diagnosis: bytes | None
     """As stored; `diagnosed` is what it says."""
     owner: str | None
     """The process that evaluates it."""
@@ -199,9 +199,13 @@ def get_node(store: Store, node_id: int) -> Node:
     """The node of this id. Raises UsageError."""
     node = store.one(Node, "SELECT * FROM nodes WHERE id = :id", {"id": node_id})
     if node is None:
-        raise UsageError(
-            f"{node_id}: no such node in {store.runs_dir}; passagent show RUN lists a run's nodes"
+        near = store.rows(
+            "SELECT max(id) AS id FROM nodes WHERE id < :id UNION SELECT min(id) FROM nodes WHERE id > :id",
+            {"id": node_id},
         )
+        found = [str(row["id"]) for row in near if row["id"] is not None]
+        told = f"the nearest: {', '.join(found)}" if found else "there are none yet"
+        raise UsageError(f"{node_id}: no such node in {store.runs_dir}; {told}")
     return node
 
 

@@ -28,44 +28,8 @@ _ALONE, _LIKE_ANOTHER = 2, 3
 _LOW = 6
 """Low bits that are noise at most; above them a byte each, 255 for what does not fit, which follows whole."""
 _LARGE = 255
-# Part of format 1, which older versions wrote: a change of it would make what is stored unreadable.
-_WORDS_1 = (
-    b'"error": null, "matches": 1, "applied": ["Fused"], "mismatches": [{"pass_name": "Fused", '
-    b'"matched_nodes": 4, "pattern_nodes": 9, "pattern_node": "call_function[target=operator.mul](args = ('
-    b'", "graph_node": null, "reason": "}], "violations": [{"rule": "", "file": "", "line": 1, "message": "'
-    b'"task": "candidate": "device": "cuda", "cpu", "dispatch": "dynamo", "direct", "timing": "none", "wall",'
-    b' "status": "mismatch", "load_error", "compile_error", "runtime_error", "wrong_result", "timeout", '
-    b'"out_of_memory", "refused", "as_score": null, "es": {"-10": 0.10000000000000002, '
-    b'"-9": 0.10000000000000002, "-8": 0.10000000000000002, "-7": 0.10000000000000002, "-6": 1.0, "-5": 1.0, '
-    b'"-4": 1.0, "-3": 1.0, "-2": 1.0, "-1": 1.0, "0": 1.0, "1": 1.0, "2": 1.0, "3": 1.0, "4": 1.0}, '
-    b'"graphs": [{"name": "graphs/", "dtype": "float32", "float16", "bfloat16", "status": "ok", '
-    b'"error": null, "matches": 1, "applied": ["Fuse"], "mismatches": [], "passes_from_t": null, '
-    b'"passes_from_t": -6, "max_abs_diff": null, "max_abs_diff": 4.76837158203125e-07, "worst": null, '
-    b'"worst": {"output": 0, "index": [0, 1, 2], "expected": -1.07446396350, "got": -1.07446396350}, '
-    b'"float64_error": null, "eager_float64_error": null, "speedup": null, "eager_ms": null, '
-    b'"compiled_ms": null, "eager_samples_ms": [], "compiled_samples_ms": [], "not_timed": null, '
-    b'"trials": 0, "blocks": [], "unstable": false, "nodes_before": 0, "nodes_after": 0}, '
-    b'"speedup": {"e2e": 1.0, "device": null, "low": 0.99, "high": 1.01}, "eager_ms": 0.063985, '
-    b'"compiled_ms": 0.034571, "eager_samples_ms": [271, 0], "compiled_samples_ms": [271, 0], '
-    b'"not_timed": null, "trials": 271, "blocks": [12, 9, 12, 8, 8, 13, 8, 12, 7, 10, 11], '
-    b'"unstable": false, "nodes_before": 11, "nodes_after": 5}], "violations": [], "error": null, '
-    b'"fast_1": 1.0, "gmean_speedup": null, "as_low": null, "as_high": null, "validator": null, '
-    b'"protections": {"descriptors_closed": "on", "user_namespace": "on", "network_namespace": "on", '
-    b'"ipc_namespace": "on", "private_scratch": "on", "resource_limits": "on", "no_new_privileges": "on", '
-    b'"no_capabilities": "on", "not_dumpable": "on", "dies_with_parent": "on", "landlock": "on", '
-    b'"seccomp": "on"}, "device_state": {"before": {"load_1m": 1.35}, "after": {"load_1m": 1.56}}, '
-    b'"protocol": {"kind": "paired", "warmups": 25, "trials": 100, "max_trials": 2000, "budget_s": 0.5, '
-    b'"order": "blocks of both sides in turn", "values": "fresh for every call", '
-    b'"l2": "warm: inputs are written just before the call", "interval": "bootstrap over pairs of blocks, '
-    b'95%", "malloc": "freed memory is kept", "b": 0.1, "p": 0.0, "input_sets": 3, "strict_t": -3}, '
-    b'"environment": {"machine": "x86_64", "cpu": "AMD EPYC", "cores": 2, "threads": 1, "load_1m": 1.56, '
-    b'"python": "3.11.7", "torch": "2.13.0+cpu", "triton": "3.9.0", "passagent": "0.1.0"}, '
-    b'"evaluator_version": "0.1.0+", "seconds": 3.647}'
-)
-
-
-# Part of format 2, as _WORDS_1 is of format 1.
-_WORDS_2 = (
+# Part of the format: with others, what is stored could not be read.
+_WORDS = (
     b'{"task": "", "candidate": "", "device": "cuda", "dispatch": "dynamo", "timing": "none", "device": '
     b'"cpu", "dispatch": "direct", "timing": "wall", "status": "mismatch", "status": "load_error", "status": '
     b'"compile_error", "status": "runtime_error", "error": "RuntimeError: ", "status": "timeout", "status": '
@@ -103,8 +67,8 @@ _WORDS_2 = (
 )
 
 
-# Part of how diagnoses are stored, as _WORDS_1 is of results.
-_DIAGNOSIS_1 = (
+# The same of diagnoses.
+_DIAGNOSIS = (
     b'{"label": "wrong_result", "text": "1 of 3 subgraphs fail, all of them bfloat16 or float16; first : '
     b"mismatch. matched 4 of 9 nodes; against : the graph's node has another target. runtime_error. "
     b"RuntimeError: does not take tensors of shapes. Output 0 at [0, 1, 2] is 1.5, eager has 1.25 (largest "
@@ -135,13 +99,12 @@ class PackedResult(NamedTuple):
 
 def pack_diagnosis(text: str) -> bytes:
     """A diagnosis (JSON) as it is stored with a node."""
-    return pack_text(text.encode(), _DIAGNOSIS_1)
+    return pack_text(text.encode(), _DIAGNOSIS)
 
 
-def unpack_diagnosis(packed: bytes | str) -> dict[str, Any]:
-    """The inverse of pack_diagnosis, as plain data; also of JSON text, which older versions stored."""
-    text = packed if isinstance(packed, str) else unpack_text(packed, _DIAGNOSIS_1)
-    return dict(json.loads(text))
+def unpack_diagnosis(packed: bytes) -> dict[str, Any]:
+    """The inverse of pack_diagnosis, as plain data."""
+    return dict(json.loads(unpack_text(packed, _DIAGNOSIS)))
 
 
 def pack_text(text: bytes, dictionary: bytes = b"") -> bytes:
@@ -166,19 +129,19 @@ def pack_result(result: dict[str, Any], example: bytes = b"") -> PackedResult:
     if counted is not None:
         for (graph, name), size, low, unit in zip(timed, sizes, *counted[1:], strict=True):
             graph[name] = {"n": size, "low": low, "unit": unit}
-    head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS_2 + example)
+    head = pack_text(json.dumps({**result, "graphs": graphs}).encode(), _WORDS + example)
     samples = _pack_counts(counted[0]) if counted is not None else b""
     return PackedResult(_HEAD.pack(_LIKE_ANOTHER if example else _ALONE, len(head)) + head, samples)
 
 
-def needs_example(head: bytes | str) -> bool:
+def needs_example(head: bytes) -> bool:
     """Whether the head of a result was packed with an example."""
     return head[:1] == bytes([_LIKE_ANOTHER])
 
 
 def text_of(head: bytes) -> bytes:
     """What a head says that was packed without an example, to be one."""
-    return unpack_text(head[_HEAD.size :], _WORDS_2)
+    return unpack_text(head[_HEAD.size :], _WORDS)
 
 
 def _counted(exact: Any, sizes: list[int]) -> tuple[Any, list[int], list[int]] | None:
@@ -226,15 +189,13 @@ def _unpack_counts(packed: bytes, size: int) -> Any:
     return (above << bits) + (low.astype(np.int64) << np.arange(bits)).sum(axis=1)
 
 
-def unpack_result(packed: bytes | str, samples: bytes = b"", example: bytes = b"") -> dict[str, Any]:
-    """The inverse of pack_result; also of format 1, and of JSON text, which older versions stored."""
-    if isinstance(packed, str):
-        return dict(json.loads(packed))
+def unpack_result(packed: bytes, samples: bytes = b"", example: bytes = b"") -> dict[str, Any]:
+    """The inverse of pack_result."""
     version, length = _HEAD.unpack_from(packed)
-    if version not in (1, _ALONE, _LIKE_ANOTHER):
+    if version not in (_ALONE, _LIKE_ANOTHER):
         raise ValueError(f"a result of the unknown format {version}")
-    head, rest = packed[_HEAD.size : _HEAD.size + length], packed[_HEAD.size + length :]
-    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS_1 if version == 1 else _WORDS_2 + example))
+    head = packed[_HEAD.size : _HEAD.size + length]
+    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS + example))
     stored = [
         (graph, name, graph[name])
         for graph in result["graphs"]
@@ -244,20 +205,13 @@ def unpack_result(packed: bytes | str, samples: bytes = b"", example: bytes = b"
     if not stored:
         return result
     size = sum(of["n"] for _, _, of in stored)
-    counts = _unpack_planes(rest) if version == 1 else _unpack_counts(samples, size)
+    counts = _unpack_counts(samples, size)
     used = 0
     for graph, name, of in stored:
-        part = counts[used : used + of["n"]] + of["middle" if version == 1 else "low"]
+        part = counts[used : used + of["n"]] + of["low"]
         used += of["n"]
-        graph[name] = (part * of.get("unit", 1) / _NS).tolist()
+        graph[name] = (part * of["unit"] / _NS).tolist()
     return result
-
-
-def _unpack_planes(packed: bytes) -> Any:
-    """The counts of format 1, from the median: zigzag, all lowest bytes, then all second ones, ..."""
-    weights = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(4, -1)
-    samples = np.ascontiguousarray(weights.T).view("<u4").reshape(-1).astype(np.int64)
-    return (samples >> 1) ^ -(samples & 1)
 
 
 def _packer(size: int, dictionary: bytes = b"", strategy: int = zlib.Z_DEFAULT_STRATEGY) -> Any:

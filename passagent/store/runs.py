@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from passagent.errors import PassagentError, UsageError
+from passagent.errors import PassagentError, UsageError, closest
 from passagent.redaction import redact
 from passagent.store import similar
 from passagent.store.database import Store, now
@@ -146,7 +146,8 @@ def find_run(store: Store, name: str) -> Run:
         {"name": name},
     )
     if not found:
-        raise UsageError(f"{name}: no such run in {store.runs_dir}; passagent runs lists them")
+        near = closest(name, ["last", *(run.id for run in list_runs(store))])
+        raise UsageError(f"{name}: no such run in {store.runs_dir}{near or '; passagent runs lists them'}")
     if len(found) > 1:
         raise UsageError(
             f"{name}: means several runs ({', '.join(run.id for run in found)}); write more of the id"

@@ -1,4 +1,4 @@
-"""The statements of the migrations in schema.py, in their order; each text is what one of them runs."""
+"""The tables of passagent.db. docs/database.md says what each column means."""
 
 TABLES = """
 CREATE TABLE runs (
@@ -23,215 +23,14 @@ CREATE TABLE runs (
     output_tokens INTEGER NOT NULL DEFAULT 0,
     evaluations INTEGER NOT NULL DEFAULT 0,
     owner TEXT,
-    heartbeat REAL
+    wanted TEXT NOT NULL DEFAULT 'run' CHECK (wanted IN ('run', 'pause', 'drain', 'stop')),
+    environment TEXT,
+    cost REAL NOT NULL DEFAULT 0,
+    forked_run TEXT,
+    forked_node INTEGER
 );
-CREATE INDEX runs_by_time ON runs (created_at);
-
-CREATE TABLE islands (
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    island INTEGER NOT NULL,
-    role TEXT NOT NULL,
-    best_node INTEGER,
-    best_as REAL,
-    stagnant INTEGER NOT NULL DEFAULT 0,
-    episodes INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (run_id, island)
-) WITHOUT ROWID;
-
-CREATE TABLE episodes (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    number INTEGER NOT NULL,
-    island INTEGER NOT NULL,
-    parent_id INTEGER REFERENCES nodes (id),
-    migrated INTEGER NOT NULL DEFAULT 0,
-    seed INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('running', 'done')),
-    end_reason TEXT,
-    steps INTEGER NOT NULL DEFAULT 0,
-    input_tokens INTEGER NOT NULL DEFAULT 0,
-    output_tokens INTEGER NOT NULL DEFAULT 0,
-    best_node INTEGER,
-    best_as REAL,
-    gain REAL,
-    owner TEXT,
-    created_at TEXT NOT NULL,
-    finished_at TEXT,
-    UNIQUE (run_id, number)
-);
-CREATE INDEX episodes_by_island ON episodes (run_id, island, number);
-CREATE INDEX episodes_by_parent ON episodes (run_id, island, parent_id, number);
-CREATE INDEX episodes_running ON episodes (run_id, island) WHERE state = 'running';
-
-CREATE TABLE messages (
-    id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL UNIQUE,
-    body TEXT NOT NULL
-);
-
-CREATE TABLE steps (
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    seq INTEGER NOT NULL,
-    message_id INTEGER NOT NULL REFERENCES messages (id),
-    input_tokens INTEGER,
-    output_tokens INTEGER,
-    cached_tokens INTEGER,
-    reasoning_tokens INTEGER,
-    created_at TEXT NOT NULL,
-    PRIMARY KEY (episode_id, seq)
-) WITHOUT ROWID;
-
-CREATE TABLE evaluations (
-    id INTEGER PRIMARY KEY,
-    candidate_key TEXT NOT NULL,
-    task_key TEXT NOT NULL,
-    evaluator_version TEXT NOT NULL,
-    environment TEXT NOT NULL,
-    status TEXT NOT NULL,
-    as_score REAL,
-    seconds REAL NOT NULL,
-    result TEXT NOT NULL,
-    created_at TEXT NOT NULL
-);
-CREATE INDEX evaluations_by_key ON evaluations (candidate_key, task_key);
-
-CREATE TABLE nodes (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    parent_id INTEGER REFERENCES nodes (id),
-    island INTEGER NOT NULL,
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    call_id TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('proposed', 'evaluating', 'done')),
-    status TEXT,
-    as_score REAL,
-    note TEXT NOT NULL,
-    files TEXT NOT NULL,
-    files_path TEXT GENERATED ALWAYS AS
-        ('objects/' || substr(files, 1, 2) || '/' || substr(files, 3)) VIRTUAL,
-    candidate_key TEXT NOT NULL,
-    repeat_of INTEGER REFERENCES nodes (id),
-    evaluation_id INTEGER REFERENCES evaluations (id),
-    diagnosis TEXT,
-    owner TEXT,
-    heartbeat REAL,
-    created_at TEXT NOT NULL,
-    evaluated_at TEXT,
-    UNIQUE (episode_id, call_id)
-);
-CREATE INDEX nodes_of_run ON nodes (run_id, id);
-CREATE INDEX nodes_of_parent ON nodes (parent_id);
-CREATE INDEX nodes_best ON nodes (run_id, island, as_score) WHERE status = 'ok' AND repeat_of IS NULL;
-CREATE INDEX nodes_by_candidate ON nodes (run_id, candidate_key);
-CREATE INDEX nodes_open ON nodes (run_id) WHERE state != 'done';
-
-CREATE TABLE confirmations (
-    node_id INTEGER PRIMARY KEY REFERENCES nodes (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    evaluation_id INTEGER NOT NULL REFERENCES evaluations (id),
-    status TEXT NOT NULL,
-    as_score REAL,
-    created_at TEXT NOT NULL
-);
-CREATE INDEX confirmations_of_run ON confirmations (run_id, status, as_score);
-
-CREATE TABLE elite_migrations (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    from_island INTEGER NOT NULL,
-    to_island INTEGER NOT NULL,
-    node_id INTEGER NOT NULL REFERENCES nodes (id),
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    reason TEXT NOT NULL,
-    created_at TEXT NOT NULL,
-    UNIQUE (episode_id)
-);
-CREATE INDEX migrations_to_island ON elite_migrations (run_id, to_island);
-
-CREATE TABLE hints (
-    id TEXT PRIMARY KEY,
-    uses INTEGER NOT NULL DEFAULT 0,
-    credited INTEGER NOT NULL DEFAULT 0,
-    helped INTEGER NOT NULL DEFAULT 0,
-    total_gain REAL NOT NULL DEFAULT 0,
-    last_used_at TEXT
-);
-
-CREATE TABLE hint_uses (
-    id INTEGER PRIMARY KEY,
-    hint_id TEXT NOT NULL REFERENCES hints (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    gain REAL,
-    created_at TEXT NOT NULL,
-    UNIQUE (episode_id, hint_id)
-);
-CREATE INDEX hint_uses_by_hint ON hint_uses (hint_id)
-"""
-
-CALLS = """
-CREATE TABLE calls (
-    id INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    island INTEGER NOT NULL,
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    step INTEGER NOT NULL,
-    role TEXT NOT NULL,
-    model TEXT NOT NULL,
-    endpoint TEXT,
-    attempt INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('started', 'done', 'broken', 'failed', 'lost')),
-    stop_reason TEXT,
-    input_tokens INTEGER NOT NULL DEFAULT 0,
-    output_tokens INTEGER NOT NULL DEFAULT 0,
-    cached_tokens INTEGER NOT NULL DEFAULT 0,
-    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
-    reasoning_tokens INTEGER NOT NULL DEFAULT 0,
-    is_estimate INTEGER NOT NULL DEFAULT 0,
-    cost REAL,
-    latency_s REAL,
-    error TEXT,
-    started_at TEXT NOT NULL,
-    finished_at TEXT
-);
-CREATE INDEX calls_of_run ON calls (run_id, model, state);
-CREATE INDEX calls_of_episode ON calls (episode_id, step);
-CREATE UNIQUE INDEX calls_paid_once ON calls (episode_id, step) WHERE state = 'done' AND role = 'agent';
-ALTER TABLE steps ADD COLUMN cache_write_tokens INTEGER;
-ALTER TABLE episodes ADD COLUMN model TEXT
-"""
-
-DISTILLED_HINTS = """
-CREATE TABLE distilled_hints (
-    episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    state TEXT NOT NULL CHECK (state IN ('wanted', 'none', 'written')),
-    gain REAL,
-    hint_id TEXT UNIQUE,
-    hint TEXT,
-    created_at TEXT NOT NULL,
-    written_at TEXT,
-    CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
-);
-CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted'
-"""
-
-QUEUE = """
-ALTER TABLE runs ADD COLUMN wanted TEXT NOT NULL DEFAULT 'run'
-    CHECK (wanted IN ('run', 'pause', 'drain', 'stop'));
-ALTER TABLE runs ADD COLUMN environment TEXT;
-ALTER TABLE runs ADD COLUMN cost REAL NOT NULL DEFAULT 0;
-UPDATE runs SET owner = NULL, heartbeat = NULL,
-    cost = (SELECT coalesce(sum(cost), 0) FROM calls WHERE run_id = runs.id),
-    environment = (SELECT evaluator_version || '; ' || environment FROM nodes
-        JOIN evaluations ON evaluations.id = evaluation_id WHERE nodes.run_id = runs.id
-        ORDER BY nodes.id DESC LIMIT 1);
-UPDATE episodes SET owner = NULL;
-UPDATE nodes SET owner = NULL, heartbeat = NULL, state = 'proposed' WHERE state = 'evaluating';
-ALTER TABLE nodes ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
-UPDATE nodes SET number = (SELECT number FROM episodes WHERE episodes.id = episode_id);
-CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
-CREATE INDEX calls_started ON calls (run_id) WHERE state = 'started';
+CREATE INDEX runs_by_task ON runs (task_key)
+;
 
 CREATE TABLE workers (
     id INTEGER PRIMARY KEY,
@@ -261,26 +60,177 @@ CREATE TABLE reservations (
     created_at TEXT NOT NULL
 );
 CREATE INDEX reservations_of_run ON reservations (run_id)
-"""
+;
 
-ALGORITHM = """
-ALTER TABLE nodes ADD COLUMN place INTEGER;
-ALTER TABLE nodes ADD COLUMN canonical_key TEXT;
-ALTER TABLE nodes ADD COLUMN behaviour TEXT;
-ALTER TABLE nodes ADD COLUMN sketch BLOB;
-UPDATE nodes SET canonical_key = candidate_key,
-    place = (SELECT count(*) FROM nodes AS earlier
-        WHERE earlier.episode_id = nodes.episode_id AND earlier.id <= nodes.id);
-DROP INDEX nodes_best;
+CREATE TABLE islands (
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    island INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    best_node INTEGER,
+    best_as REAL,
+    stagnant INTEGER NOT NULL DEFAULT 0,
+    episodes INTEGER NOT NULL DEFAULT 0,
+    nodes INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run_id, island)
+) WITHOUT ROWID;
+
+CREATE TABLE episodes (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    number INTEGER NOT NULL,
+    island INTEGER NOT NULL,
+    parent_id INTEGER REFERENCES nodes (id),
+    migrated INTEGER NOT NULL DEFAULT 0,
+    seed INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('running', 'done')),
+    end_reason TEXT,
+    steps INTEGER NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    best_node INTEGER,
+    best_as REAL,
+    gain REAL,
+    owner TEXT,
+    created_at TEXT NOT NULL,
+    finished_at TEXT,
+    model TEXT,
+    UNIQUE (run_id, number)
+);
+CREATE INDEX episodes_by_island ON episodes (run_id, island, number);
+CREATE INDEX episodes_by_parent ON episodes (run_id, island, parent_id, number);
+CREATE INDEX episodes_running ON episodes (run_id, island) WHERE state = 'running';
+CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
+
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY,
+    base INTEGER,
+    beside INTEGER,
+    body BLOB NOT NULL
+);
+
+CREATE TABLE steps (
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    seq INTEGER NOT NULL,
+    message_id INTEGER NOT NULL REFERENCES messages (id),
+    input_tokens INTEGER,
+    output_tokens INTEGER,
+    cached_tokens INTEGER,
+    reasoning_tokens INTEGER,
+    cache_write_tokens INTEGER,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (episode_id, seq)
+) WITHOUT ROWID;
+
+CREATE TABLE calls (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    island INTEGER NOT NULL,
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    step INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    model TEXT NOT NULL,
+    endpoint TEXT,
+    attempt INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('started', 'done', 'broken', 'failed', 'lost')),
+    stop_reason TEXT,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    cached_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+    reasoning_tokens INTEGER NOT NULL DEFAULT 0,
+    is_estimate INTEGER NOT NULL DEFAULT 0,
+    cost REAL,
+    latency_s REAL,
+    error TEXT,
+    started_at TEXT NOT NULL,
+    finished_at TEXT
+);
+CREATE INDEX calls_of_episode ON calls (episode_id, step);
+CREATE UNIQUE INDEX calls_paid_once ON calls (episode_id, step) WHERE state = 'done' AND role = 'agent';
+CREATE INDEX calls_started ON calls (run_id) WHERE state = 'started';
+CREATE INDEX calls_of_model ON calls (run_id, model);
+
+CREATE TABLE nodes (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    parent_id INTEGER REFERENCES nodes (id),
+    island INTEGER NOT NULL,
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    call_id TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('proposed', 'evaluating', 'done')),
+    status TEXT,
+    as_score REAL,
+    note TEXT NOT NULL,
+    files TEXT NOT NULL,
+    candidate_key TEXT NOT NULL,
+    repeat_of INTEGER REFERENCES nodes (id),
+    evaluation_id INTEGER REFERENCES evaluations (id),
+    diagnosis TEXT,
+    owner TEXT,
+    created_at TEXT NOT NULL,
+    evaluated_at TEXT,
+    number INTEGER NOT NULL,
+    place INTEGER,
+    canonical_key TEXT,
+    behaviour TEXT,
+    sketch BLOB,
+    UNIQUE (episode_id, call_id)
+);
+CREATE INDEX nodes_of_run ON nodes (run_id, id);
+CREATE INDEX nodes_open ON nodes (run_id) WHERE state != 'done';
 CREATE INDEX nodes_best ON nodes (run_id, island, as_score DESC, number, place)
     WHERE status = 'ok' AND repeat_of IS NULL;
-DROP INDEX nodes_by_candidate;
-CREATE INDEX nodes_by_canonical ON nodes (canonical_key, run_id);
-ALTER TABLE islands ADD COLUMN nodes INTEGER NOT NULL DEFAULT 0;
-UPDATE islands SET nodes = (SELECT count(*) FROM nodes
-    WHERE nodes.run_id = islands.run_id AND nodes.island = islands.island AND state = 'done');
+CREATE INDEX nodes_by_canonical ON nodes (substr(canonical_key, 1, 16), run_id);
 
-ALTER TABLE confirmations RENAME TO confirmed_once;
+CREATE TABLE evaluations (
+    id INTEGER PRIMARY KEY,
+    candidate_key TEXT NOT NULL,
+    status TEXT NOT NULL,
+    as_score REAL,
+    seconds REAL NOT NULL,
+    result BLOB NOT NULL,
+    created_at TEXT NOT NULL,
+    conditions_id INTEGER NOT NULL REFERENCES conditions (id)
+);
+CREATE INDEX evaluations_by_candidate ON evaluations (substr(candidate_key, 1, 16));
+
+CREATE TABLE conditions (
+    id INTEGER PRIMARY KEY,
+    task_key TEXT NOT NULL,
+    evaluator_version TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    example BLOB,
+    UNIQUE (task_key, evaluator_version, environment)
+);
+
+CREATE TABLE samples (
+    id INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
+);
+
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY,
+    mark TEXT NOT NULL,
+    content BLOB NOT NULL
+);
+CREATE INDEX files_by_mark ON files (mark);
+
+CREATE TABLE tasks (
+    key TEXT PRIMARY KEY,
+    pairs INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE operator_pairs (
+    pair TEXT PRIMARY KEY,
+    tasks INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE task_pairs (
+    pair TEXT NOT NULL REFERENCES operator_pairs (pair),
+    task_key TEXT NOT NULL REFERENCES tasks (key),
+    PRIMARY KEY (pair, task_key)
+) WITHOUT ROWID;
+
 CREATE TABLE confirmations (
     run_id TEXT NOT NULL REFERENCES runs (id),
     series INTEGER NOT NULL,
@@ -291,11 +241,22 @@ CREATE TABLE confirmations (
     status TEXT,
     as_score REAL,
     measured_at TEXT,
+    held_all INTEGER NOT NULL,
     PRIMARY KEY (run_id, series, round, node_id)
 ) WITHOUT ROWID;
-INSERT INTO confirmations SELECT run_id, 0, 1, 1, node_id, evaluation_id, status, as_score, created_at
-    FROM confirmed_once;
-DROP TABLE confirmed_once;
+
+CREATE TABLE elite_migrations (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    from_island INTEGER NOT NULL,
+    to_island INTEGER NOT NULL,
+    node_id INTEGER NOT NULL REFERENCES nodes (id),
+    episode_id INTEGER NOT NULL REFERENCES episodes (id),
+    reason TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    UNIQUE (episode_id)
+);
+CREATE INDEX migrations_to_island ON elite_migrations (run_id, to_island);
 
 CREATE TABLE gains (
     run_id TEXT PRIMARY KEY REFERENCES runs (id),
@@ -333,112 +294,37 @@ CREATE TABLE tree (
 ) WITHOUT ROWID;
 CREATE INDEX tree_children ON tree (run_id, parent_id, number);
 CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL
-"""
+;
 
-SIMILAR = """
-CREATE TABLE tasks (
-    key TEXT PRIMARY KEY,
-    pairs INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE operator_pairs (
-    pair TEXT PRIMARY KEY,
-    tasks INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE task_pairs (
-    pair TEXT NOT NULL REFERENCES operator_pairs (pair),
-    task_key TEXT NOT NULL REFERENCES tasks (key),
-    PRIMARY KEY (pair, task_key)
-) WITHOUT ROWID;
-CREATE INDEX runs_by_task ON runs (task_key)
-"""
-
-SMALLER = """
-CREATE TABLE hint_uses_by_episode (
-    episode_id INTEGER NOT NULL REFERENCES episodes (id),
-    place INTEGER NOT NULL,
-    hint_id TEXT NOT NULL REFERENCES hints (id),
-    run_id TEXT NOT NULL REFERENCES runs (id),
-    gain REAL,
-    PRIMARY KEY (episode_id, hint_id)
-) WITHOUT ROWID;
-INSERT INTO hint_uses_by_episode SELECT episode_id, row_number() OVER (PARTITION BY episode_id ORDER BY id),
-    hint_id, run_id, gain FROM hint_uses;
-DROP TABLE hint_uses;
-ALTER TABLE hint_uses_by_episode RENAME TO hint_uses;
-DROP INDEX evaluations_by_key;
-CREATE INDEX evaluations_by_candidate ON evaluations (candidate_key)
-"""
-
-LEANER = """
-CREATE TABLE packed_messages (
-    id INTEGER PRIMARY KEY,
-    base INTEGER,
-    beside INTEGER,
-    body BLOB NOT NULL
+CREATE TABLE hints (
+    id TEXT PRIMARY KEY,
+    uses INTEGER NOT NULL DEFAULT 0,
+    credited INTEGER NOT NULL DEFAULT 0,
+    helped INTEGER NOT NULL DEFAULT 0,
+    total_gain REAL NOT NULL DEFAULT 0,
+    last_used_at TEXT
 );
-INSERT INTO packed_messages SELECT id, base, NULL, body FROM messages;
-DROP TABLE messages;
-ALTER TABLE packed_messages RENAME TO messages;
-ALTER TABLE steps ADD COLUMN at_ms INTEGER NOT NULL DEFAULT 0;
-UPDATE steps SET at_ms = coalesce(CAST(round((julianday(created_at) - 2440587.5) * 86400000) AS INTEGER), 0);
-ALTER TABLE steps DROP COLUMN created_at;
+
 CREATE TABLE hints_shown (
     episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
     run_id TEXT NOT NULL REFERENCES runs (id),
     hints TEXT NOT NULL,
     gain REAL
 );
-INSERT INTO hints_shown SELECT episode_id, run_id, json_group_array(hint_id), max(gain)
-    FROM (SELECT * FROM hint_uses ORDER BY episode_id, place) GROUP BY episode_id;
-DROP TABLE hint_uses;
 CREATE VIEW hint_uses AS SELECT episode_id, key + 1 AS place, value AS hint_id, run_id, gain
     FROM hints_shown, json_each(hints);
-CREATE TABLE conditions (
-    id INTEGER PRIMARY KEY,
-    task_key TEXT NOT NULL,
-    evaluator_version TEXT NOT NULL,
-    environment TEXT NOT NULL,
-    UNIQUE (task_key, evaluator_version, environment)
-);
-INSERT INTO conditions (task_key, evaluator_version, environment)
-    SELECT DISTINCT task_key, evaluator_version, environment FROM evaluations;
-ALTER TABLE evaluations ADD COLUMN conditions_id INTEGER REFERENCES conditions (id);
-UPDATE evaluations SET conditions_id = (SELECT id FROM conditions
-    WHERE conditions.task_key = evaluations.task_key
-    AND conditions.evaluator_version = evaluations.evaluator_version
-    AND conditions.environment = evaluations.environment);
-ALTER TABLE evaluations DROP COLUMN task_key;
-ALTER TABLE evaluations DROP COLUMN evaluator_version;
-ALTER TABLE evaluations DROP COLUMN environment;
-CREATE TABLE samples (
-    id INTEGER PRIMARY KEY,
-    body BLOB NOT NULL
-);
-CREATE TABLE unsettled (
-    id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL,
-    content BLOB NOT NULL
-)
-"""
 
-LESS_TWICE = """
-DROP INDEX runs_by_time;
-DROP INDEX nodes_of_parent;
-DROP INDEX calls_of_run;
-CREATE INDEX calls_of_model ON calls (run_id, model);
-DROP INDEX nodes_by_canonical;
-CREATE INDEX nodes_by_canonical ON nodes (substr(canonical_key, 1, 16), run_id);
-DROP INDEX evaluations_by_candidate;
-CREATE INDEX evaluations_by_candidate ON evaluations (substr(candidate_key, 1, 16));
-ALTER TABLE conditions ADD COLUMN example BLOB
-"""
-
-FILES = """
-CREATE TABLE files (
-    id INTEGER PRIMARY KEY,
-    mark TEXT NOT NULL,
-    content BLOB NOT NULL
+CREATE TABLE distilled_hints (
+    episode_id INTEGER PRIMARY KEY REFERENCES episodes (id),
+    run_id TEXT NOT NULL REFERENCES runs (id),
+    state TEXT NOT NULL CHECK (state IN ('wanted', 'none', 'written')),
+    gain REAL,
+    hint_id TEXT UNIQUE,
+    hint TEXT,
+    created_at TEXT NOT NULL,
+    written_at TEXT,
+    CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
 );
-CREATE INDEX files_by_mark ON files (mark);
-ALTER TABLE nodes DROP COLUMN files_path
+CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted'
+;
 """

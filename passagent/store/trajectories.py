@@ -162,7 +162,7 @@ def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
 
 
 def _turn(row: dict[str, Any], message: dict[str, Any]) -> Turn:
-    message = redacted(message)  # once more: an older version may have stored it
+    message = redacted(message)  # once more: what is a secret may have been learned since
     usage = Call(**{key: row[key] for key in Call.model_fields}) if message["role"] == "assistant" else None
     return Turn(message=message, usage=usage, at=written(row["at_ms"]))
 

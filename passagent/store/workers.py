@@ -83,7 +83,8 @@ class Watch:
 def join(store: Store, run_id: str, terms: Terms | None = None, changes: str = "[]") -> str:
     """This process works on the run from now on; its name as an owner.
 
-    What an earlier session of this process left behind is freed. Who is alone makes the run `running` anew.
+    What an earlier session of this process left behind is freed, and what an owner holds that is not among
+    the run's workers. Who is alone makes the run `running` anew.
     """
     me = this_process()
     with store.transaction():
@@ -91,6 +92,7 @@ def join(store: Store, run_id: str, terms: Terms | None = None, changes: str = "
         for worker in present(store, run_id):
             if worker.owner == me or has_ended:
                 bury(store, worker, "another session began")
+        _free(store, run_id)
         if not present(store, run_id):
             store.execute(
                 "UPDATE runs SET state = 'running', stop_reason = NULL, finished_at = NULL, wanted = 'run', "
@@ -181,26 +183,30 @@ def bury(store: Store, worker: Worker, reason: str) -> int:
             "UPDATE workers SET left_at = :at, left_because = :reason WHERE id = :id AND left_at IS NULL",
             {"at": now(), "reason": redact(reason), "id": worker.id},
         )
-        return _free(store, worker.run_id, worker.owner) if changed.rowcount else 0
+        return _free(store, worker.run_id) if changed.rowcount else 0
 
 
-def _free(store: Store, run_id: str, owner: str) -> int:
-    """Take all that `owner` holds from it; how many of its model calls are lost."""
-    names = {"run": run_id, "owner": owner}
+def _free(store: Store, run_id: str) -> int:
+    """Take from whoever is not present all that they hold; how many of their model calls are lost."""
+    names = {"run": run_id}
+    gone = (
+        "owner IS NOT NULL AND owner NOT IN "
+        "(SELECT owner FROM workers WHERE run_id = :run AND left_at IS NULL)"
+    )
     lost = store.execute(
         "UPDATE calls SET state = 'lost', finished_at = :at, error = 'under way when the process died' "
         "WHERE run_id = :run AND state = 'started' "
-        "AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run AND owner = :owner)",
+        f"AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run AND {gone})",
         names | {"at": now()},
     ).rowcount
-    store.execute("UPDATE episodes SET owner = NULL WHERE run_id = :run AND owner = :owner", names)
+    store.execute(f"UPDATE episodes SET owner = NULL WHERE run_id = :run AND {gone}", names)
     store.execute(
         "UPDATE nodes SET owner = NULL, state = 'proposed' "
-        "WHERE run_id = :run AND state != 'done' AND owner = :owner",
+        f"WHERE run_id = :run AND state != 'done' AND {gone}",
         names,
     )
-    store.execute("DELETE FROM reservations WHERE run_id = :run AND owner = :owner", names)
-    store.execute("UPDATE runs SET owner = NULL WHERE id = :run AND owner = :owner", names)
+    store.execute(f"DELETE FROM reservations WHERE run_id = :run AND {gone}", names)
+    store.execute(f"UPDATE runs SET owner = NULL WHERE id = :run AND {gone}", names)
     return lost
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from passagent.errors import TaskError, UsageError
+from passagent.errors import TaskError, UsageError, closest
 from passagent.tasks.examples import locate
 from passagent.tasks.meta import TensorMeta, read_meta
 from passagent.tasks.operators import operator_names
@@ -90,14 +90,24 @@ def load_task(path: str | Path) -> Task:
     return Task(root.resolve().name, root, tuple(read_subgraph(place, name) for place, name in places))
 
 
+def _other(missing: Path) -> str:
+    """What a person may have meant by a path that is not there: a directory beside it, or what to give."""
+    place = missing.parent
+    beside = [path.name for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
+    told = closest(missing.name, beside)
+    return told or f"; give a directory that holds {GRAPH_LIST} or model.py"
+
+
 def subgraph_places(root: Path) -> list[tuple[Path, str]]:
     """Directory and name of each subgraph of the task at `root`, none of them read yet.
 
     Raises UsageError if there is no task, TaskError for a broken list.
     """
     if not root.is_dir():
-        what = "is a file, not a task directory" if root.exists() else "no such directory"
-        raise UsageError(f"{root}: {what}; give a directory that holds {GRAPH_LIST} or model.py")
+        if root.exists():
+            what = f"is a file, not a task directory; give a directory that holds {GRAPH_LIST} or model.py"
+            raise UsageError(f"{root}: {what}")
+        raise UsageError(f"{root}: no such directory{_other(root)}")
     listing = root / GRAPH_LIST
     if listing.is_file():
         return _listed(root, listing)

@@ -1,0 +1,134 @@
+"""What people see: tables that fit, no escape codes on request, near names, completion, read-only runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from test_cli import call, one_line, stored, task  # noqa: F401 (fixtures)
+
+from passagent.report.text import table
+
+PASSAGENT = [sys.executable, "-m", "passagent"]
+
+
+def on_a_terminal(words: list[str], **environment: str) -> str:
+    """What `passagent WORDS` shows on a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*PASSAGENT, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # how a terminal ends
+            pass
+    os.close(ours)
+    assert process.returncode == 0
+    return shown.decode()
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_tables_drop_columns_and_never_break_a_word(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    names = ["name", "note", ">count", ">share", "kind"]
+    rows = [
+        ["a_name_of_some_length", "several words that may be broken at spaces", "7", "1.0", "of some kind"]
+    ]
+    shown = table(names, rows, drop=["kind", "share"])
+    assert max(map(len, shown.splitlines())) <= columns
+    words = {word for cell in [*(name.lstrip(">") for name in names), *rows[0]] for word in cell.split()}
+    assert set(shown.split()) <= words
+    assert set(shown.split()) >= {"a_name_of_some_length", "7", *rows[0][1].split()}
+    assert ("1.0" in shown.split()) == (columns == 200)
+    assert ("kind" in shown.split()) == (columns == 200)
+
+
+def test_every_table_of_a_run_fits_80_columns(call, stored, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("COLUMNS", "80")
+    whole = ("runs", "doctor", "models")  # the others have sentences, too, which the terminal folds
+    for words in ("runs", "status last", "show last", "doctor last", "models", "diff 1 2"):
+        lines = call(*words.split())[1].splitlines()
+        of_tables = [line for line in lines if words.startswith(whole) or line.startswith("  ")]
+        assert of_tables and max(map(len, of_tables)) <= 80, words
+
+
+def test_no_color_leaves_no_escape_codes(stored, tmp_path):  # noqa: F811
+    """Rich takes NO_COLOR for colours alone: bold and dim stayed."""
+    for words in (["why", "1"], ["diff", "1", "2"], ["show", "last", "1"]):
+        assert "\x1b[1m" in on_a_terminal(words, TERM="xterm", NO_COLOR="")
+        assert "\x1b" not in on_a_terminal(words, TERM="xterm", NO_COLOR="1")
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest(call, stored, task):  # noqa: F811
+    [run] = json.loads(call("runs", "--json")[1])["runs"]
+    name = run["run"]
+    typed = name[:-1] + ("0" if name[-1] != "0" else "1")
+    for words, told in (
+        (["show", typed], f"did you mean '{name}'?"),
+        (["show", "lsat"], "did you mean 'last'?"),
+        (["why", 99], "no such node"),
+        (["why", 99], "the nearest: 12"),
+        (["diff", 1, 0], "the nearest: 1"),
+        (["run", "tsak"], "did you mean 'task'?"),
+        (["eval", f"{task.parent}/tasc"], "did you mean 'task'?"),
+    ):
+        code, _, err = call(*words)
+        assert code == 2 and told in one_line(err)
+
+
+def test_the_shell_completes_commands_and_options():
+    def completed(typed: str, count: int) -> list[str]:
+        asked = {"_PASSAGENT_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(count)}
+        program = "import sys; sys.argv = ['passagent']; from passagent.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | asked,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.split()
+
+    assert completed("passagent re", 1) == ["resume"]
+    assert "--max-cost" in completed("passagent run --max", 2)
+    assert completed("passagent runs r", 2) == ["rm"]
+
+
+def test_a_directory_that_cannot_be_written_can_be_looked_at(stored, tmp_path):  # noqa: F811
+    """On a file system that is mounted read-only, which binds root as well; with a live log and without."""
+    ways = {
+        "no log": "passagent runs && passagent show last && passagent show last 1 && passagent why 2 && "
+        "passagent diff 1 2 && passagent best last --out out; passagent resume last --iters 20",
+        "a log": "passagent show last; passagent resume last --iters 20",
+    }
+    for log, commands in ways.items():
+        script = f"""
+            mount --bind runs runs && mount -o remount,ro,bind runs || exit 99
+            touch runs/x 2>/dev/null && exit 98
+            passagent() {{ {sys.executable} -m passagent "$@"; }}
+            {commands}
+        """
+        if log == "a log":
+            program = (
+                "import os\nfrom passagent.store import Store\nstore = Store.open('runs')\n"
+                "store.execute(\"UPDATE runs SET stop_reason = 'it is in the log'\", {})\nos._exit(0)"
+            )
+            subprocess.run([sys.executable, "-c", program], check=True)
+            assert (tmp_path / "runs" / "passagent.db-wal").stat().st_size
+        done = subprocess.run(
+            ["unshare", "-Urm", "sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        if "unshare" in done.stderr or done.returncode == 99:
+            pytest.skip("no user namespaces or bind mounts here")
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert "cannot be written" in one_line(done.stderr)
+        assert "best pass: node" in done.stdout
+        assert ("it is in the log" in done.stdout) == (log == "a log")
+    assert (tmp_path / "out").is_dir()
