@@ -26,7 +26,7 @@ import pytest
 import tiny_search
 
 from passagent.errors import InfrastructureError
-from passagent.search import candidates, finalists
+from passagent.search import candidates, describing, finalists
 from passagent.store import Store, episodes, nodes, runs, workers
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -291,6 +291,7 @@ def lose_the_device() -> None:
 def measure_for_real() -> None:
     """Candidates are judged by the real evaluator, which waits until the device is free."""
     whole = tiny_search.parts
+    describing.WAIT_S = 0.0  # a prompt does not wait for eager's figures, so that a candidate waits
     tiny_search.parts = lambda *how: replace(whole(*how), evaluator=None)
 
 

@@ -210,7 +210,12 @@ def test_who_waits_for_a_device_that_another_process_holds_ends_when_asked(tmp_p
     try:
         for number, ask in enumerate((signal.SIGINT, signal.SIGTERM, "stop")):
             process = there.start("resume" if number else "run", prepare=measure_for_real)
-            there.wait(lambda store, n=number: there.said().count("waiting: cpu is in use by pid") > n)
+            there.wait(
+                lambda store, n=number: (
+                    there.said().count("waiting: cpu is in use by pid") > n
+                    and len(nodes.of_run(store, there.run(store).id)) == 2
+                )
+            )
             if isinstance(ask, str):
                 with Store.open(there.dir) as store:
                     runs.want(store, there.run(store).id, "stop")
