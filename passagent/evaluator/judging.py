@@ -68,9 +68,7 @@ class Judging:
         self.bar = bar
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
-        self.interpreter = (
-            self.config.device == "cpu" and isinstance(subject, Candidate) and uses_triton(subject)
-        )
+        self.interpreter = False
         self.passbench = self.config.protocol == "passbench"
         self.dispatch = "dynamo" if subject == "inductor" else dispatch_of(config)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
@@ -93,7 +91,13 @@ class Judging:
         self._is_over = False
 
     def run(self) -> None:
-        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
+        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's.
+
+        The candidate has passed static inspection: its text is read here.
+        """
+        self.interpreter = (
+            self.config.device == "cpu" and isinstance(self.subject, Candidate) and uses_triton(self.subject)
+        )
         stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         fits = stay and self._has_room and self._is_candidate
         lanes = lanes_of(self.config.device) if fits and self.pairs == 1 else 1
@@ -362,7 +366,7 @@ def uses_triton(candidate: Candidate) -> bool:
             continue
         try:
             tree = ast.parse(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
