@@ -52,7 +52,7 @@ class EvaluatorConfig(_Section):
     timeout_s: float = Field(120.0, gt=0)
     """Wall clock for one step of a candidate (load, one subgraph's checks, one block of timing), s."""
     memory_gb: float = Field(16.0, gt=0)
-    """Address space of a candidate on the CPU target, GiB."""
+    """Address space of a candidate on the CPU target, GiB; no more than half of the machine's memory."""
     b: float = Field(0.1, gt=0, lt=1)
     """Score of a wrong subgraph."""
     p: float = Field(0.0, ge=0, le=1)

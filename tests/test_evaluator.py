@@ -599,6 +599,13 @@ def test_the_protections_in_force_are_in_the_result(referee, task):
     worker.kill()
 
 
+def test_a_text_that_cannot_be_read_is_refused_and_ends_nothing(referee, task):
+    """The referee's own process parsed it, and there was no verdict after three tries."""
+    result = referee.evaluate(task, candidate(setup=f"{KERNEL}\nx = {'-' * 20000}1\n"))
+    assert result.status == "refused"
+    assert [violation.rule for violation in result.violations] == ["too_large"]
+
+
 def test_a_pass_that_writes_into_an_input_is_refused(referee, task):
     result = referee.evaluate(task, broken("    out = a\n    kernel(out, a, b, a.numel())\n    return out"))
     assert result.status == "refused"

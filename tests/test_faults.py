@@ -19,9 +19,8 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import baseline, process, timing
+from passagent.evaluator import baseline, inspection, process, timing
 from passagent.evaluator.environment import import_path, worker_environment
-from passagent.evaluator.guards import static
 from passagent.evaluator.process import Worker, WorkerDied, Zygote
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import load_request
@@ -53,7 +52,7 @@ def referee(task):
 
 @pytest.fixture(autouse=True)
 def no_inspection(monkeypatch):
-    monkeypatch.setattr(static, "inspect", lambda *_: [])
+    monkeypatch.setattr(inspection, "inspect", lambda *_: [])
 
 
 def still_judges(referee, task):
@@ -100,6 +99,8 @@ PIECES = "x = []\nwhile True: x.append(torch.empty(1 << 24))"
 SPAM = "while True: os.write(1, b'spam ' * 10000)"
 SPIN = "while True: sum(range(10**6))"
 FILL = "f = io.open('filler', 'wb')\nwhile True: f.write(bytes(1 << 20))"
+DEEP = f"x = {'-' * 20000}1"
+DOUBLING = "def f():" + "".join(f"\n{' ' * n}try: f()\n{' ' * n}finally:" for n in range(1, 21)) + " f()\nf"
 FAULTS = {
     "an infinite kernel": (cpp("for (volatile int k = 0; k < 2;) {}"), "timeout", "within 1 s"),
     "an infinite host loop": (python("while True: pass"), "timeout", "within 1 s"),
@@ -113,6 +114,8 @@ FAULTS = {
     "a segfault at import": (python("ctypes.string_at(8)", "load"), "load_error", "died with SIGSEGV"),
     "endless recursion": (python("def f(): f()\nf()"), "runtime_error", "RecursionError"),
     "abort": (python("os.abort()"), "runtime_error", "died with SIGABRT"),
+    "an expression too deep to load": (python(DEEP, "load"), "load_error", "nested too deeply"),
+    "a file that compiling doubles": (python(DOUBLING, "load"), "timeout", "within 1 s"),
     "exit": (python("os._exit(0)"), "runtime_error", "exited with code 0"),
     "exit at import": (python("os._exit(7)", "load"), "load_error", "exited with code 7"),
     "sys.exit": (python("raise SystemExit(0)"), "runtime_error", "exited with code 1"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from passagent.errors import PassagentError
 from passagent.kernels import build as cpp_build
-from passagent.kernels import cpp_kernel, lexer, objects, toolchain
+from passagent.kernels import build_cuda, cpp_kernel, lexer, objects, toolchain
 from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 
 SCALE = cpp_kernel(
@@ -235,6 +235,26 @@ def test_no_text_makes_the_lexer_fail(text):
     except KernelRefused as refused:
         lines.append(refused.line)
     assert all(1 <= line <= 1 + text.count("\n") for line in lines)
+
+
+def test_a_name_that_doubles_is_not_written_out():
+    """A type of pairs, each of two like the one before, made a message of 142 MB."""
+    pairs = "".join(f"using T{n + 1} = P<T{n}, T{n}>;\n" for n in range(15))
+    source = f"template <class A, class B> struct P {{}};\nusing T0 = int;\n{pairs}void keep(T15*);\n"
+    source += "void f(float* x, int64_t n) { keep(nullptr); }"
+    with pytest.raises(KernelRefused) as refused:
+        cpp_build.build(source, "f", Signature(("float*", "int64_t")))
+    assert (refused.value.rule, len(str(refused.value)) < 1000) == ("cpp_import", True)
+    (name,) = objects.demangled(["_ZNSt6vectorIfSaIfEE9push_backERKf"])
+    assert name == "std::vector<float, std::allocator<float> >::push_back(float const&)"
+
+
+@pytest.mark.parametrize("check", [cpp_build.check_source, build_cuda.check_source])
+def test_a_source_has_an_end(check):
+    check("/" * lexer.MAX_SOURCE)
+    with pytest.raises(KernelRefused) as refused:
+        check("/" * (lexer.MAX_SOURCE + 1))
+    assert refused.value.rule == "too_large"
 
 
 def test_equal_sources_are_compiled_once():

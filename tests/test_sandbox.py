@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 
 from passagent.evaluator import landlock, process, sandbox, seccomp
+from passagent.evaluator.environment import memory_bytes, worker_memory
 from passagent.evaluator.process import WorkerDied, Zygote
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.sandbox import Limits
 
 LAYERS = [
     "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",
-    "resource_limits", "no_new_privileges", "no_capabilities", "not_dumpable", "dies_with_parent", "landlock",
-    "seccomp",
+    "resource_limits", "killed_first", "no_new_privileges", "no_capabilities", "not_dumpable",
+    "dies_with_parent", "landlock", "seccomp",
 ]  # fmt: skip
 HEADERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm-generic/unistd.h")
 
@@ -55,6 +56,18 @@ def test_layers_are_on_where_the_kernel_has_them(layers):
     assert set(LAYERS) - layers <= {
         "seccomp", "landlock", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",
     }  # fmt: skip
+
+
+def test_a_workers_memory_is_tied_to_the_machines(zygote):
+    """16 GiB, whatever the machine had, was its limit; and the kernel chose which process was to end."""
+    worker = zygote.fork(2.0**20)
+    limits = Path(f"/proc/{worker.pid}/limits").read_text()
+    score = Path(f"/proc/{worker.pid}/oom_score_adj").read_text()
+    worker.kill()
+    most = re.search(r"Max address space +(\d+)", limits)
+    assert int(most[1]) == memory_bytes() // 2
+    assert int(score) == 1000
+    assert (worker_memory(0.5), worker_memory(None)) == (1 << 29, 0)
 
 
 def load(worker, code):

@@ -29,7 +29,7 @@ def bare_modules(sources: dict[str, str]) -> dict[str, str]:
     for name, source in sources.items():
         try:
             trees[name] = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             bare[name] = "# not Python"
     strings = _Strings(_kernel_parts(list(trees.values())))
     for name, tree in trees.items():

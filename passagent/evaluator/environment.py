@@ -53,6 +53,14 @@ def memory_bytes() -> int:
     return min([machine, *(int(text) for text in texts if text.isdigit())])
 
 
+def worker_memory(wanted_gb: float | None) -> int:
+    """The address space of a worker, bytes: as wanted, and no more than half of `memory_bytes`; 0: no limit.
+
+    The other half is for eager's worker, the references and whatever else runs here.
+    """
+    return min(int(wanted_gb * 2**30), memory_bytes() // 2) if wanted_gb else 0
+
+
 @functools.cache
 def device_memory_bytes(device: str) -> int:
     """The memory of the machine (`memory_bytes`) or of the device: the smaller one."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from passagent.evaluator.limits import ERROR
 from passagent.evaluator.passes import PassLoadError
 from passagent.kernels.build import KernelBuildError, KernelRefused
 
@@ -33,7 +34,7 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
     kind = _kind(chain)
     answer: dict[str, Any] = {
         "kind": kind,
-        "message": (text[:4000] + ("" if text.endswith(where) else where)).strip(),
+        "message": (text[:ERROR] + ("" if text.endswith(where) else where)).strip(),
     }
     refused = next((link for link in chain if isinstance(link, KernelRefused)), None)
     if refused is not None:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from passagent.evaluator.guards import static
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from passagent.errors import InfrastructureError
+from passagent.evaluator.guards import intake
+from passagent.evaluator.guards.intake import Finding
+from passagent.evaluator.limits import INSPECTION
 from passagent.evaluator.result import Candidate, Violation
-from passagent.evaluator.target import target_of
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_START = "import sys; sys.path[:0] = sys.argv[1:]; import passagent.evaluator.guards.inspector as i; i.main()"
+_ENDED_BY_THE_TEXT = {-signal.SIGXCPU, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS}
+"""Its processor time is used up, or the parser's stack is."""
 
 
 def inspect(candidate: Candidate, host_extensions: bool = False, device: str = "cuda") -> list[Violation]:
@@ -12,5 +26,40 @@ def inspect(candidate: Candidate, host_extensions: bool = False, device: str = "
 
     Runs nothing of the candidate and needs no device. `host_extensions` permits ways to native host code, for
     a trusted author. `device`: messages say what to write instead for candidates that run there.
+    What takes more than the limits of inspection breaks the rule `too_large`.
+    Blocks for some 0.1 s; may be called by several threads. Raises InfrastructureError.
     """
-    return static.inspect(candidate, host_extensions, target_of(device))
+    found = intake.check_files(candidate.files) or _inspected(candidate, host_extensions, device)
+    return [
+        Violation(rule=rule, file=file, line=line, message=message) for rule, file, line, message in found
+    ]
+
+
+def _inspected(candidate: Candidate, host_extensions: bool, device: str) -> list[Finding]:
+    """What a process of its own finds (guards/inspector.py)."""
+    request = json.dumps({"files": candidate.files, "host_extensions": host_extensions, "device": device})
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _START, _ROOT],
+            input=request,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=kept,
+            timeout=INSPECTION.wall_s,
+            check=False,
+        )
+    except OSError as error:
+        raise InfrastructureError(f"static inspection does not start: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        message = (
+            f"static inspection did not end within {INSPECTION.wall_s:.0f} s; is the machine overloaded?"
+        )
+        raise InfrastructureError(message) from error
+    if done.returncode in _ENDED_BY_THE_TEXT:
+        return [intake.too_large(candidate.files)]
+    if done.returncode != 0:
+        why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise InfrastructureError(f"static inspection failed: {why[:300]}")
+    return [Finding(*finding) for finding in json.loads(done.stdout)]

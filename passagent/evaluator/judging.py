@@ -79,9 +79,7 @@ class Judging:
         self.bar = bar
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
-        self.interpreter = (
-            self.config.device == "cpu" and isinstance(subject, Candidate) and uses_triton(subject)
-        )
+        self.interpreter = False
         self.passbench = self.config.protocol == "passbench"
         self.dispatch = "dynamo" if subject == "inductor" else dispatch_of(config)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
@@ -104,7 +102,13 @@ class Judging:
         self._is_over = False
 
     def run(self) -> None:
-        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
+        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's.
+
+        The candidate has passed static inspection: its text is read here.
+        """
+        self.interpreter = (
+            self.config.device == "cpu" and isinstance(self.subject, Candidate) and uses_triton(self.subject)
+        )
         stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         fits = stay and self._has_room and self._is_candidate
         lanes = lanes_of(self.config.device) if fits and self.pairs == 1 else 1

@@ -126,7 +126,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, candidate: Candidate, root: Path) -> None:
         self.root = root
-        self.trees, _ = unused.parsed(candidate.files)
+        self.trees, too_large = unused.parsed(candidate.files)
+        if too_large:
+            raise PassLoadError(f"{min(too_large)}: nested too deeply to be compiled")
         for tree in self.trees.values() if is_interpreting() else ():
             without_gpu.OnGpu().visit(tree)
         self.sources = {PACKAGE: (PACKAGE, "", True)}

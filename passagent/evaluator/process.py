@@ -18,6 +18,7 @@ from typing import Any
 from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.builds import answer
 from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
+from passagent.evaluator.environment import worker_memory
 from passagent.evaluator.result import Status
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.starting import Started, start_zygote, zygote_environment
@@ -128,10 +129,9 @@ class Zygote:
         try:
             self._channel.receive(START_TIMEOUT_S)
         except (ChannelClosed, ChannelTimeout) as error:
-            log_text = (self._scratch / "zygote.log").read_text(errors="replace").strip().splitlines()
+            why = last_line(_tail(self._scratch / "zygote.log")) or f": {error}"
             self.close()
-            message = f"the evaluator's worker did not start: {log_text[-1] if log_text else error}"
-            raise InfrastructureError(message) from error
+            raise InfrastructureError(f"the evaluator's worker did not start{why}") from error
 
     def fork(
         self,
@@ -142,9 +142,10 @@ class Zygote:
     ) -> Worker:
         """A fresh worker in a process group of its own, shut in unless it is trusted (`sandboxed=False`).
 
-        `memory_gb` limits its address space; None where CUDA maps far more than it uses. `compiled`: where
-        TorchInductor keeps what it compiles, in place of the worker's scratch. `triton`: the worker may run
-        its kernels; without, the first one does not wait for its import. Raises InfrastructureError.
+        `memory_gb` limits its address space (worker_memory); None where CUDA maps far more than it uses.
+        `compiled`: where TorchInductor keeps what it compiles, in place of the worker's scratch. `triton`:
+        the worker may run its kernels; without, the first one does not wait for its import. Raises
+        InfrastructureError.
         """
         self._revive()
         try:
@@ -172,7 +173,7 @@ class Zygote:
     def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None, triton: bool) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
-        limits = replace(LIMITS, memory=int(memory_gb * 2**30) if memory_gb else 0)
+        limits = replace(LIMITS, memory=worker_memory(memory_gb))
         environment = zygote_environment(scratch, self._threads, self._device, self._interpreter)
         if compiled is not None:
             environment |= {

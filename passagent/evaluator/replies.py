@@ -10,6 +10,7 @@ from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import surely_agree
 from passagent.evaluator.exactness import Fact
 from passagent.evaluator.inplace import States
+from passagent.evaluator.limits import INSPECTION
 from passagent.evaluator.process import Answer, Worker
 from passagent.evaluator.reference import Reference
 from passagent.evaluator.result import Violation
@@ -40,7 +41,8 @@ def checked(answer: Answer) -> Answer:
 
 def refuse_violations(reply: dict[str, Any]) -> None:
     """Raise Refused for what the worker's gate or audit saw."""
-    violations = [violation_of(item) for item in reply.get("violations", [])]
+    most = INSPECTION.sizes["violations"]
+    violations = [violation_of(item) for item in reply.get("violations", [])[:most]]
     if violations:
         raise Refused(violations)
 

@@ -7,6 +7,7 @@ namespaces: own users, mounts, network and shared memory; scratch and /dev/shm a
 resource_limits: files, processor time, threads; address space but with CUDA, which maps terabytes
 landlock: opens the system, Python, torch, and CUDA's devices; writes to its scratch
 seccomp: starts no process, opens no socket, signals nobody else
+killed_first: where memory ends the kernel ends it before others (with CUDA nothing limits its address space)
 and descriptors_closed, no_new_privileges, no_capabilities, not_dumpable, dies_with_parent
 
 A candidate sees no layer: honest code meets none of them, other code gets EPERM or EACCES, and the zygote
@@ -115,6 +116,7 @@ def enter(
     layer("private_scratch", lambda: _own_mounts(scratch, limits))
     os.chdir(scratch)
     layer("resource_limits", lambda: _limit_more(limits, own_users, cuda))
+    layer("killed_first", _offer_for_killing)
     layer("no_new_privileges", lambda: _prctl(_SET_NO_NEW_PRIVS, 1))
     layer("no_capabilities", _drop_capabilities)
     layer("not_dumpable", lambda: _prctl(_SET_DUMPABLE, 0))
@@ -191,6 +193,10 @@ def _lower(kind: int, value: int) -> None:
     if most != resource.RLIM_INFINITY:
         value, hard = min(value, most), min(hard, most)
     resource.setrlimit(kind, (value, hard))
+
+
+def _offer_for_killing() -> None:
+    Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _drop_capabilities() -> None:

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from passagent.evaluator.result import Candidate
+from passagent.evaluator.candidate import Candidate
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def uses_triton(candidate: Candidate) -> bool:
             continue
         try:
             tree = ast.parse(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -9,6 +9,7 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import estimate, score
 from passagent.evaluator.environment import describe, evaluator_version, worker_threads
+from passagent.evaluator.limits import ERROR, INSPECTION
 from passagent.evaluator.reference import SETS
 from passagent.evaluator.result import (
     GRAVITY,
@@ -20,7 +21,7 @@ from passagent.evaluator.result import (
     Subject,
     Violation,
 )
-from passagent.evaluator.text import plain
+from passagent.evaluator.text import plain, shortened
 from passagent.evaluator.timing import OF_PASSBENCH, Timing
 from passagent.tasks.reader import Subgraph, Task
 
@@ -37,9 +38,12 @@ _FAILURES: dict[str, score.Failure] = {
 
 
 def violation_of(data: dict[str, Any]) -> Violation:
-    """What a worker reports, its text made plain."""
+    """What a worker reports, its text made plain and no longer than a reader takes in."""
     found = Violation.model_validate(data)
-    return found.model_copy(update={"message": plain(found.message), "file": plain(found.file)})
+    message = plain(shortened(found.message, INSPECTION.sizes["characters of a message"]))
+    return found.model_copy(
+        update={"rule": plain(found.rule[:80]), "file": plain(found.file[:200]), "message": message}
+    )
 
 
 class Refused(Exception):
@@ -66,7 +70,7 @@ class Failed(Exception):
 
 def raise_for(error: dict[str, Any]) -> None:
     """Raise Refused or Failed for a worker's explanation of an exception."""
-    message = plain(str(error.get("message", ""))[:4000])
+    message = plain(str(error.get("message", ""))[:ERROR])
     if "violation" in error:
         raise Refused([violation_of(error["violation"])])
     kind = error.get("kind")

@@ -1,7 +1,23 @@
 """The only runtime library that a pass may import beside torch and triton."""
 
-from passagent.kernels.cpp import cpp_kernel
-from passagent.kernels.cuda import cuda_kernel
-from passagent.kernels.jit import triton_kernel
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from passagent.kernels.cpp import cpp_kernel
+    from passagent.kernels.cuda import cuda_kernel
+    from passagent.kernels.jit import triton_kernel
 
 __all__ = ["cpp_kernel", "cuda_kernel", "triton_kernel"]
+
+_HOMES = {"cpp_kernel": "cpp", "cuda_kernel": "cuda", "triton_kernel": "jit"}
+
+
+def __getattr__(name: str) -> Any:
+    """What a pass imports, when it is asked for: a source is checked without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -129,14 +130,14 @@ def _said(argument: str) -> str:
 def find(source: str, name: str) -> Kernel:
     """The `__global__` function `name` of `source`; KernelBuildError if there is none."""
     code = _code(list(tokens(source, "cuda")))
-    for position, token in enumerate(code):
-        if token.text != name or position + 1 == len(code):
-            continue
-        start = max((i for i in range(position) if code[i].text in (";", "{", "}")), default=-1) + 1
-        head = code[start:position]
-        if code[position + 1].text == "(" and any(t.text == "__global__" for t in head):
+    start, is_kernel = 0, False
+    for position, token in enumerate(code[:-1]):
+        if token.text in (";", "{", "}"):
+            start, is_kernel = position + 1, False
+        is_kernel |= token.text == "__global__"
+        if is_kernel and token.text == name and code[position + 1].text == "(":
             end = _closing(code, position + 1)
-            template, known = _template(head), _aliases(code)
+            template, known = _template(code[start:position]), _aliases(code)
             own = {parameter for parameter, _, _ in template}
             parts = (_parameter(part) for part in _split(code[position + 2 : end]))
             parameters = [part if part.base in own else _resolved(part, known) for part in parts]
@@ -147,15 +148,15 @@ def find(source: str, name: str) -> Kernel:
 def _aliases(code: list[Token]) -> dict[str, str]:
     """Names that a source gives to types, `using index_t = int;`; not those that it gives to several."""
     known: dict[str, set[str]] = {}
-    for position, token in enumerate(code):
-        if token.text not in ("using", "typedef"):
+    texts = iter(token.text for token in code)
+    for word in texts:
+        if word not in ("using", "typedef"):
             continue
-        end = next((i for i in range(position, len(code)) if code[i].text == ";"), len(code))
-        texts = [part.text for part in code[position + 1 : end]]
-        if token.text == "typedef":
-            name, meaning = texts[-1:], texts[:-1]
+        said = list(itertools.takewhile(lambda text: text != ";", texts))
+        if word == "typedef":
+            name, meaning = said[-1:], said[:-1]
         else:
-            name, meaning = texts[:1], texts[2:] if texts[1:2] == ["="] else []
+            name, meaning = said[:1], said[2:] if said[1:2] == ["="] else []
         words = [word for word in meaning if word not in _QUALIFIERS]
         if name and words:
             known.setdefault(name[0], set()).add(" ".join(words))

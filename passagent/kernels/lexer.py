@@ -28,6 +28,8 @@ _TOKEN = re.compile(
 )
 _STRING = re.compile(r'(?:u8|[uUL])?"(?:[A-Za-z0-9_ .,:=+<>()\[\]{}&|!?\'%-]|(?<!\?)/(?![/*]))*"')
 """Nothing that ends a line of assembler text, a comment or a string, whoever reads it."""
+MAX_SOURCE = 1 << 20
+"""Characters of a source, whatever it is joined of."""
 _OPERATORS = {"_Pragma", "__has_include", "__has_include_next", "__has_embed"}
 _DIRECTIVES = {
     "define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include",
@@ -74,7 +76,13 @@ class Rules:
 
 
 def check(source: str, rules: Rules) -> None:
-    """Raise KernelRefused for a header, directive, pragma, string or word that a kernel has no use for."""
+    """Raise KernelRefused for a header, directive, pragma, string or word that a kernel has no use for, and
+    for more text than a kernel may have.
+    """
+    if len(source) > MAX_SOURCE:
+        raise KernelRefused(
+            "too_large", 1, f"a source of more than {MAX_SOURCE} characters; write a shorter one"
+        )
     _check_tokens(list(tokens(source, rules.language)), rules)
 
 

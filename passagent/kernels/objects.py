@@ -105,6 +105,12 @@ _PREFIXES = {
     "lock", "rep", "repz", "repnz", "repe", "repne", "data16", "cs", "bnd", "notrack", "xacquire",
     "xrelease",
 }  # fmt: skip
+READ_S = 30.0
+"""For a program that reads an object, s."""
+LONGEST_NAME, REFERENCES = 1000, 12
+"""Characters of a symbol's name that is written out as C++, and references to parts of it in it."""
+_CUT = 200
+_REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
 _MACHINE = os.uname().machine
 
 
@@ -123,16 +129,20 @@ def check_object(path: Path, source: str, file: str) -> None:
             name = re.search(r"`(?:[^`]*?\W)?(\w+)`", str(refused))
             line = lexer.line_of_word(source, name.group(1)) if name else 1
         else:
-            line = _line_of(path, refused, file)
+            line = _line_of(path, parsed, refused, file)
         raise KernelRefused(refused.rule, line, str(refused)) from None
 
 
 def _check_state(parsed: elf.Elf) -> None:
     """No writable memory, and nothing to run at load or unload."""
+    named: dict[int, list[elf.Symbol]] = {}
+    for symbol in parsed.symbols:
+        if symbol.kind != elf.SECTION_SYMBOL:
+            named.setdefault(symbol.section, []).append(symbol)
     for number, section in enumerate(parsed.sections):
         if not section.flags & elf.ALLOC:
             continue
-        names = [s.name for s in parsed.symbols if s.section == number and s.kind != elf.SECTION_SYMBOL]
+        names = [s.name for s in named.get(number, [])]
         if not _SECTIONS.fullmatch(section.name):
             what = f"{_shown(names)} a section of its own ({section.name[:60]!r})"
             raise KernelRefused("cpp_state", 1, f"{what}; define functions, locals and constexpr tables only")
@@ -141,7 +151,7 @@ def _check_state(parsed: elf.Elf) -> None:
             message = f"{_shown(names)} memory that outlives a call; keep everything in locals or constexpr"
             raise KernelRefused("cpp_state", 1, message)
         is_code = bool(section.flags & elf.EXEC)
-        held = [s.name for s in parsed.symbols if s.section == number and s.kind == elf.OBJECT]
+        held = [s.name for s in named.get(number, []) if s.kind == elf.OBJECT]
         if is_code != section.name.startswith(".text") or (is_code and held):  # data is not disassembled
             what = f"{_shown(held)} a place among code" if held else f"code in {section.name[:60]!r}"
             raise KernelRefused("cpp_state", 1, f"{what}; leave sections to the compiler")
@@ -203,12 +213,13 @@ def _problem(instruction: str) -> tuple[str, str] | None:
     return None
 
 
-def _line_of(path: Path, refused: KernelRefused, file: str) -> int:
+def _line_of(path: Path, parsed: elf.Elf, refused: KernelRefused, file: str) -> int:
     """The line of `file` where an object's code does what it is refused for; 1 if it does not tell."""
     called = re.match(r"calls (\w+)", str(refused))
     place = re.compile(rf"(?:inlined by )?(?:.*/)?{re.escape(file)}:(\d+)(?: \(.*\))?")
     last, known = 1, False
-    for text in _run("objdump", "-dlr", "-C", "--inlines", "--no-show-raw-insn", str(path)).splitlines():
+    written = ["-C"] if all(_is_short(symbol.name) for symbol in parsed.symbols) else []
+    for text in _run("objdump", "-dlr", *written, "--inlines", "--no-show-raw-insn", str(path)).splitlines():
         found = place.fullmatch(text)
         if found:
             last, known = last if known else int(found.group(1)), True  # the innermost comes first
@@ -222,8 +233,15 @@ def _line_of(path: Path, refused: KernelRefused, file: str) -> int:
 
 
 def demangled(names: list[str]) -> list[str]:
-    """C++ names as an author wrote them."""
-    return _run("c++filt", "--", *names).splitlines() if names else []
+    """C++ names as an author wrote them; of those that would be too long the beginning, as it is."""
+    short = [name if _is_short(name) else f"{name[:_CUT]}..." for name in names]
+    shown = _run("c++filt", "--", *short).splitlines() if names else []
+    return [line[:LONGEST_NAME] for line in shown]
+
+
+def _is_short(name: str) -> bool:
+    """Each reference to a part of the name before it may double what is written out."""
+    return len(name) <= LONGEST_NAME and len(_REFERENCE.findall(name)) <= REFERENCES
 
 
 def _shown(names: list[str]) -> str:
@@ -234,7 +252,7 @@ def _shown(names: list[str]) -> str:
 def _run(*command: str) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=30, errors="replace"
+            command, capture_output=True, text=True, check=True, timeout=READ_S, errors="replace"
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         raise KernelBuildError(f"the kernel's object cannot be read: {command[0]} failed") from error

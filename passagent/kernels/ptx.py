@@ -6,6 +6,7 @@ A constant of the source (`constexpr int BLOCK = 256;`) is such a variable, too,
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 _VARIABLE = re.compile(r"(?<!\.ptr)\s\.global\s(?:[^;={]*?\s)?([\w$]+)(?:\[[\d\]\[]*)?\s*(?:=|;)")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -31,13 +32,14 @@ def variables(ptx: str) -> set[str]:
 
 def written(ptx: str) -> list[str]:
     """Of these the ones that are not surely only read: their address goes somewhere else than into loads."""
-    rest, functions = _divided(ptx)
-    found = []
-    for name in sorted(variables(ptx)):
-        declared = sum(name in _WORD.findall(statement) for statement in rest.split(";"))
-        if declared != 1 or any(not _is_only_read(name, function) for function in functions):
-            found.append(name)
-    return found
+    rest, bodies = _divided(ptx)
+    declared = Counter(word for statement in rest.split(";") for word in set(_WORD.findall(statement)))
+    functions = [_indexed(body) for body in bodies]
+    return [
+        name
+        for name in sorted(variables(ptx))
+        if declared[name] != 1 or not all(_is_only_read(name, uses) for uses in functions)
+    ]
 
 
 def _divided(ptx: str) -> tuple[str, list[str]]:
@@ -63,26 +65,34 @@ def _closed(text: str, opened: int) -> int:
     return len(text)
 
 
-def _is_only_read(name: str, function: str) -> bool:
+def _indexed(function: str) -> dict[str, list[str]]:
+    """A function's statements, by the words in them."""
+    uses: dict[str, list[str]] = {}
+    for statement in function.split(";"):
+        for word in set(_WORD.findall(statement)):
+            uses.setdefault(word, []).append(statement)
+    return uses
+
+
+def _is_only_read(name: str, uses: dict[str, list[str]]) -> bool:
     """Whether all that is made of the address of `name` in a function is loaded from."""
-    statements = [part for part in function.split(";") if part.strip()]
-    addresses, before = {name}, 0
-    while len(addresses) > before:
-        before = len(addresses)
-        for statement in statements:
-            if addresses.isdisjoint(_WORD.findall(statement)):
-                continue
+    addresses, pending = {name}, [name]
+    while pending:
+        word = pending.pop()
+        for statement in uses.get(word, []):
             parts = _STATEMENT.fullmatch(statement)
             if parts is None:
                 return False
             operation, operands = parts.groups()
             target, _, sources = operands.partition(",")
             if operation == "ld":
-                if not addresses.isdisjoint(_WORD.findall(_PLACE.sub(" ", operands))):
+                if word in _WORD.findall(_PLACE.sub(" ", operands)):
                     return False
             elif operation in _ADDRESS and re.fullmatch(r"\s*%?\w+\s*", target):
-                if not addresses.isdisjoint(_WORD.findall(sources)):
-                    addresses.add(target.strip())
+                made = target.strip()
+                if word in _WORD.findall(sources) and made not in addresses:
+                    addresses.add(made)
+                    pending.append(made)
             else:
                 return False
     return True

@@ -205,7 +205,8 @@ def check_kernel(world: World, file: File, node: ast.FunctionDef, report: Report
             if full is not None:
                 _kernel_full(world, full, part, report)
                 continue
-            field = part.attr in world.fields - rules.HOST_ATTRIBUTES and records.is_field(part.attr)
+            named = part.attr in world.fields and part.attr not in rules.HOST_ATTRIBUTES
+            field = named and records.is_field(part.attr)
             known = field or part.attr in rules.KERNEL_ATTRIBUTES
             if not isinstance(part.ctx, ast.Load) or not known:
                 instead = "give the field a longer name" if part.attr in world.fields else "use tl.*"

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from typing import TypeGuard
 
 from passagent.evaluator.guards.trees import (
+    counted,
     dotted,
     functions_in,
     identifiers,
@@ -22,7 +24,6 @@ from passagent.evaluator.guards.trees import (
     is_name,
     is_store,
     located,
-    meanings,
     words,
 )
 
@@ -44,7 +45,8 @@ _AUTOCAST = "custom_fwd"
 def write_out(tree: ast.Module) -> None:
     """Replace such classes in the tree of a file."""
     imports = imported(tree)
-    taken = identifiers(tree)
+    given = counted(tree)
+    taken = set(given)
     if taken & {"staticmethod", "classmethod"}:
         return  # mean something else here
     bases = {
@@ -55,7 +57,7 @@ def write_out(tree: ast.Module) -> None:
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             _simplify(node, imports)
-            body += _take_kernels(node, tree, imports, known)
+            body += _take_kernels(node, given, imports, known)
             function = any(dotted(base, imports) in _AUTOGRAD for base in node.bases)
             made = _forward(node) if function else _static(node, node.name in bases)
             names = {method: f"{node.name}_{method}" for method in made}
@@ -135,7 +137,7 @@ class _Above(ast.NodeTransformer):
 
 
 def _take_kernels(
-    node: ast.ClassDef, tree: ast.Module, imports: dict[str, str], known: dict[tuple[str, str], str]
+    node: ast.ClassDef, given: Counter[str], imports: dict[str, str], known: dict[tuple[str, str], str]
 ) -> list[ast.stmt]:
     """Take its kernels out of a class: under the same names, which stand in the text that Triton reads."""
     found: list[ast.stmt] = []
@@ -143,7 +145,7 @@ def _take_kernels(
         called = [d.func if isinstance(d, ast.Call) else d for d in getattr(part, "decorator_list", [])]
         if not isinstance(part, ast.FunctionDef) or "triton.jit" not in {dotted(d, imports) for d in called}:
             continue
-        if meanings(tree, part.name) == 1:
+        if given[part.name] == 1:
             part.decorator_list = [d for d in part.decorator_list if _last(d) != "staticmethod"]
             known[node.name, part.name] = part.name
             found.append(part)

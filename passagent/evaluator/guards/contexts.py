@@ -10,7 +10,7 @@ import ast
 
 from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.names import Names
-from passagent.evaluator.guards.trees import meanings, without_nested
+from passagent.evaluator.guards.trees import without_nested
 
 _STACK = "contextlib.ExitStack"
 
@@ -35,7 +35,7 @@ class Contexts(Names):
         around = [part for part in ast.walk(self.scope) if isinstance(part, ast.With)]
         around = [one for one in around if stack in map(_given, one.items)]
         given = [item for one in around for item in one.items if _given(item) == stack]
-        only = len(given) == meanings(self.scope, stack) and all(
+        only = len(given) == self.world.meanings(self.scope).counts[stack] and all(
             self.makes_stack(i.context_expr) for i in given
         )
         inside = any(part is call for one in around for part in without_nested(one))

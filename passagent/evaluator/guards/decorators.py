@@ -12,7 +12,7 @@ from passagent.evaluator.guards import rules
 from passagent.evaluator.guards.contexts import Contexts
 from passagent.evaluator.guards.names import HIDDEN
 from passagent.evaluator.guards.scope import bound_names
-from passagent.evaluator.guards.trees import meanings, without_nested
+from passagent.evaluator.guards.trees import without_nested
 
 _ROLES = HIDDEN | {"replacement_func"}
 _CACHES = {"functools.cache", "functools.lru_cache"}
@@ -94,7 +94,7 @@ class Decorators(Contexts):
             nested = [
                 f for f in ast.walk(self.scope) if isinstance(f, ast.FunctionDef) and f.name == called.id
             ]
-            known = meanings(self.scope, called.id) == len(nested) == 1
+            known = self.world.meanings(self.scope).counts[called.id] == len(nested) == 1
             return known and called is node and self.within(bound_names(nested[0])).is_tuner(nested[0])
         own = self.world.own(self.dotted(called) or "")
         function = own[0].functions.get(own[1]) if own is not None else None
@@ -115,7 +115,11 @@ class Decorators(Contexts):
     def is_tuner(self, function: ast.FunctionDef) -> bool:
         """A function that gives its only argument back, tuned."""
         arguments = [part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)]
-        if len(arguments) != 1 or len(function.args.args) != 1 or meanings(function, arguments[0]) > 1:
+        if (
+            len(arguments) != 1
+            or len(function.args.args) != 1
+            or self.world.meanings(function).counts[arguments[0]] > 1
+        ):
             return False
 
         def tuned(node: ast.expr) -> bool:

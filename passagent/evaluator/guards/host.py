@@ -9,13 +9,12 @@ from passagent.evaluator.guards import classes, objects, records, rules, state
 from passagent.evaluator.guards.decorators import Decorators
 from passagent.evaluator.guards.names import CAST, HIDDEN, READS, reads_by_name
 from passagent.evaluator.guards.scope import (
-    binds,
     bound_names,
     is_plain_format,
     literal_getattr,
     targets,
 )
-from passagent.evaluator.guards.trees import is_store, meanings, none_in, without_nested
+from passagent.evaluator.guards.trees import is_store, none_in, without_nested
 
 _TELLING = {
     "str", "repr", "print", "AssertionError", "NotImplementedError", "RuntimeError", "TypeError",
@@ -121,7 +120,8 @@ class Host(Decorators):
 
     def is_pythons(self, name: str) -> bool:
         """Whether nothing in the file gives a built-in's name another meaning."""
-        return name not in self.local | self.file.others and self.dotted(ast.Name(name)) is None
+        known = name in self.local or name in self.file.others
+        return not known and self.dotted(ast.Name(name)) is None
 
     def visit_Compare(self, node: ast.Compare) -> None:
         """`type(x) is y`, `==` and `in` of what is written out: others call a method with the type."""
@@ -298,21 +298,18 @@ class Host(Decorators):
 
     def visit_Global(self, node: ast.Global) -> None:
         """A number that is found out once: None at first, and given a value where it still is None."""
-        if not all(self.is_found_once(name) for name in node.names):
+        if not all(map(self.is_found_once, node.names)):
             self.refuse_statement(node)
 
     def is_found_once(self, name: str) -> bool:
-        first = self.file.values.get(name)
-        asked = [
-            statement
-            for part in ast.walk(self.file.tree)
-            if isinstance(part, ast.If) and none_in(part.test) == name
-            for statement in part.body
-        ]
-        stores = sum(is_store(part) and part.id == name for part in ast.walk(self.file.tree))
+        return self.world.once(f"found once {name}", self.file.tree, lambda: self._is_found_once(name))
+
+    def _is_found_once(self, name: str) -> bool:
+        first, given = self.file.values.get(name), self.world.meanings(self.file.tree)
+        asked = given.asked.get(name, [])
         found = {part for one in asked for part in ast.walk(one) if is_store(part) and part.id == name}
-        told = sum(isinstance(part, ast.Global) and name in part.names for part in ast.walk(self.file.tree))
-        only = meanings(self.file.tree, name) == stores + told == len(found) + 1 + told
+        stores, told = given.stores[name], given.told[name]
+        only = given.counts[name] == stores + told == len(found) + 1 + told
         return isinstance(first, ast.Constant) and first.value is None and only
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
@@ -374,7 +371,11 @@ class Host(Decorators):
     def base(self, node: ast.expr) -> str | None:
         """The full name that a class is derived from; `int` is Python's where nothing else is."""
         full = self.dotted(node)
-        if full is not None or not isinstance(node, ast.Name) or binds(self.file.tree, node.id):
+        if (
+            full is not None
+            or not isinstance(node, ast.Name)
+            or self.world.meanings(self.file.tree).counts[node.id]
+        ):
             return full
         return f"builtins.{node.id}"
 

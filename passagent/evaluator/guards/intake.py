@@ -12,38 +12,54 @@ import io
 import re
 import textwrap
 from collections import Counter
+from typing import NamedTuple
 
 from passagent.evaluator.guards.names import Report
 from passagent.evaluator.guards.scope import module_of
-from passagent.evaluator.result import Candidate, Violation
+from passagent.evaluator.limits import INSPECTION
 
-_MAX_BYTES = 1 << 20
-_MAX_FILES = 200
+TOO_LARGE = "too_large"
+"""The rule that a candidate breaks whose inspection takes more than limits.py gives it."""
 _NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*(?:[A-Za-z0-9_-]+\.py|[A-Za-z0-9_.-]+\.(?:json|md|txt))")
 _COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263
 _TRITONS = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 
 
-def check_files(candidate: Candidate) -> list[Violation]:
+class Finding(NamedTuple):
+    """A broken rule, as result.Violation has it."""
+
+    rule: str
+    file: str
+    line: int
+    message: str
+
+
+def check_files(files: dict[str, str]) -> list[Finding]:
     """Names that stay inside the pass directory, and a bounded size."""
-    size = sum(len(text.encode(errors="surrogatepass")) for text in candidate.files.values())
-    if size > _MAX_BYTES or len(candidate.files) > _MAX_FILES:
+    size = sum(len(part.encode(errors="surrogatepass")) for file in files.items() for part in file)
+    most_bytes, most_files = INSPECTION.sizes["bytes of files and names"], INSPECTION.sizes["files"]
+    if size > most_bytes or len(files) > most_files:
         message = (
-            f"the candidate is {len(candidate.files)} files of {size} bytes; write at most {_MAX_FILES} "
-            f"files of {_MAX_BYTES} bytes together"
+            f"the candidate is {len(files)} files of {size} bytes; write at most {most_files} "
+            f"files of {most_bytes} bytes together"
         )
-        return [Violation(rule="size", file=min(candidate.files), line=1, message=message)]
+        return [Finding(TOO_LARGE, min(files)[:200], 1, message)]
     message = "the file's name is not of letters, digits and `_`; name it like a module, inside the directory"
     same = "another file is the same module, and only one of the two can be imported; use another name"
-    found = {name: message for name in candidate.files if not _NAME.fullmatch(name)}
-    modules = {
-        name: module_of(name) for name in candidate.files if name.endswith(".py") and name not in found
-    }
+    found = {name: message for name in files if not _NAME.fullmatch(name)}
+    modules = {name: module_of(name) for name in files if name.endswith(".py") and name not in found}
     counts = Counter(modules.values())
     found |= {name: same for name, module in modules.items() if counts[module] > 1}
-    return [
-        Violation(rule="file_name", file=name[:200], line=1, message=found[name]) for name in sorted(found)
-    ]
+    return [Finding("file_name", name[:200], 1, found[name]) for name in sorted(found)]
+
+
+def too_large(files: dict[str, str]) -> Finding:
+    """What a candidate is refused with whose inspection took more than it may."""
+    message = (
+        f"inspecting it takes more than {INSPECTION.cpu_s} s or {INSPECTION.memory >> 20} MB; "
+        "write shorter files and plainer expressions"
+    )
+    return Finding(TOO_LARGE, max(files, key=lambda name: len(files[name])), 1, message)
 
 
 def check_encoding(text: str, report: Report) -> None:
@@ -55,9 +71,14 @@ def check_encoding(text: str, report: Report) -> None:
             report("encoding", where, f"declares the encoding {found[1]}; write the file in UTF-8")
 
 
-def check_kernel_text(text: str, node: ast.FunctionDef, report: Report) -> None:
-    """Triton reads the function that stands there, not another one in its text."""
-    read = _as_triton_reads(text, node)
+def lines_of(text: str) -> list[str]:
+    """The lines of a file, as Python counts them, each with its end."""
+    return io.StringIO(text, newline=None).readlines()
+
+
+def check_kernel_text(lines: list[str], node: ast.FunctionDef, report: Report) -> None:
+    """Triton reads the function that stands there, not another one in the file's lines."""
+    read = _as_triton_reads(lines, node)
     shown = ast.FunctionDef(**{**dict(ast.iter_fields(node)), "decorator_list": []})
     if read is None or ast.dump(read) != ast.dump(shown):
         message = (
@@ -67,8 +88,7 @@ def check_kernel_text(text: str, node: ast.FunctionDef, report: Report) -> None:
         report("kernel_text", node, message)
 
 
-def _as_triton_reads(text: str, node: ast.FunctionDef) -> ast.FunctionDef | None:
-    lines = io.StringIO(text, newline=None).readlines()
+def _as_triton_reads(lines: list[str], node: ast.FunctionDef) -> ast.FunctionDef | None:
     start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
     indented = node.col_offset > 0
     while not indented and start > 0 and not lines[start].startswith(("@", "def ")):

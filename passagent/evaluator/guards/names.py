@@ -8,7 +8,7 @@ from typing import Self
 
 from passagent.evaluator.guards import records, rules
 from passagent.evaluator.guards.objects import OBJECT
-from passagent.evaluator.guards.scope import OWN, File, World, assigned_values, bound_names
+from passagent.evaluator.guards.scope import OWN, File, World, bound_names
 from passagent.evaluator.guards.trees import without_nested
 
 Report = Callable[[str, ast.AST, str], None]
@@ -57,7 +57,7 @@ class Names(ast.NodeVisitor):
 
     def within(self, names: set[str], inside: bool = False) -> Self:
         """The same rules with more local names; `inside` a function, where there are inputs."""
-        local, inside = self.local | names, self.inside or inside
+        local, inside = (self.local | names) if names else self.local, self.inside or inside
         made = type(self)(self.world, self.file, self.report, local, inside, scope=self.scope)
         made.instance, made.asked, made.yields = self.instance, self.asked, self.yields
         return made
@@ -226,9 +226,10 @@ class Names(ast.NodeVisitor):
         if not by_name:
             return False
         if isinstance(node, ast.Name) and node.id in self.local:
-            values, host = assigned_values(self.scope, node.id), self
+            values, host = self.world.meanings(self.scope).assigned(node.id), self
         elif (own := self.world.own(self.dotted(node) or "")) is not None:
-            values, host = assigned_values(own[0].tree, own[1]), type(self)(self.world, own[0], self.report)
+            values = self.world.meanings(own[0].tree).assigned(own[1])
+            host = type(self)(self.world, own[0], self.report)
         else:
             return False
         return bool(values) and all(host.is_made(value, makers, by_name=False) for value in values)
@@ -236,7 +237,7 @@ class Names(ast.NodeVisitor):
     def text_of(self, node: ast.expr) -> ast.expr:
         """What a name of the module stands for, if it was given one value only."""
         own = self.world.own(self.dotted(node) or "") if isinstance(node, (ast.Name, ast.Attribute)) else None
-        given = assigned_values(own[0].tree, own[1]) if own is not None else []
+        given = self.world.meanings(own[0].tree).assigned(own[1]) if own is not None else []
         return given[0] if len(given) == 1 else node
 
     def value_attribute(self, node: ast.Attribute) -> None:

@@ -42,7 +42,7 @@ def write_out(trees: dict[str, ast.Module]) -> None:
     kinds = [kind for tree in trees.values() for kind in _classes(tree)]
     fields: set[str] = set()
     for kind in kinds:
-        fields = fields.union(*records.held(kind))
+        fields.update(*records.held(kind))
     for tree in trees.values():
         if not identifiers(tree) & _USED:  # else they mean something else here
             for kind in _classes(tree):
@@ -181,6 +181,7 @@ class _Asked(ast.NodeTransformer):
         self.fields = {f for f in names.fields - plain if not (records.is_field(f) or f.startswith("__"))}
         self.names, self.imports, self.elsewhere = names, imports, elsewhere
         self.known = names.kinds
+        self.own = self.fields | names.methods
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         if node.name not in _DESCRIBING and not is_kernel(node, self.imports):
@@ -202,8 +203,7 @@ class _Asked(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = node.func
-        own = self.fields | self.names.methods
-        if not isinstance(called, ast.Attribute) or called.attr in own or called.attr[0] == "_":
+        if not isinstance(called, ast.Attribute) or called.attr in self.own or called.attr[0] == "_":
             return self.generic_visit(node)
         called.value = self.visit(called.value)
         node.args = [self.visit(part) for part in node.args]

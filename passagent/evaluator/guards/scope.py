@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from passagent.evaluator.guards import records, rules, unused
-from passagent.evaluator.guards.trees import is_name
+from passagent.evaluator.guards.trees import Meanings
 from passagent.evaluator.target import CUDA, Target
 
 OWN = "pass_dir"
@@ -49,7 +49,7 @@ class World:
     def __init__(self, sources: dict[str, str], host_extensions: bool = False, target: Target = CUDA) -> None:
         self.host_extensions, self.target = host_extensions, target
         self.files: dict[str, File] = {}
-        trees, self.too_deep = unused.parsed(sources)
+        trees, self.too_large = unused.parsed(sources)
         for name, tree in trees.items():
             module = module_of(name)
             self.files[module] = File(name, module, tree)
@@ -57,6 +57,9 @@ class World:
         self.allocators: set[str] = set()
         """Functions of the candidate's that Triton is told to ask for memory."""
         self._known: dict[tuple[str, int], bool] = {}
+        self._meanings: dict[ast.AST, Meanings] = {}
+        self._resolved: dict[str, str] | None = None
+        """Full names that were asked for, as soon as all files are known."""
         self.tops = {module.split(".")[0] for module in self.files if module}
         self.fields: set[str] = set()
         """Names that classes and named tuples of any file give to what they hold."""
@@ -65,6 +68,12 @@ class World:
         for file in self.files.values():
             self._fill(file)
             self.fields.update(*file.namespaces.values())
+        self._resolved = {}
+        folders = [[OWN, *module.split(".")] for module in self.files if module]
+        self._modules = {
+            OWN,
+            *(".".join(parts[:end]) for parts in folders for end in range(1, len(parts) + 1)),
+        }
 
     def mentioned(self) -> set[str]:
         """Every word that could name something that a file imports: in whatever file, and for whatever."""
@@ -83,6 +92,12 @@ class World:
                         self._mentioned.update(alias.name for alias in node.names)
         return self._mentioned
 
+    def meanings(self, scope: ast.AST) -> Meanings:
+        """What gives names a meaning in a function or module."""
+        if scope not in self._meanings:
+            self._meanings[scope] = Meanings(scope)
+        return self._meanings[scope]
+
     def once(self, question: str, node: ast.AST, answer: Callable[[], bool]) -> bool:
         """The answer to a question about a node, asked once; False while it is being found."""
         key = (question, id(node))
@@ -99,8 +114,15 @@ class World:
             return f"{OWN}.{module}"
         return module
 
-    def resolve(self, name: str, depth: int = 0) -> str:
+    def resolve(self, name: str) -> str:
         """The full name behind names that a file of the candidate imports from elsewhere."""
+        if self._resolved is None:
+            return self._resolve(name, 0)
+        if name not in self._resolved:
+            self._resolved[name] = self._resolve(name, 0)
+        return self._resolved[name]
+
+    def _resolve(self, name: str, depth: int) -> str:
         if not name.startswith(f"{OWN}.") or depth > 20:
             return name
         parts = name.split(".")[1:]
@@ -110,13 +132,13 @@ class World:
             if file is None:
                 continue
             if rest and rest[0] in file.imports:
-                return self.resolve(".".join([file.imports[rest[0]], *rest[1:]]), depth + 1)
+                return self._resolve(".".join([file.imports[rest[0]], *rest[1:]]), depth + 1)
             if (
                 rest
                 and rest[0] in file.values
                 and (value := self.dotted(file.values[rest[0]], file)) is not None
             ):
-                return self.resolve(".".join([value, *rest[1:]]), depth + 1)
+                return self._resolve(".".join([value, *rest[1:]]), depth + 1)
             return name
         return name
 
@@ -146,7 +168,7 @@ class World:
 
     def is_module(self, name: str) -> bool:
         """Whether a full name is that of a file of the candidate's, or of a folder with such."""
-        return name == OWN or any(f"{OWN}.{module}.".startswith(f"{name}.") for module in self.files)
+        return name in self._modules
 
     def defines(self, name: str) -> bool:
         """Whether a full name is one that a file of the candidate's gives a meaning to."""
@@ -209,10 +231,11 @@ class World:
                     for target in node.targets:
                         if isinstance(target, ast.Name):
                             found.setdefault(target.id, []).append(node.value)
+        kernels = set(self.kernels_in_blocks(file))
         for name, values in found.items():
             imported = file.imports.get(name)
             known = file.functions.get(name)
-            kernel = known is not None and known in self.kernels_in_blocks(file)
+            kernel = known is not None and known in kernels
             other = (known is not None and not kernel) or name in file.namespaces or name in file.values
             if other or (imported is not None and not rules.is_of_kernels(imported)):
                 continue
@@ -303,50 +326,6 @@ def bound_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
             names.add(node.rest)
         pending += ast.iter_child_nodes(node)
     return names
-
-
-def assigned_values(scope: ast.AST, name: str) -> list[ast.expr]:
-    """What `name = ...` gives to a name in a function or module; empty if it gets a meaning in any other way.
-
-    Functions within are looked through too, as if they shared the name.
-    """
-    values: list[ast.expr] = []
-    stores = 0
-    for part in ast.walk(scope):
-        if isinstance(part, ast.Name) and part.id == name:
-            stores += not isinstance(part.ctx, ast.Load)
-        elif isinstance(part, ast.Assign):
-            values += [part.value for target in part.targets if is_name(target, name)]
-        elif isinstance(part, (ast.AnnAssign, ast.NamedExpr)):
-            values += [part.value] if part.value is not None and is_name(part.target, name) else []
-        elif part is not scope and name in _named(part):
-            return []
-    return values if len(values) == stores else []
-
-
-def binds(scope: ast.AST, name: str) -> bool:
-    """Whether a function or module, or anything in it, gives a meaning to a name."""
-    return any(
-        part.id == name and not isinstance(part.ctx, ast.Load)
-        if isinstance(part, ast.Name)
-        else name in _named(part)
-        for part in ast.walk(scope)
-    )
-
-
-def _named(node: ast.AST) -> list[str | None]:
-    """The names that a node gives a meaning to without a node of their own."""
-    match node:
-        case ast.arg():
-            return [node.arg]
-        case ast.alias():
-            return [node.asname or node.name.split(".")[0]]
-        case ast.Global() | ast.Nonlocal():
-            return [*node.names]
-        case ast.MatchMapping():
-            return [node.rest]
-        case _:
-            return [getattr(node, "name", None)]
 
 
 def literal_getattr(node: ast.Call) -> ast.Attribute | None:

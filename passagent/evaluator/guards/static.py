@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 
+from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.guards import bodies, classes, intake, rules, state
 from passagent.evaluator.guards.host import Host
+from passagent.evaluator.guards.intake import TOO_LARGE, Finding
 from passagent.evaluator.guards.names import HIDDEN
 from passagent.evaluator.guards.scope import OWN, File, World
-from passagent.evaluator.guards.sources import Source, written_out
+from passagent.evaluator.guards.sources import Texts, TooLong
 from passagent.evaluator.guards.trees import stored_names
-from passagent.evaluator.result import Candidate, Violation
+from passagent.evaluator.limits import INSPECTION
 from passagent.evaluator.target import CUDA, Target
+from passagent.evaluator.text import shortened
+from passagent.kernels.errors import KernelRefused
+from passagent.kernels.lexer import MAX_SOURCE
 
 _KERNELS = ("passagent.kernels.cpp_kernel", "passagent.kernels.cuda_kernel")
 _FILLING = {"add", "append", "extend", "insert", "setdefault", "sort", "update"}
+_TOO_DEEP = (
+    "nested more than {levels of nesting} levels deep, or an integer of more than "
+    "{digits of an integer} digits; split it"
+).format_map(INSPECTION.sizes)
 _RESERVED = {"torch", "triton", "numpy", "passagent", OWN} | set(sys.stdlib_module_names)
 _ROLES = {
     "pattern": bodies.check_pattern,
@@ -29,14 +39,14 @@ _ROLES = {
 }
 
 
-def inspect(candidate: Candidate, host_extensions: bool = False, target: Target = CUDA) -> list[Violation]:
-    """Every broken rule in every .py file, manifest or not, by file and line; [] for an honest candidate.
+def inspect(candidate: Candidate, host_extensions: bool = False, target: Target = CUDA) -> list[Finding]:
+    """Broken rules in every .py file, manifest or not, by file and line; [] for an honest candidate.
 
-    `host_extensions` permits ways to native host code (load_inline, ctypes, ...), for a trusted author; what
-    such modules offer is then beyond inspection. Messages name what works on `target`. A file that is no
-    Python is not a violation: it does not load, and the loader says why.
+    No more of them than limits.py says. `host_extensions` permits ways to native host code (load_inline,
+    ctypes, ...), for a trusted author; what such modules offer is then beyond inspection. Messages name what
+    works on `target`. A file that is no Python is not a violation: it does not load, and the loader says why.
     """
-    found = intake.check_files(candidate)
+    found = intake.check_files(candidate.files)
     if found:
         return found
     world = World(candidate.files, host_extensions, target)
@@ -44,10 +54,23 @@ def inspect(candidate: Candidate, host_extensions: bool = False, target: Target 
         try:
             found += _Inspection(world, file, candidate.files[file.name]).run()
         except RecursionError:
-            world.too_deep.append(file.name)
-    message = "expressions are nested too deeply to be read; split them"
-    found += [Violation(rule="nesting", file=name, line=1, message=message) for name in world.too_deep]
-    return sorted(found, key=lambda violation: (violation.file, violation.line, violation.rule))
+            world.too_large[file.name] = 1
+    if not found:
+        _compile(world)
+    found += [Finding(TOO_LARGE, name, line, _TOO_DEEP) for name, line in world.too_large.items()]
+    found.sort(key=lambda finding: (finding.file, finding.line, finding.rule))
+    return found[: INSPECTION.sizes["violations"]]
+
+
+def _compile(world: World) -> None:
+    """Compile as the loader will, so that what the compiler blows up does so here."""
+    for file in world.files.values():
+        try:
+            compile(file.tree, file.name, "exec")
+        except RecursionError:
+            world.too_large[file.name] = 1
+        except (SyntaxError, ValueError):
+            continue  # the loader says why
 
 
 class _Inspection:
@@ -55,11 +78,12 @@ class _Inspection:
 
     def __init__(self, world: World, file: File, text: str) -> None:
         self.world, self.file, self.text = world, file, text
-        self.found: list[Violation] = []
+        self.lines = intake.lines_of(text)
+        self.found: dict[Finding, None] = {}
         self.named = world.mentioned()
-        self.blocks = world.kernels_in_blocks(file)
+        self.blocks = dict.fromkeys(world.kernels_in_blocks(file))
 
-    def run(self) -> list[Violation]:
+    def run(self) -> list[Finding]:
         top = self.file.module.split(".")[0]
         if top in _RESERVED:
             self.report(
@@ -76,13 +100,13 @@ class _Inspection:
                 self.statement(statement, host)
         self.kernel_options()
         self.kernel_sources()
-        return self.found
+        return list(self.found)
 
     def report(self, rule: str, node: ast.AST, message: str) -> None:
         line = getattr(node, "lineno", 1)
-        violation = Violation(rule=rule, file=self.file.name, line=line, message=message)
-        if violation not in self.found:
-            self.found.append(violation)
+        if len(self.found) < INSPECTION.sizes["violations"]:
+            message = shortened(message, INSPECTION.sizes["characters of a message"])
+            self.found[Finding(rule, self.file.name, line, message)] = None
 
     def report_foreign(self, rule: str, node: ast.AST, message: str) -> None:
         """Of a kernel that is not compiled on the target: what to write is another one."""
@@ -101,15 +125,16 @@ class _Inspection:
             elif isinstance(node, ast.ImportFrom):
                 self.from_import(node, meanings)
         definitions = [n for n in self.file.tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        times = Counter(node.name for node in definitions)
         for node in definitions:
             if node.name in meanings:
                 self.report("rebound_import", node, f"`{node.name}` is imported too; use another name")
-            elif sum(other.name == node.name for other in definitions) > 1:
+            elif times[node.name] > 1:
                 self.report("defined_twice", node, f"`{node.name}` is defined twice; use another name")
         for kernel in self.blocks:
             if kernel.name in meanings and not rules.is_of_kernels(self.file.imports.get(kernel.name, "")):
                 self.report("rebound_import", kernel, f"`{kernel.name}` is imported too; use another name")
-            elif any(other.name == kernel.name for other in definitions):
+            elif times[kernel.name]:
                 self.report("defined_twice", kernel, f"`{kernel.name}` is defined twice; use another name")
 
     def submodules(self) -> None:
@@ -188,7 +213,7 @@ class _Inspection:
             works = "triton" in self.world.target.imports
             report = self.report if works else self.report_foreign
             bodies.check_kernel(self.world, self.file, node, report)
-            intake.check_kernel_text(self.text, node, report)
+            intake.check_kernel_text(self.lines, node, report)
         else:
             if state.is_cached(self.world, self.file, node):
                 state.check_cached(self.world, self.file, node, self.report)
@@ -258,19 +283,26 @@ class _Inspection:
 
     def kernel_sources(self) -> None:
         """C++ and CUDA sources that are visible in the text are checked by the compiler's own rules."""
+        texts = Texts(self.world, self.file, self.lines)
         for node in ast.walk(self.file.tree):
             called = self.world.dotted(node.func, self.file) if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Call) and called in _KERNELS:
                 given = node.args[:1] + [k.value for k in node.keywords if k.arg == "source"]
-                source = written_out(given[0], self.world, self.file, self.text) if given else None
-                if source is not None:
-                    self.kernel_source(source, cuda=called == "passagent.kernels.cuda_kernel")
+                if given:
+                    self.kernel_source(given[0], texts, cuda=called == "passagent.kernels.cuda_kernel")
 
-    def kernel_source(self, source: Source, cuda: bool) -> None:
-        from passagent.kernels import build, build_cuda  # imports torch
+    def kernel_source(self, given: ast.expr, texts: Texts, cuda: bool) -> None:
+        from passagent.kernels import build, build_cuda
 
         try:
-            (build_cuda if cuda else build).check_source(source.text)
-        except build.KernelRefused as error:
-            line = source.line(error.line)
-            self.found.append(Violation(rule=error.rule, file=self.file.name, line=line, message=str(error)))
+            source = texts.written_out(given)
+        except TooLong:
+            message = f"a source of more than {MAX_SOURCE} characters; write a shorter one"
+            self.report(TOO_LARGE, given, message)
+            return
+        try:
+            if source is not None:
+                (build_cuda if cuda else build).check_source(source.text)
+        except KernelRefused as error:
+            assert source is not None
+            self.report(error.rule, ast.Pass(lineno=source.line(error.line)), str(error))

@@ -7,6 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeGuard
 
+from passagent.evaluator.limits import INSPECTION
+
+_LARGEST = 10 ** INSPECTION.sizes["digits of an integer"]
+
 
 def imported(tree: ast.Module) -> dict[str, str]:
     """Full names of what a file imports, by the names that it gives them."""
@@ -57,11 +61,6 @@ def identifiers(tree: ast.AST) -> set[str]:
     return set(counted(tree))
 
 
-def meanings(tree: ast.AST, name: str) -> int:
-    """How often anything in a tree gives a meaning to a name."""
-    return counted(tree)[name]
-
-
 def _given(part: ast.AST) -> list[str]:
     match part:
         case ast.Name(id=name):
@@ -76,6 +75,44 @@ def _given(part: ast.AST) -> list[str]:
             return [part.rest or ""]
         case _:
             return [getattr(part, "name", None) or ""]
+
+
+class Meanings:
+    """What gives names a meaning in a function or module: found in one walk, asked for many names."""
+
+    def __init__(self, scope: ast.AST) -> None:
+        self.counts, self.stores, self.told = Counter[str](), Counter[str](), Counter[str]()
+        """How often anything does, a store of the name alone, and a `global` statement."""
+        self.asked: dict[str, list[ast.stmt]] = {}
+        """What stands under `if name is None`."""
+        self._values: dict[str, list[ast.expr]] = {}
+        self._own = getattr(scope, "name", None)
+        for part in ast.walk(scope):
+            given = _given(part)
+            self.counts.update(given)
+            if isinstance(part, ast.Name):
+                self.stores.update(given)
+            elif isinstance(part, ast.Global):
+                self.told.update(given)
+            elif isinstance(part, ast.If):
+                self.asked.setdefault(none_in(part.test), []).extend(part.body)
+            elif isinstance(part, ast.Assign):
+                for target in part.targets:
+                    self._assign(target, part.value)
+            elif isinstance(part, (ast.AnnAssign, ast.NamedExpr)) and part.value is not None:
+                self._assign(part.target, part.value)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self._values.setdefault(target.id, []).append(value)
+
+    def assigned(self, name: str) -> list[ast.expr]:
+        """What `name = ...` gives to a name; empty if it gets a meaning in any other way.
+
+        Functions within are looked through too, as if they shared the name.
+        """
+        values = self._values.get(name, [])
+        return values if len(values) == self.counts[name] - (name == self._own) else []
 
 
 def is_store(node: ast.AST) -> TypeGuard[ast.Name]:
@@ -130,6 +167,23 @@ def named_arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.exp
     """A call's arguments by name; None if there are others."""
     given = dict(zip(names, call.args, strict=False)) | {k.arg or "": k.value for k in call.keywords}
     return given if len(call.args) <= len(names) and set(given) <= set(names) else None
+
+
+def overgrown(tree: ast.AST) -> int | None:
+    """The line where a tree is deeper than inspection goes, or holds an integer that Python cannot write.
+
+    What recurses over a tree that has none, the compiler too, ends well within its own limits.
+    """
+    level = [tree]
+    for _ in range(INSPECTION.sizes["levels of nesting"]):
+        below = [part for node in level for part in ast.iter_child_nodes(node)]
+        for part in below:
+            if isinstance(part, ast.Constant) and isinstance(part.value, int) and abs(part.value) >= _LARGEST:
+                return part.lineno
+        if not below:
+            return None
+        level = below
+    return next((part.lineno for part in level if isinstance(part, (ast.expr, ast.stmt))), 1)
 
 
 def without_nested(block: ast.FunctionDef | ast.With) -> Iterator[ast.AST]:

@@ -12,32 +12,38 @@ from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
 from passagent.evaluator.guards import classes, idioms, objects
+from passagent.evaluator.guards.trees import overgrown
 
 ROLES = ("pattern", "replacement_args", "replacement_func")
 
 
-def parsed(files: dict[str, str]) -> tuple[dict[str, ast.Module], list[str]]:
-    """The tree of each Python file, without what is unused; and the files that are nested too deeply.
+def parsed(files: dict[str, str]) -> tuple[dict[str, ast.Module], dict[str, int]]:
+    """The tree of each Python file, without what is unused; and of those that are too large the line.
 
     A file that is no Python is in neither: it does not load, and the loader says why.
     """
     trees: dict[str, ast.Module] = {}
-    too_deep: list[str] = []
+    too_large: dict[str, int] = {}
     for name, text in files.items():
         if not name.endswith(".py"):
             continue
         try:
             tree = ast.parse(text)
-            idioms.write_out(tree)
-            classes.write_out(tree)
-            trees[name] = tree
         except (RecursionError, MemoryError):
-            too_deep.append(name)
+            too_large[name] = 1
+            continue
         except (SyntaxError, ValueError):
             continue
+        line = overgrown(tree)
+        if line is not None:
+            too_large[name] = line
+            continue
+        idioms.write_out(tree)
+        classes.write_out(tree)
+        trees[name] = tree
     objects.write_out(trees)
     _take_out(list(trees.values()))
-    return trees, too_deep
+    return trees, too_large
 
 
 def _take_out(trees: list[ast.Module]) -> None:
@@ -46,7 +52,7 @@ def _take_out(trees: list[ast.Module]) -> None:
     A name counts wherever it is written, in any file, also as an attribute and in a string: rather a
     definition too many is inspected.
     """
-    waiting: list[tuple[str, set[str]]] = []
+    waiting: dict[str, list[set[str]]] = {}
     used = set(ROLES)
     defined = {node.name for tree in trees for node in tree.body if _is_definition(node)}
     for tree in trees:
@@ -55,18 +61,20 @@ def _take_out(trees: list[ast.Module]) -> None:
         for node in tree.body:
             if _is_import(node):
                 for alias in node.names:
-                    waiting.append((_bound(alias), set(alias.name.split("."))))
+                    waiting.setdefault(_bound(alias), []).append(set(alias.name.split(".")))
                     if _bound(alias) not in mentioned or _bound(alias).startswith("__"):
                         used.add(_bound(alias))  # no test's either: it runs, and is inspected
             elif _is_definition(node):
-                waiting.append((node.name, _words([node])))
+                waiting.setdefault(node.name, []).append(_words([node]))
                 if _words(node.decorator_list) & defined:
                     used.add(node.name)  # its decorator runs, and may enter it into a table
             else:
                 used |= _words([node])
-    while found := [words for name, words in waiting if name in used]:
-        waiting = [(name, words) for name, words in waiting if name not in used]
-        used = used.union(*found)
+    pending = list(used)
+    while pending:
+        for words in waiting.pop(pending.pop(), []):
+            pending += words - used
+            used |= words
     for tree in trees:
         tree.body = list(_used(tree.body, used))
 

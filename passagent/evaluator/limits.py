@@ -1,0 +1,80 @@
+"""What each stage of an evaluation may take: time, memory, sizes. docs/evaluator.md has the same table.
+
+Static inspection reads it, so nothing slow is imported here but in `stages`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of an evaluation, and what it may take."""
+
+    name: str
+    wall_s: float
+    memory: int
+    """Address space of its process, bytes; 0: as much as there is."""
+    sizes: dict[str, int]
+    """What it is given or gives, by what is counted."""
+    cpu_s: int = 0
+    """Processor time, s, which is the same on a busy machine; 0: as much as the wall clock gives."""
+
+
+INSPECTION = Stage(
+    "static inspection",
+    wall_s=60.0,
+    cpu_s=5,
+    memory=1 << 30,
+    sizes={
+        "bytes of files and names": 1 << 20,
+        "files": 200,
+        "levels of nesting": 200,
+        "digits of an integer": 4300,  # Python writes no more
+        "violations": 200,
+        "characters of a message": 2000,
+    },
+)
+ERROR = 4000
+"""Characters of a worker's error."""
+
+
+def stages() -> list[Stage]:
+    """Every stage, in the order in which a candidate meets them. Imports torch."""
+    from inspect import signature
+
+    from passagent.config import EvaluatorConfig
+    from passagent.evaluator.builds import MAX_OBJECT
+    from passagent.evaluator.channel import MAX_MESSAGE
+    from passagent.evaluator.process import LIMITS, START_TIMEOUT_S
+    from passagent.kernels import lexer, objects, toolchain
+
+    config = EvaluatorConfig()
+    memory = int(config.memory_gb * 2**30)
+    scratch = {"bytes of scratch": LIMITS.scratch, "files in it": LIMITS.files}
+    step = {
+        "bytes of a message": MAX_MESSAGE,
+        "bytes of a file or log": LIMITS.file,
+        "characters of an error": ERROR,
+    }
+    compiler = signature(toolchain.run).parameters
+    built = {
+        "characters of a source": lexer.MAX_SOURCE,
+        "bytes of a file": compiler["megabytes"].default << 20,
+        "bytes of an object": MAX_OBJECT,
+    }
+    named = {"characters of a name": objects.LONGEST_NAME, "references in it": objects.REFERENCES}
+    return [
+        INSPECTION,
+        Stage("start of a worker", START_TIMEOUT_S, memory, scratch),
+        Stage("step of a worker", config.timeout_s, memory, step, LIMITS.cpu_s),
+        Stage(
+            "compiler of a kernel",
+            toolchain.TIMEOUT_S,
+            compiler["gigabytes"].default << 30,
+            built,
+            int(toolchain.TIMEOUT_S),
+        ),
+        Stage("reader of an object", objects.READ_S, 0, named),
+    ]
