@@ -96,7 +96,7 @@ def _span(pairs: list[tuple[int, int]]) -> str:
 
 
 def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
-    lines = [f"[{v.rule}] {v.file}:{v.line}: {v.message}" for v in evaluation.violations]
+    lines = [f"[{v.rule}] {v.place}: {v.message}" for v in evaluation.violations]
     quoted = excerpts("\n".join(lines), sources)
     said = "integrity violations (each scores as a failure at every t):\n" + _times(lines[:MAX_VIOLATIONS])
     more = len(lines) - MAX_VIOLATIONS

@@ -53,6 +53,12 @@ class Row(BaseModel):
     """Why there is no evaluation that counts: the task's fault or the machine's, never the compiler's."""
 
     @property
+    def stands(self) -> bool:
+        """Whether it need not be measured again; a refusal that rests on a measurement must be."""
+        refused = self.evaluation is not None and self.evaluation.rests_on_measurement
+        return self.error is None and not refused
+
+    @property
     def key(self) -> Key:
         """Of equal keys the last line counts."""
         return self.task, self.task_key, self.compiler, self.subject

@@ -112,6 +112,12 @@ class Twins:
         twin.serve(task_key)
         return twin
 
+    def replace(self, twin: Twin, task_key: str) -> Twin:
+        """A new twin in the place of `twin`, which ends."""
+        [number] = [number for number, one in self._twins.items() if one is twin]
+        twin.worker.kill()
+        return self.get(number, task_key)
+
     def close(self) -> None:
         """End the twins; new ones are made when they are needed."""
         while self._twins:

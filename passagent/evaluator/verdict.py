@@ -37,9 +37,10 @@ _FAILURES: dict[str, score.Failure] = {
 
 
 def violation_of(data: dict[str, Any]) -> Violation:
-    """What a worker reports, its text made plain."""
+    """What a worker reports, its text made plain; a worker measures nothing."""
     found = Violation.model_validate(data)
-    return found.model_copy(update={"message": plain(found.message), "file": plain(found.file)})
+    plainly = {"message": plain(found.message), "file": plain(found.file), "measured": None}
+    return found.model_copy(update=plainly)
 
 
 class Refused(Exception):
