@@ -22,7 +22,7 @@ from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.devices import first_device
 from passagent.evaluator.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator.result import Evaluation
-from passagent.store.faults import os_fault
+from passagent.faults import os_fault
 
 FILE = "results.jsonl"
 SEARCHES = "searches"
