@@ -29,6 +29,10 @@ class InfrastructureError(PassagentError):
     """The machine failed (a lost worker, a lost GPU, a full disk): never charged to a candidate."""
 
 
+class MachineFault(InfrastructureError):
+    """A fault that the machine itself names: a full disk, no memory. Any other candidate would meet it."""
+
+
 def nearest(word: str, known: list[str]) -> str:
     """`"; did you mean 'x'?"` for the closest known word, else the list of known words."""
     return closest(word, known, 1) or f"; known: {', '.join(sorted(known))}"

@@ -26,7 +26,7 @@ from passagent.bench.summary import METRICS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator.pool import EvaluatorPool
-from passagent.evaluator.result import GraphResult, Worst
+from passagent.evaluator.result import GraphResult, Measured, Violation, Worst
 from passagent.tasks import load_task
 
 QUICK = ["--set", "evaluator.warmups=1", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]
@@ -76,6 +76,19 @@ def one_line(err: str) -> str:
     line = err.splitlines()[-1]
     assert line.startswith("passagent: error: ")
     return line
+
+
+def test_a_refusal_that_rests_on_a_measurement_is_measured_again_and_any_other_is_not():
+    rule = {"rule": "clock", "file": "a.py", "line": 0, "message": "slow"}
+    measured = Measured(claimed=2.0, seen=40.0, bound=9.5, unit="us a call")
+
+    def row(*violations: Violation) -> Row:
+        found = evaluation([]).model_copy(update={"violations": list(violations)})
+        return Row(task="t", task_key="k", compiler="c", subject="s", identity={}, at="", evaluation=found)
+
+    assert row().stands
+    assert row(Violation(**rule)).stands
+    assert not row(Violation(**rule), Violation(**rule, measured=measured)).stands
 
 
 # Mistakes

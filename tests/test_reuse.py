@@ -15,7 +15,7 @@ from passagent.evaluator import known
 from passagent.evaluator.devices import Device
 from passagent.evaluator.known import environment_key, evaluate, keep, recall
 from passagent.evaluator.pool import SubjectLost
-from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.result import Candidate, Evaluation, Measured, Violation
 from passagent.store import nodes, runs
 from passagent.tasks import load_task
 
@@ -63,6 +63,20 @@ def test_a_task_is_equal_by_its_content(store, task, evaluation, tmp_path):  # n
         "dynamic_dim_constraint_symbols = []\n"
     )
     assert recall(store, load_task(copy), CANDIDATE, here) is None
+
+
+def test_a_refusal_that_rests_on_a_measurement_is_not_reused_and_any_other_is(store, task, evaluation):  # noqa: F811
+    here = environment_key(CONFIG)
+    rule = {"rule": "clock", "file": "a.py", "line": 0, "message": "slow"}
+    measured = Measured(claimed=2.0, seen=40.0, bound=9.5, unit="us a call")
+    by_clock = changed(evaluation, status="refused", violations=[Violation(**rule, measured=measured)])
+    by_rule = changed(evaluation, status="refused", violations=[Violation(**rule)])
+    keep(store, task, CANDIDATE, here, by_clock)
+    assert recall(store, task, CANDIDATE, here) is None
+    assert recall(store, task, CANDIDATE, here, unstable=True, bar=1.0) is None
+    kept = keep(store, task, CANDIDATE, here, by_rule)
+    keep(store, task, CANDIDATE, here, by_clock)
+    assert recall(store, task, CANDIDATE, here).id == kept  # the measured one does not hide it
 
 
 def test_what_is_no_measurement_is_not_reused(store, task, evaluation):  # noqa: F811

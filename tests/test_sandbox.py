@@ -19,6 +19,7 @@ from passagent.evaluator.environment import memory_bytes, worker_memory
 from passagent.evaluator.process import WorkerDied, Zygote
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.sandbox import Limits
+from passagent.memory import memory_kills
 
 LAYERS = [
     "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",
@@ -365,7 +366,7 @@ def test_a_kill_from_outside_is_not_the_candidates_fault(number, zygote):
 
 
 def test_the_kernels_own_kill_for_memory_is_told_apart(monkeypatch):
-    assert process._memory_kills() >= 0
+    assert memory_kills() >= 0
     died = WorkerDied(-signal.SIGKILL, "", no_memory=True)
     assert (died.status, died.killed_from_outside) == ("out_of_memory", False)
 

@@ -133,7 +133,7 @@ def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> 
     """A line for each rule that is broken in one way, with all places; then the `sources`' lines meant."""
     places: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in violations:
-        places[(one.rule, one.message)].append(f"{one.file}:{one.line}")
+        places[(one.rule, one.message)].append(one.place)
     lines = []
     for (rule, message), found in places.items():
         others = [place for place in dict.fromkeys(found) if place != found[0]]

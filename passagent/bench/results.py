@@ -22,7 +22,7 @@ from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.devices import first_device
 from passagent.evaluator.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator.result import Evaluation
-from passagent.store.faults import os_fault
+from passagent.faults import os_fault
 
 FILE = "results.jsonl"
 SEARCHES = "searches"
@@ -51,6 +51,12 @@ class Row(BaseModel):
     evaluation: Evaluation | None = None
     error: str | None = None
     """Why there is no evaluation that counts: the task's fault or the machine's, never the compiler's."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether it need not be measured again; a refusal that rests on a measurement must be."""
+        refused = self.evaluation is not None and self.evaluation.rests_on_measurement
+        return self.error is None and not refused
 
     @property
     def key(self) -> Key:

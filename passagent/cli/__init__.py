@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -15,6 +14,7 @@ from passagent import __version__
 from passagent.cli import judging, looking, operating, searching
 from passagent.commands.expert import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
+from passagent.faults import machine_fault
 
 app = typer.Typer(
     name="passagent",
@@ -61,11 +61,12 @@ def guarded(command: Callable[[], object]) -> None:
     except BrokenPipeError:
         _forget_output()
         sys.exit(EXIT_FAILED)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    except (OSError, MemoryError) as error:
+        fault = machine_fault(error, place="stdout")
+        if fault is None:
             raise
         _forget_output()
-        _fail(f"{error.filename or 'stdout'}: the disk is full; free some space", EXIT_FAILED)
+        _fail(str(fault), fault.exit_code)
     except Exception as error:
         # typer brings its own copy of click: a mistake on the command line is told by what it can do
         if not hasattr(error, "format_message"):

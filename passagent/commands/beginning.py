@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from passagent.config import Config, load_config
 from passagent.evaluator.devices import find_devices
+from passagent.evaluator.effort import check_task_room
 from passagent.evaluator.starting import OwnerProcess, owner_ahead
 from passagent.tasks.reader import Task, load_task
 
@@ -50,11 +51,13 @@ def run(
 def begin(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
     """`parts` with the evaluator's process, on its way before this one imports what takes long.
 
-    Raises UsageError for a device that is not here, before anything is stored.
+    Raises UsageError for a device that is not here, TaskError or InfrastructureError for a task that is too
+    large for this machine's memory, before anything is stored.
     """
     if parts.evaluator is not None:
         yield parts
         return
+    check_task_room(task, config.evaluator.device)
     with owner_ahead(config.evaluator, task.path) as ahead:
         find_devices(config.evaluator.device)
         yield replace(parts, ahead=ahead)

@@ -131,9 +131,7 @@ def _stream(form: Form) -> Any:
 
 def _measure(works: list[Work], config: Config, results: Results, directory: Path, stream: Any) -> None:
     """Measure what has no result yet. Raises Interrupted, and PassagentError with how to go on."""
-    todo = [
-        work for work in works if work.key not in results.rows or results.rows[work.key].error is not None
-    ]
+    todo = [work for work in works if work.key not in results.rows or not results.rows[work.key].stands]
     print(
         f"{len(works)} measurements on {config.evaluator.device}, "
         f"{len(works) - len(todo)} of them made before; results: {results.path}",

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from passagent.agent import validator
 from passagent.config import Config, load_config
-from passagent.errors import PassagentError
+from passagent.errors import MachineFault, PassagentError, TaskError
 from passagent.evaluator import known
+from passagent.evaluator.environment import import_path
 from passagent.evaluator.result import Candidate
+from passagent.memory import memory_kills
 from passagent.models.types import Model
 from passagent.store import Store
 from passagent.tasks import Task, load_task
+from passagent.tasks.examples import PREFIX, examples, locate
+from passagent.tasks.reader import subgraph_places
 
 
 def evaluate(
@@ -79,34 +85,27 @@ async def _evaluate(
 def check_tasks(path: str, device: str, as_json: bool) -> None:
     """Print what is wrong with a task's subgraphs. Raises PassagentError if any is not in order."""
     from passagent.report.text import table
-    from passagent.tasks.check import check_task
 
-    results = check_task(path, device)
-    bad = [result for result in results if not result.ok]
+    results = _check_beside(path, device)
+    bad = [result for result in results if not result["ok"]]
     if as_json:
-        print(
-            json.dumps({"task": path, "ok": not bad, "graphs": [asdict(r) | {"ok": r.ok} for r in results]})
-        )
+        print(json.dumps({"task": path, "ok": not bad, "graphs": results}))
     else:
-        rows = [
-            [r.name, *("yes" if flag else "no" for flag in (r.runnable, r.serialisable, r.analysable))]
-            for r in results
-        ]
-        header = ["graph", "runnable", "serialisable", "analysable"]
-        print(table(header, rows, drop=["analysable", "serialisable"]))
+        columns = ["runnable", "serialisable", "analysable"]
+        rows = [[r["name"], *("yes" if r[column] else "no" for column in columns)] for r in results]
+        print(table(["graph", *columns], rows, drop=["analysable", "serialisable"]))
         for result in bad:
-            for problem in result.problems:
+            for problem in result["problems"]:
                 print(problem)
     if bad:
         raise PassagentError(
-            f"{path}: {len(bad)} of {len(results)} subgraphs are not in order: {bad[0].name}"
+            f"{path}: {len(bad)} of {len(results)} subgraphs are not in order: {bad[0]['name']}"
         )
 
 
 def list_tasks(as_json: bool) -> None:
     """Print the example tasks: name, operators, subgraphs and their dtypes."""
     from passagent.report.text import table
-    from passagent.tasks.examples import PREFIX, examples
 
     found = {f"{PREFIX}{name}": load_task(path) for name, path in examples().items()}
     if as_json:
@@ -133,3 +132,21 @@ def _shown_operators(task: Task, width: int = 32) -> str:
             return ", ".join([*shown, "..."])
         shown.append(name)
     return ", ".join(shown)
+
+
+def _check_beside(path: str, device: str) -> list[dict[str, Any]]:
+    """The CheckResult of each subgraph as plain data, and `ok`, from a process beside this one.
+
+    Raises TaskError for a subgraph that ends that process, as one does that takes all memory.
+    """
+    places, kills = subgraph_places(locate(path)), memory_kills()
+    command = [sys.executable, "-m", "passagent.tasks.check", path, device]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ | import_path(), check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    if found and "fault" in found[-1]:
+        raise MachineFault(found[-1]["fault"])
+    if len(found) < len(places):
+        too_large = "needs more memory than there is; use a smaller task"
+        ended = too_large if memory_kills() > kills else "ends the process that runs it"
+        raise TaskError(f"{places[len(found)][0]}: {ended}")
+    return found

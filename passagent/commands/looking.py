@@ -8,13 +8,13 @@ from pathlib import Path
 
 from passagent.commands.searching import write_files
 from passagent.errors import UsageError
+from passagent.faults import os_fault
 from passagent.report.summary import found_since_text, run_data, run_text, shown_state
 from passagent.report.text import clock, console, number, table
 from passagent.report.trajectory import print_trajectory
 from passagent.report.tree import tree_text
 from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, nodes, runs
-from passagent.store.faults import os_fault
 from passagent.store.trajectories import find_episode, trajectory
 
 

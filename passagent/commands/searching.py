@@ -18,6 +18,7 @@ from passagent.commands.operating import lift_pause
 from passagent.config import Config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
 from passagent.evaluator.pool import EvaluatorPool
+from passagent.faults import os_fault
 from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
@@ -36,7 +37,6 @@ from passagent.search.setup import (
     stored_task,
 )
 from passagent.store import Store, confirmations, nodes, runs
-from passagent.store.faults import os_fault
 from passagent.store.runs import Run
 from passagent.tasks import Task
 

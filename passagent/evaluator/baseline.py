@@ -35,13 +35,17 @@ from passagent.evaluator.process import (
     WorkerTimeout,
     Zygote,
     answered,
+    failed,
     last_line,
+    lost,
+    named_by_worker,
 )
 from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
+from passagent.memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import RARE, make_inputs
-from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.room import input_bytes, itemsize
 
 _VARIANTS = (0, 1, 2, 4, RARE)
 """Of make_inputs, for each set. On those after the SETS, with values of large magnitude and with a few such
@@ -184,11 +188,9 @@ class Baseline:
             answer = self._worker.ask(message, timeout_s, fds)
         except (WorkerDied, WorkerTimeout) as error:
             self._lose()
-            raise InfrastructureError(f"the baseline's worker was lost: {error}") from error
+            raise lost("the baseline's worker was lost", error) from error
         if "error" in answer.message:
-            raise InfrastructureError(
-                f"eager fails where it ran before: {answer.message['error']['message']}"
-            )
+            raise failed("eager fails where it ran before", answer.message["error"])
         return answer
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
@@ -233,7 +235,7 @@ class Baseline:
             made.nodes, made.order = reply["nodes"], reply["order"]
             captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
         made.operators = reply["operators"]
-        made.moved_bytes = sum(map(_bytes_of, subgraph.inputs))
+        made.moved_bytes = input_bytes(subgraph)
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []
         first = made.rotation.first()
@@ -313,8 +315,15 @@ class Baseline:
             self._lose()
             if death.killed_from_outside:
                 raise InfrastructureError(f"the baseline's worker {death.describe()}") from death
+            if death.status == "out_of_memory":
+                raise _too_large(subgraph) from death
             raise TaskError(f"{subgraph.path}: eager {death.describe()}{last_line(death.log)}") from death
         if "error" in reply:
+            fault = named_by_worker(f"{subgraph.path}: eager", reply["error"])
+            if fault is not None:
+                raise fault
+            if reply["error"]["kind"] == "out_of_memory":
+                raise _too_large(subgraph)
             raise TaskError(f"{subgraph.path}: eager fails: {reply['error']['message']}")
         return reply
 
@@ -357,12 +366,9 @@ def _key(subgraph: Subgraph, dispatch: str) -> str:
     return f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
 
 
-def _bytes_of(meta: TensorMeta) -> int:
-    return 0 if meta.is_python_scalar else meta.numel * _itemsize(meta)
-
-
-def _itemsize(meta: TensorMeta) -> int:
-    return int(getattr(torch, meta.dtype).itemsize)
+def _too_large(subgraph: Subgraph) -> TaskError:
+    free = f"{available_bytes() / 2**30:.1f} GiB were free"
+    return TaskError(f"{subgraph.path}: eager needs more memory than there is ({free}); use a smaller task")
 
 
 def _is_small(subgraph: Subgraph) -> bool:
@@ -372,7 +378,7 @@ def _is_small(subgraph: Subgraph) -> bool:
 def _are_small(subgraphs: Sequence[Subgraph]) -> bool:
     """Whether the inputs of all of these fit in side by side for sure."""
     inputs = [meta for one in subgraphs for meta in one.inputs if not meta.is_python_scalar]
-    nbytes = sum((meta.numel + max(MORE, meta.numel)) * _itemsize(meta) for meta in inputs)
+    nbytes = sum((meta.numel + max(MORE, meta.numel)) * itemsize(meta) for meta in inputs)
     return len(subgraphs) <= KEPT_GRAPHS and len(_VARIANTS) * nbytes <= KEPT_BYTES
 
 

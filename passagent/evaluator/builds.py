@@ -10,7 +10,6 @@ bytes.
 from __future__ import annotations
 
 import base64
-import errno
 import functools
 import hashlib
 import os
@@ -24,14 +23,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from passagent import faults
 from passagent.cache import cache_dir
-from passagent.errors import InfrastructureError
+from passagent.errors import InfrastructureError, MachineFault
 from passagent.kernels import build, build_cuda, launch, toolchain
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 
 MAX_OBJECT = 11 << 20
 """Bytes that fit into one message."""
-_FULL = "No space left on device"
 _OPTION = re.compile(
     r"-lineinfo|-suppress-debug-info|-g|-v|--fmad=false|--opt-level=[0-4]|--regAllocOptLevel=[0-9]"
     r"|--gpu-name=sm_\d{2,3}[af]?"
@@ -54,15 +53,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "cuda_utils": _cuda_utils,
     }
     try:
-        return builders[request["kind"]](request)
+        with faults.named("building a kernel"):
+            return builders[request["kind"]](request)
     except KernelRefused as error:
         return {"refused": {"rule": error.rule, "line": error.line, "message": str(error)}}
     except KernelBuildError as error:
-        if _FULL in str(error) and _is_full():  # a source may say so, too
-            raise InfrastructureError(f"building a kernel: {_FULL}") from error
+        if faults.speaks_of_places(str(error)):  # a source may say so, too
+            with faults.named("building a kernel"):
+                faults.check_places()
         return {"failed": str(error)}
-    except OSError as error:
-        raise InfrastructureError(f"building a kernel: {error.filename or ''}: {error.strerror}") from error
 
 
 def prepare() -> None:
@@ -72,19 +71,13 @@ def prepare() -> None:
             step({})
 
 
-def _is_full() -> bool:
-    """Whether the disk has no room where kernels are built and kept."""
-    try:
-        for place in (cache_dir(), None):
-            with tempfile.TemporaryFile(dir=place) as file:
-                file.write(bytes(1 << 20))
-                file.flush()
-    except OSError as error:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return False
-
-
 def _cpp(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        build.prepare()
+    except KernelBuildError as error:  # no text of the candidate's is in it
+        faults.check_places()
+        why = " ".join(str(error).split())[:300]
+        raise MachineFault(f"C++ kernels cannot be built on this machine: {why}") from error
     return _object(build.build(*_kernel(request)).read_bytes())
 
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from statistics import median
 
+from passagent.evaluator.result import Measured, Violation
 from passagent.evaluator.samples import Samples
 
 BLOCK_S = 0.002
@@ -60,23 +61,37 @@ def suspicious(eager: Samples, compiled: Samples, in_place: bool = False) -> boo
     return not found or 2 * sum(found) > len(found)
 
 
-def hides_time(pair: Callable[[Samples, Samples], None], in_place: bool = False) -> bool:
-    """Whether time is hidden in so many pairs of blocks that it is the candidate's doing.
+def hides_time(pair: Callable[[Samples, Samples], None], in_place: bool = False) -> Measured | None:
+    """The hidden time, if it is in so many pairs of blocks that it is the candidate's doing.
 
-    `pair` adds one to eager's samples and to the candidate's.
+    `pair` adds one to eager's samples and to the candidate's. The figures are us a call, each the median over
+    the pairs that show hidden time.
     """
     eager, compiled = Samples(), Samples()
-    evidence = 0.0
+    evidence, shown = 0.0, []
     for _ in range(MOST_PAIRS):
         pair(eager, compiled)
         shows = _shows(eager, compiled, in_place)
         if shows is not None:
             evidence += math.log((_HIDES if shows else 1 - _HIDES) / 0.5)
+        if shows:
+            shown.append(_figures(eager, compiled, in_place))
         if evidence >= -math.log(_NAMED):
-            return True
+            claimed, seen, bound = (median(figures) for figures in zip(*shown, strict=True))
+            return Measured(claimed=claimed, seen=seen, bound=bound, unit="us a call")
         if evidence <= math.log(_CLEARED):
-            return False
-    return False
+            return None
+    return None
+
+
+def refusal(hidden: Measured) -> Violation:
+    """The violation of a candidate whose clock left this out, in two measurements."""
+    message = (
+        f"its own clock says {hidden.claimed:.4g} us a call; another clock saw {hidden.seen:.4g} us, and at "
+        f"most {hidden.bound:.4g} us can be explained. Two measurements by separate processes say so: leave "
+        "the clock alone. The refusal is not kept: evaluating the pass again measures again"
+    )
+    return Violation(rule="clock", file="", line=0, message=message, measured=hidden)
 
 
 def _shows(eager: Samples, compiled: Samples, in_place: bool) -> bool | None:
@@ -90,6 +105,17 @@ def _shows(eager: Samples, compiled: Samples, in_place: bool) -> bool | None:
     if theirs - max(mine, 0) - its > slack or 2 * max(its, own) < slack:
         return False
     return None
+
+
+def _figures(eager: Samples, compiled: Samples, in_place: bool) -> tuple[float, float, float]:
+    """Of the last pair, us a call: what the candidate says, what the other clock saw, the most it may see.
+
+    What the harness takes beside eager's block, and what the worker waited for its core, is left out.
+    """
+    block, theirs = compiled.blocks[-1], eager.hidden[-1]
+    beyond = compiled.hidden[-1] - max(theirs, 0) - compiled.waited[-1]
+    slack = _slack(theirs, eager.blocks[-1], block, in_place)
+    return tuple((sum(block) + more) / 1e3 / len(block) for more in (0, beyond, slack))  # type: ignore[return-value]
 
 
 def _slack(theirs: int, own: list[int], block: list[int], in_place: bool) -> float:

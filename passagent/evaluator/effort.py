@@ -7,6 +7,8 @@ import os
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.environment import device_memory_bytes
+from passagent.tasks.reader import Task
+from passagent.tasks.room import check_room
 
 PAIRS = 2
 """Pairs of workers that time a candidate in a search, one after the other."""
@@ -20,6 +22,8 @@ _FEW_LANES, _LANES = 2, 4
 """Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with _MUCH_BYTES."""
 _MUCH_BYTES = 32 << 30
 """Of memory: of a GPU's each worker's context takes up to half a gigabyte."""
+_DRAWN, _AUDITED = 5, 4
+"""Copies of a large subgraph's inputs: a set for each variant that is drawn, one for each call of a check."""
 _HELD_BYTES = 1 << 29
 _HELD_SHARE = 16
 """A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
@@ -43,6 +47,17 @@ def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:
     if bar is None:
         return PAIRS + 1
     return PAIRS if bar and graphs < MANY_GRAPHS else 1
+
+
+def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> None:
+    """Raise TaskError or MachineFault if a subgraph of `task` cannot be judged in this machine's memory.
+
+    On a GPU the machine holds what is drawn. On the CPU it also holds a copy in the worker of the baseline,
+    the candidate's and its twins, and one for each audited call. See tasks.room.check_room.
+    """
+    copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS + _AUDITED
+    for subgraph in task.subgraphs:
+        check_room(subgraph, copies, free_bytes)
 
 
 def has_room(device: str) -> bool:

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from passagent.memory import memory_bytes
+
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ["evaluator/**/*.py", "kernels/*", "tasks/*.py"]
 
@@ -45,14 +47,6 @@ def worker_threads(wanted: int | None) -> int:
     return wanted or max(1, len(os.sched_getaffinity(0)) - 1)
 
 
-def memory_bytes() -> int:
-    """The memory that this process may use, all told: the machine's, or its control group's limit."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    texts = [path.read_text().strip() for path in limits if path.is_file()]
-    return min([machine, *(int(text) for text in texts if text.isdigit())])
-
-
 def worker_memory(wanted_gb: float | None) -> int:
     """The address space of a worker, bytes: as wanted, and no more than half of `memory_bytes`; 0: no limit.
 
@@ -63,7 +57,7 @@ def worker_memory(wanted_gb: float | None) -> int:
 
 @functools.cache
 def device_memory_bytes(device: str) -> int:
-    """The memory of the machine (`memory_bytes`) or of the device: the smaller one."""
+    """The memory of the machine (memory.memory_bytes) or of the device: the smaller one."""
     if not device.startswith("cuda"):
         return memory_bytes()
     import torch

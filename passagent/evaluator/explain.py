@@ -36,6 +36,9 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
         "kind": kind,
         "message": (text[:ERROR] + ("" if text.endswith(where) else where)).strip(),
     }
+    system = next((link for link in chain if isinstance(link, OSError) and link.errno), None)
+    if system is not None:  # believed of a worker that runs none but trusted code
+        answer |= {"errno": system.errno, "path": str(system.filename or "")}
     refused = next((link for link in chain if isinstance(link, KernelRefused)), None)
     if refused is not None:
         message = f"{refused} (line {refused.line} of the kernel's source)"

@@ -10,23 +10,22 @@ import asyncio
 import functools
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from passagent.errors import InfrastructureError
 from passagent.evaluator.devices import Device, find_device
 from passagent.evaluator.environment import import_path
 from passagent.evaluator.nvml import SICK_REASONS, gpu_problem, gpu_state
+from passagent.faults import check_places
 
 CHECK_TIMEOUT_S = 90.0
 """For a whole health check, most of which is torch's import, s."""
 MIN_FREE_GIB = 1.0
 """Free memory, host's or GPU's, without which nothing is measured."""
-MIN_DISK_MIB = 64.0
 _GONE_S = 5.0
 """For an orphaned worker to be gone after SIGKILL, s."""
 _ZYGOTE = "passagent.evaluator.zygote"
@@ -85,7 +84,7 @@ async def check(device: Device, quick: bool = False) -> str | None:
 
 def examine(name: str, uuid: str, quick: bool) -> str | None:
     """The health check itself, in a process of its own: what is wrong, or None."""
-    problem = _orphans() or _scratch()
+    problem = _orphans() or _places()
     if problem:
         return problem
     problem = _host_memory() or (gpu_problem(uuid) if name.startswith("cuda") else None)
@@ -144,18 +143,12 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _scratch() -> str | None:
-    """A problem if nothing can be written where workers have their scratch directories."""
-    place = tempfile.gettempdir()
-    free = shutil.disk_usage(place).free / 2**20
-    if free < MIN_DISK_MIB:
-        return f"{place}: {free:.0f} MiB free, at least {MIN_DISK_MIB:.0f} are needed"
+def _places() -> str | None:
+    """A problem if nothing can be written where kernels are kept, or workers' scratch directories."""
     try:
-        with tempfile.TemporaryFile() as file:
-            file.write(b"0" * 4096)
-            file.flush()
-    except OSError as error:
-        return f"{place}: cannot be written: {error.strerror}"
+        check_places()
+    except InfrastructureError as error:
+        return str(error)
     return None
 
 

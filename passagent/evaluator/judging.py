@@ -18,7 +18,7 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import pace, score
+from passagent.evaluator import clocks, pace, score
 from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
 from passagent.evaluator.aside import Aside
 from passagent.evaluator.baseline import Baseline
@@ -328,8 +328,11 @@ class Judging:
             found.append(outputs_of(outputs, holder.ask(request)["kept"], reference.expected[chosen].states))
         return found
 
-    def _time(self, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
-        """Time both sides, verifying outputs of calls among them; raises Failed and Refused."""
+    def _time(self, holder: Holder, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False) -> None:
+        """Time both sides, verifying outputs of calls among them; raises Failed and Refused.
+
+        What a clock audit finds may be the machine's doing: all is measured again, once, by new workers.
+        """
         reference = self.baseline.reference(subgraph, self.dispatch)
         outputs = holder.take(reference, result)
         assert result.passes_from_t is not None
@@ -386,9 +389,14 @@ class Judging:
             raise
         if holder.nbytes > self._held_bytes:
             holder.release(reference)
-        if timing.clock_disagrees and self._is_candidate:
-            message = "its own times do not add up to the time that passed; leave the clock alone"
-            raise Refused([Violation(rule="clock", file="", line=0, message=message)])
+        if timing.hidden is not None and self._is_candidate:
+            if is_repeat:
+                raise Refused([clocks.refusal(timing.hidden)])
+            lane = self._lanes[subgraph.name]
+            self._put_aside(lane)
+            self._twin = self.workers.twins.replace(self._twin, self.task.key)
+            self._time(self._ready(lane), subgraph, result, is_repeat=True)
+            return
         if not self.passbench and reference.pace_ns is None:
             eager_ns = typical_ns(timing.eager.blocks)
             reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)

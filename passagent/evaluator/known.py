@@ -1,8 +1,9 @@
 """What is known need not be measured again: an equal subject on an equal task under equal conditions.
 
 Equal task: by the content of all its files. Equal conditions: the evaluator's own version and all that
-`environment_key` names. A measurement that the machine failed is not known, and one that was unstable only to
-a search, which measures its best again side by side anyway.
+`environment_key` names. A measurement that the machine failed is not known, nor is a refusal that rests on a
+measurement (result.Violation). One that was unstable is known to a search only, which measures its best again
+side by side anyway.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def recall(
         stands=lambda result: (
             fits(result.get("validator"))
             and (unstable or not evaluations.is_unstable(result))
+            and not evaluations.rests_on_measurement(result)
             and precise(result)
         ),
     )

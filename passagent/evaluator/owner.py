@@ -11,9 +11,11 @@ import subprocess
 from typing import Any
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import PassagentError, TaskError, UsageError
+from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.devices import Device
 from passagent.evaluator.starting import OwnerProcess, start_owner
+from passagent.faults import NO_MEMORY
+from passagent.memory import memory_kills
 
 log = logging.getLogger("passagent.evaluator")
 
@@ -21,7 +23,12 @@ _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 10.0
 _LINE_LIMIT = 256 << 20
 _LOG_TAIL = 4000
-_KINDS: dict[str, type[PassagentError]] = {"task": TaskError, "usage": UsageError, "failed": PassagentError}
+_KINDS: dict[str, type[PassagentError]] = {
+    "task": TaskError,
+    "usage": UsageError,
+    "failed": PassagentError,
+    "machine": MachineFault,
+}
 
 
 Connection = tuple[OwnerProcess, asyncio.StreamReader, asyncio.StreamWriter]
@@ -44,6 +51,7 @@ class Owner:
         self.device, self._config, self._cores, self._ahead = device, config, cores, ahead
         self._started: OwnerProcess | None = None
         self._connection: Connection | None = None
+        self._memory_kills = memory_kills()
 
     @property
     def pid(self) -> int | None:
@@ -52,9 +60,9 @@ class Owner:
         return started.process.pid if started else None
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """The evaluation, or what else is asked for, as plain data.
+        """The evaluation, or what else is asked for, as plain data. Raises what the referee raises, and Lost.
 
-        Raises what the referee raises, and Lost: `stop` must follow.
+        After Lost and MachineFault `stop` must follow.
         """
         connection = self._connection or await self._start()
         answer = self._unwrap(await self._exchange(*connection, request))
@@ -70,6 +78,8 @@ class Owner:
             self._unwrap(ready)
         except TimeoutError as error:
             raise Lost(f"not ready within {_START_TIMEOUT_S:.0f} s", starting=True) from error
+        except MachineFault:
+            raise
         except (Lost, PassagentError) as error:
             # the device was here when the pool was made: a usage error, too, means that it is gone
             raise Lost(str(error), starting=True) from error
@@ -92,7 +102,10 @@ class Owner:
                 return json.loads(line)  # type: ignore[no-any-return]
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             log.info("%s: %s", self.device.name, error)
-        raise Lost(f"the evaluator's process {await _end_of(started.process)}{self._last_line()}")
+        ended = await _end_of(started.process)
+        if started.process.returncode == -signal.SIGKILL and memory_kills() > self._memory_kills:
+            raise MachineFault(f"the kernel killed the evaluator's process: {NO_MEMORY}")
+        raise Lost(f"the evaluator's process {ended}{self._last_line()}")
 
     def _unwrap(self, answer: dict[str, Any]) -> dict[str, Any]:
         if "error" not in answer:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError, TaskError
+from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator import health
 from passagent.evaluator.devices import POLL_S, Device, DeviceLock, find_devices
 from passagent.evaluator.eager import EagerGraph, read_graphs
@@ -26,6 +26,7 @@ from passagent.evaluator.environment import core_shares
 from passagent.evaluator.owner import Lost, Owner
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import OwnerProcess
+from passagent.faults import speaks_of_places
 
 log = logging.getLogger("passagent.evaluator")
 
@@ -99,8 +100,8 @@ class EvaluatorPool:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
 
         `bar`: an AS; a candidate that stays under it for sure is measured no longer than tells so.
-        Raises TaskError or UsageError as the referee does; InfrastructureError if no device is fit,
-        SubjectLost after three lost attempts on healthy ones.
+        Raises TaskError, UsageError or MachineFault as the referee does; InfrastructureError if no device is
+        fit, SubjectLost after three lost attempts on healthy ones.
         """
         request: dict[str, Any] = {"task": str(task_path), "bar": bar}
         if isinstance(subject, Candidate):
@@ -116,7 +117,7 @@ class EvaluatorPool:
                     await seat.owner.stop()
                     if not self._is_closed and await self._is_fit(seat, lost):
                         losses.append(str(lost))
-                except asyncio.CancelledError:
+                except (asyncio.CancelledError, MachineFault):
                     await seat.owner.stop()  # its answer would be read as the next caller's
                     raise
                 if len(losses) == 2:
@@ -152,8 +153,10 @@ class EvaluatorPool:
         others = [other for other in self._seats if other is not seat and other.is_open()]
         if evaluation.status == "timeout":
             await self._clear(seat, quick=False)
-        elif evaluation.status in ("runtime_error", "out_of_memory") or (
-            others and health.is_throttled(evaluation.device_state)
+        elif (
+            evaluation.status in ("runtime_error", "out_of_memory")
+            or (evaluation.status == "load_error" and speaks_of_places(evaluation.error or ""))
+            or (others and health.is_throttled(evaluation.device_state))
         ):
             await self._clear(seat, quick=True)
         if seat.quarantine is not None:

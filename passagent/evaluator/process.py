@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from passagent.errors import InfrastructureError, PassagentError
+from passagent.errors import InfrastructureError, MachineFault, PassagentError
 from passagent.evaluator.builds import answer
 from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.evaluator.environment import worker_memory
@@ -23,6 +23,8 @@ from passagent.evaluator.result import Status
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.starting import Started, start_zygote, zygote_environment
 from passagent.evaluator.text import plain
+from passagent.faults import NO_MEMORY, machine_fault, named
+from passagent.memory import memory_kills
 
 LIMITS = Limits()
 """Of every worker; its address space is limited beside."""
@@ -148,10 +150,8 @@ class Zygote:
         InfrastructureError.
         """
         self._revive()
-        try:
+        with named("a worker cannot be forked"):
             return self._fork(memory_gb, sandboxed, compiled, triton)
-        except OSError as error:
-            raise InfrastructureError(f"a worker cannot be forked: {error}") from error
 
     def load_dynamo(self, compiler: bool = False) -> None:
         """Import Dynamo, which takes seconds, once for all workers forked from now on.
@@ -192,6 +192,8 @@ class Zygote:
         theirs.close()
         if "error" in reply:
             ours.close()
+            if "errno" in reply:
+                raise OSError(reply["errno"], os.strerror(reply["errno"]))
             raise InfrastructureError(str(reply["error"]) + last_line(_tail(scratch / "log")))
         return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
 
@@ -239,7 +241,7 @@ class Worker:
         self.pid, self.scratch, self.protections = pid, scratch, protections
         self._zygote, self._channel = zygote, channel
         self._parent = zygote._process
-        self._memory_kills = _memory_kills()
+        self._memory_kills = memory_kills()
         self._is_reaped = self._is_closed = False
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
@@ -282,7 +284,7 @@ class Worker:
     def _died(self, closed: bool) -> WorkerDied:
         """What ended the worker, which is killed if it was not dead."""
         ending = self._ending() if closed else None
-        killed = _memory_kills() > self._memory_kills
+        killed = memory_kills() > self._memory_kills
         log, self._is_reaped = self.log(), ending is not None
         self.kill()
         if ending is None:
@@ -328,11 +330,32 @@ def answered(worker: Worker, request: dict[str, Any], timeout_s: float, name: st
     try:
         reply = worker.ask(request, timeout_s).message
     except (WorkerDied, WorkerTimeout) as error:
-        raise InfrastructureError(f"{name} did not start: {error}") from error
+        raise lost(f"{name} did not start", error) from error
     if "error" in reply:
         worker.kill()
-        raise InfrastructureError(f"{name} did not start: {reply['error']['message']}")
+        raise failed(f"{name} did not start", reply["error"])
     return worker
+
+
+def lost(what: str, error: WorkerDied | WorkerTimeout) -> InfrastructureError:
+    """That a worker with none but trusted code has died, or is silent: the machine's fault."""
+    if isinstance(error, WorkerDied) and error.status == "out_of_memory":
+        return MachineFault(f"{what}: {NO_MEMORY}")
+    return InfrastructureError(f"{what}: {error}")
+
+
+def failed(what: str, error: dict[str, Any]) -> InfrastructureError:
+    """That such a worker answered with an `error` (explain.py) where it did not fail before."""
+    fault = named_by_worker(what, error)
+    if fault is None and error["kind"] == "out_of_memory":
+        fault = MachineFault(f"{what}: {NO_MEMORY}")
+    return fault or InfrastructureError(f"{what}: {error['message']}")
+
+
+def named_by_worker(what: str, error: dict[str, Any]) -> MachineFault | None:
+    """The machine's fault that the `error` of a worker with none but trusted code is, if it is one."""
+    number = error.get("errno")
+    return number and machine_fault(OSError(number, os.strerror(number)), what, error.get("path"))
 
 
 def is_exiting(pid: int) -> bool:
@@ -375,14 +398,3 @@ def _tail(path: Path, limit: int = 2000) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def _memory_kills() -> int:
-    """Processes killed so far because memory ran out: of this control group, else of the machine."""
-    try:
-        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].strip().lstrip("/")
-        text = (Path("/sys/fs/cgroup") / group / "memory.events").read_text()
-    except OSError:
-        text = Path("/proc/vmstat").read_text()
-    counts = dict(line.split()[:2] for line in text.splitlines())
-    return int(counts.get("oom_kill", 0))

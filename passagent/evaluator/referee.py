@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError
 from passagent.evaluator import inspection
 from passagent.evaluator.baseline import SMALL, Baseline
 from passagent.evaluator.devices import find_device
 from passagent.evaluator.eager import EagerGraph
-from passagent.evaluator.effort import dispatch_of
+from passagent.evaluator.effort import check_task_room, dispatch_of
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import Judging
 from passagent.evaluator.refusal import refusal
@@ -26,6 +25,8 @@ from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import Started
 from passagent.evaluator.verdict import conclude
 from passagent.evaluator.workers import Workers
+from passagent.faults import named
+from passagent.memory import available_bytes
 from passagent.tasks.reader import Task
 
 
@@ -36,6 +37,7 @@ class Referee:
         """`started`: its zygote's process, if that is on its way."""
         self.config = config or EvaluatorConfig()
         find_device(self.config.device)
+        self._free_bytes = available_bytes()
         self.workers = Workers(self.config, started)
         self._baseline = Baseline(self.workers.zygote, self.config)
 
@@ -55,6 +57,7 @@ class Referee:
 
         Those of other small subgraphs, too, while that `is_wanted`. Raises as `evaluate` does.
         """
+        check_task_room(task, self.config.device, self._free_bytes)
         dispatch = dispatch_of(self.config)
         first, *others = task.subgraphs
         self._baseline.begin(first)  # while it works, Triton is imported for the other workers
@@ -78,19 +81,19 @@ class Referee:
     def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
 
-        Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does.
+        Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does; either
+        if the task is too large for its memory.
         """
         started, before = time.monotonic(), device_state(self.config.device)
         if isinstance(subject, Candidate):
             violations = inspection.inspect(subject, self.config.host_extensions, self.config.device)
             if violations:
                 return refusal(task, subject, self.config, violations)
+        check_task_room(task, self.config.device, self._free_bytes)
         judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)
         self._prepare_workers(judging.dispatch)
-        try:
+        with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
-        except OSError as error:  # no descriptor, no memory for an arena: the machine's fault
-            raise InfrastructureError(f"the evaluator: {error.strerror or error}") from error
         evaluation = conclude(
             task,
             subject,

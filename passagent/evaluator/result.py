@@ -55,13 +55,33 @@ Subject = Candidate | Compiler
 """What is judged."""
 
 
+class Measured(BaseModel):
+    """The figures of a refusal that rests on a measurement: another measurement may come out otherwise."""
+
+    claimed: float
+    """What the candidate says."""
+    seen: float
+    """What the evaluator saw."""
+    bound: float
+    """The most that it may see where the claim is true."""
+    unit: str
+
+
 class Violation(BaseModel):
     """A broken integrity rule: which, where, and what to do instead."""
 
     rule: str
     file: str
     line: int
+    """0 where no line is to blame."""
     message: str
+    measured: Measured | None = None
+    """What the refusal rests on, if on a measurement; None: on what the candidate is or does, each time."""
+
+    @property
+    def place(self) -> str:
+        """`FILE:LINE`, or the file alone."""
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 class Mismatch(BaseModel):
@@ -218,3 +238,8 @@ class Evaluation(BaseModel):
         levels = [(graph.passes_from_t, graph) for graph in self.graphs]
         loose = [(level, graph) for level, graph in levels if level is not None and level > EXACT_T]
         return [graph for _, graph in sorted(loose, key=lambda one: -one[0])]
+
+    @property
+    def rests_on_measurement(self) -> bool:
+        """Whether it is a refusal that another measurement may not repeat: it is never reused."""
+        return any(violation.measured is not None for violation in self.violations)

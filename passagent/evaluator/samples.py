@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from passagent.evaluator.process import Answer
+from passagent.evaluator.result import Measured
 
 
 @dataclass
@@ -51,4 +52,5 @@ class Timing:
     """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
     high: float = math.nan
     unstable: bool = False
-    clock_disagrees: bool = False
+    hidden: Measured | None = None
+    """The time that the candidate's clock leaves out (clocks.hides_time)."""

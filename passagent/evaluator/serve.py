@@ -18,15 +18,21 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.devices import DeviceLock, find_device
 from passagent.evaluator.environment import worker_threads
 from passagent.evaluator.starting import start_zygote
+from passagent.faults import named
 
 if TYPE_CHECKING:
     from passagent.evaluator.referee import Referee
 
-_KINDS = {TaskError: "task", UsageError: "usage", InfrastructureError: "infrastructure"}
+_KINDS = {
+    TaskError: "task",
+    UsageError: "usage",
+    InfrastructureError: "infrastructure",
+    MachineFault: "machine",
+}
 
 
 def main() -> None:
@@ -94,7 +100,8 @@ def _prepare(referee: Referee, task_path: str) -> dict[str, Any]:
 def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What the work gives, or its error as plain data."""
     try:
-        return work()
+        with named("the evaluator"):
+            return work()
     except PassagentError as error:
         return {"error": _KINDS.get(type(error), "failed"), "message": str(error)}
     except Exception as error:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from passagent.errors import InfrastructureError
 from passagent.evaluator.devices import gpu_numbers
 from passagent.evaluator.environment import core_shares, import_path, worker_environment
+from passagent.faults import named
 
 if TYPE_CHECKING:
     from passagent.config import EvaluatorConfig
@@ -55,9 +55,10 @@ def start_owner(
 ) -> OwnerProcess:
     """Start the owner of `device` (`cpu` or `cuda:N`) on `cores` and do not wait for it.
 
-    `task_path`: what it prepares for before it is asked. Raises OSError.
+    `task_path`: what it prepares for before it is asked. Raises OSError, InfrastructureError for its log.
     """
-    log = tempfile.TemporaryFile()  # noqa: SIM115
+    with named("the evaluator does not start"):
+        log = tempfile.TemporaryFile()  # noqa: SIM115
     ours, theirs = socket.socketpair()
     with theirs:
         own = config.model_copy(update={"device": device})
@@ -94,10 +95,12 @@ def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[OwnerProce
 
 def start_zygote(device: str, threads: int, interpreter: bool = False) -> Started:
     """Start a zygote and do not wait for it. Raises InfrastructureError."""
-    try:
-        scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
-    except OSError as error:
-        raise InfrastructureError(f"the evaluator's worker did not start: {error}") from error
+    with named("the evaluator's worker did not start"):
+        return _start_zygote(device, threads, interpreter)
+
+
+def _start_zygote(device: str, threads: int, interpreter: bool) -> Started:
+    scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
     ours, theirs = socket.socketpair()
     os.set_inheritable(theirs.fileno(), True)
     with open(scratch / "zygote.log", "wb") as log:

@@ -115,7 +115,7 @@ def measure(
             for side, samples in sides[:: secrets.choice((1, -1))]:
                 samples.add(_block(side, reference, chosen, values, config, core=core))
 
-        timing.clock_disagrees = clocks.hides_time(pair, in_place)
+        timing.hidden = clocks.hides_time(pair, in_place)
     if config.device != "cpu":
         _device_times(candidate, baseline, reference, timing, draw, config)
     return timing

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.config import EvaluatorConfig
-from passagent.errors import InfrastructureError
 from passagent.evaluator.baseline import are_too_many
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout
+from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, failed, lost
 from passagent.evaluator.reference import Reference, load_request, run_request
 
 USES = 8
@@ -76,12 +75,10 @@ class Twin:
         try:
             answer = self.worker.ask(message, timeout_s, fds)
         except (WorkerDied, WorkerTimeout) as error:
-            raise InfrastructureError(f"eager's worker was lost: {error}") from error
+            raise lost("eager's worker was lost", error) from error
         if "error" in answer.message:
             self.worker.kill()
-            raise InfrastructureError(
-                f"eager fails where it ran before: {answer.message['error']['message']}"
-            )
+            raise failed("eager fails where it ran before", answer.message["error"])
         return answer
 
     def _has(self, reference: Reference) -> bool:
@@ -111,6 +108,12 @@ class Twins:
             twin.uses = number * USES // 2 % USES  # not all are replaced at once
         twin.serve(task_key)
         return twin
+
+    def replace(self, twin: Twin, task_key: str) -> Twin:
+        """A new twin in the place of `twin`, which ends."""
+        [number] = [number for number, one in self._twins.items() if one is twin]
+        twin.worker.kill()
+        return self.get(number, task_key)
 
     def close(self) -> None:
         """End the twins; new ones are made when they are needed."""

@@ -38,12 +38,11 @@ _FAILURES: dict[str, score.Failure] = {
 
 
 def violation_of(data: dict[str, Any]) -> Violation:
-    """What a worker reports, its text made plain and no longer than a reader takes in."""
+    """What a worker reports, its text made plain and cut to a reader's size. A worker measures nothing."""
     found = Violation.model_validate(data)
     message = plain(shortened(found.message, INSPECTION.sizes["characters of a message"]))
-    return found.model_copy(
-        update={"rule": plain(found.rule[:80]), "file": plain(found.file[:200]), "message": message}
-    )
+    plainly = {"rule": plain(found.rule[:80]), "file": plain(found.file[:200]), "message": message}
+    return found.model_copy(update=plainly | {"measured": None})
 
 
 class Refused(Exception):

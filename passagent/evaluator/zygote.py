@@ -124,7 +124,7 @@ def _fork(message: dict[str, Any], fds: list[int], cuda: bool) -> tuple[dict[str
     try:
         pid = os.fork()
     except OSError as error:
-        return {"error": f"no worker can be forked: {error.strerror}"}, None
+        return {"error": f"no worker can be forked: {error.strerror}", "errno": error.errno}, None
     if pid == 0:
         _become_worker(Channel(theirs), message, fds, cuda)
     theirs.close()

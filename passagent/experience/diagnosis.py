@@ -150,7 +150,7 @@ def _failure(evaluation: Evaluation) -> str:
     """What went wrong, where first, and how widely."""
     if evaluation.violations:
         first = evaluation.violations[0]
-        return f"Refused by rule {first.rule} ({first.file}:{first.line}): {first.message}"
+        return f"Refused by rule {first.rule} ({first.place}): {first.message}"
     failed = [graph for graph in evaluation.graphs if graph.status != "ok"]
     if not failed:
         return f"{evaluation.status}: {evaluation.error or 'no reason was recorded'}"

@@ -24,7 +24,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
             f"correct and no slower than eager: {evaluation.fast_1 or 0:.0%} of the graphs"
         )
     parts.append(evaluation.stopped_early or "")
-    parts += [f"{v.file}:{v.line}: [{v.rule}] {v.message}" for v in evaluation.violations]
+    parts += [f"{v.place}: [{v.rule}] {v.message}" for v in evaluation.violations]
     parts += failure_lines(evaluation.graphs)
     if evaluation.error and not any(evaluation.error in part for part in parts):
         parts.append(evaluation.error)

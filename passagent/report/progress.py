@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from passagent.agent.prompt import short_note
+from passagent.faults import os_fault
 from passagent.report.board import Board
 from passagent.report.text import clock, number, thousands
 from passagent.search.events import EpisodeStarted, Event, Migrated, NodeConfirmed, NodeDone, Trouble
-from passagent.store.faults import os_fault
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 

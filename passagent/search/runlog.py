@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from passagent.faults import os_fault
 from passagent.redaction import redact
-from passagent.store.faults import os_fault
 
 
 class Redacting(logging.Formatter):

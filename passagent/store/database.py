@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from sqlite_utils import Database
 
 from passagent.errors import UsageError
-from passagent.store.faults import BUSY_TIMEOUT_S, os_fault, sqlite_fault
+from passagent.faults import os_fault
+from passagent.store.faults import BUSY_TIMEOUT_S, sqlite_fault
 from passagent.store.messages import Messages
 from passagent.store.schema import check, create_or_check
 

@@ -150,6 +150,11 @@ def is_unstable(result: dict[str, Any]) -> bool:
     return any(graph["unstable"] for graph in result["graphs"])
 
 
+def rests_on_measurement(result: dict[str, Any]) -> bool:
+    """Whether it is a refusal that another measurement may not repeat (result.Violation)."""
+    return any(violation.get("measured") is not None for violation in result["violations"])
+
+
 def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:
     """The result of this id."""
     row = store.row("SELECT id, result, conditions_id FROM evaluations WHERE id = :id", {"id": evaluation_id})

@@ -1,8 +1,7 @@
-"""What SQLite's and the file system's errors mean to a person: one line each."""
+"""What SQLite's errors mean to a person: one line each."""
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 from pathlib import Path
 
@@ -10,16 +9,6 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 
 BUSY_TIMEOUT_S = 15.0
 """How long a write waits for another process's transaction, s."""
-
-
-def os_fault(error: OSError, path: Path, option: str = "--runs-dir") -> PassagentError:
-    """An OSError while writing under `path`, a place that `option` names."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return InfrastructureError(f"{path}: the disk is full; free some space")
-    reason = (error.strerror or str(error)).lower()
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
-        return UsageError(f"{path}: cannot be written ({reason}); choose another place with {option}")
-    return InfrastructureError(f"{path}: {reason}")
 
 
 def sqlite_fault(error: sqlite3.Error, path: Path) -> PassagentError | None:

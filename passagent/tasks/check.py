@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import operator
+import os
+import signal
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,16 +17,20 @@ import torch
 import torch.fx
 import torch.utils._pytree as pytree
 
-from passagent.errors import TaskError
+from passagent.errors import MachineFault, TaskError
+from passagent.faults import machine_fault
 from passagent.tasks.capture import capture
 from passagent.tasks.examples import locate
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import read_meta
 from passagent.tasks.module import load_module, source_name
 from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph, subgraph_places
+from passagent.tasks.room import check_room
 from passagent.tasks.writer import meta_source
 
 SEED = 0
+_COPIES = 2
+"""Of the inputs at a time: each run has its own."""
 KNOWN_MODULES = ("torch", "math", "operator", "_operator", "builtins")
 """Where a captured operator may come from; anything else is a custom operator that nobody can analyse."""
 
@@ -47,11 +55,15 @@ class CheckResult:
 
 
 def check_task(path: str | Path, device: str = "cpu") -> list[CheckResult]:
-    """Check every subgraph of the task at `path`. Raises as load_task does if they cannot be found."""
-    return [_check(place, name, device) for place, name in subgraph_places(locate(path))]
+    """Check every subgraph of the task at `path`.
+
+    Raises as load_task does if they cannot be found, MachineFault for a fault of the machine.
+    """
+    return [check_place(place, name, device) for place, name in subgraph_places(locate(path))]
 
 
-def _check(place: Path, name: str, device: str) -> CheckResult:
+def check_place(place: Path, name: str, device: str) -> CheckResult:
+    """Check the subgraph at `place`. Raises MachineFault."""
     try:
         subgraph = read_subgraph(place, name)
     except TaskError as error:
@@ -66,13 +78,18 @@ def check_subgraph(subgraph: Subgraph, device: str = "cpu") -> CheckResult:
     result.serialisable = not (problems := _serialisable(subgraph))
     result.problems += problems
     try:
+        check_room(subgraph, _COPIES)
         module = load_module(subgraph, device)
         inputs = make_inputs(subgraph, device, SEED)
         outputs, again = _run(module, inputs), _run(module, inputs)
     except TaskError as error:
         result.problems.append(str(error))
         return result
+    except MachineFault:
+        raise
     except Exception as error:
+        if fault := machine_fault(error, str(subgraph.path)):
+            raise fault from error
         result.problems.append(f"{file}:{_line(error, file)}: does not run: {_first_line(error)}")
         return result
     problems = [f"{file}: {problem}" for problem in _unequal(outputs, again, "two runs")]
@@ -179,3 +196,25 @@ def _line(error: BaseException, file: Path) -> int:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def main() -> None:
+    """`python -m passagent.tasks.check PATH DEVICE`: a JSON object on stdout for each subgraph.
+
+    Each is a CheckResult and `ok`; a fault of the machine (`fault`) is the last one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent tells of it
+    path, device = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a model prints is no answer
+    for place, name in subgraph_places(Path(path)):
+        try:
+            result = check_place(place, name, device)
+        except MachineFault as error:
+            print(json.dumps({"fault": str(error)}), file=answers, flush=True)
+            return
+        print(json.dumps(dataclasses.asdict(result) | {"ok": result.ok}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
