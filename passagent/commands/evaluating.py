@@ -139,8 +139,9 @@ def _check_beside(path: str, device: str) -> list[dict[str, Any]]:
 
     Raises TaskError for a subgraph that ends that process, as one does that takes all memory.
     """
-    places, kills = subgraph_places(locate(path)), memory_kills()
-    command = [sys.executable, "-m", "passagent.tasks.check", path, device]
+    root, kills = locate(path), memory_kills()
+    places = subgraph_places(root)
+    command = [sys.executable, "-m", "passagent.tasks.check", str(root), device]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ | import_path(), check=False)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     if found and "fault" in found[-1]:
