@@ -14,6 +14,7 @@ import torch
 from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
+from passagent.confine import tools
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
 from passagent.evaluator.effort import PAIRS
@@ -463,7 +464,7 @@ def test_the_protections_in_force_are_in_the_result(referee, task):
     assert result.protections
     assert all(state == "on" or state.startswith("off: ") for state in result.protections.values())
     worker = referee.workers.zygote.fork(6)
-    assert result.protections == worker.protections
+    assert result.protections == worker.protections | tools.protections()
     worker.kill()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[1]
-_SOURCES = ["evaluator/**/*.py", "kernels/*", "tasks/*.py"]
+_SOURCES = ["confine/*.py", "evaluator/**/*.py", "kernels/*", "tasks/*.py"]
 
 _ALLOWED = {
     "PATH",

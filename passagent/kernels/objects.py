@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+import tempfile
 from pathlib import Path
 
+from passagent.confine import tools
+from passagent.confine.limits import READ
 from passagent.kernels import elf, lexer
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 
@@ -172,7 +174,7 @@ def _check_instructions(path: Path) -> None:
     if _MACHINE not in _INSTRUCTIONS:
         raise KernelRefused("cpp_instruction", 1, f"kernels for {_MACHINE} cannot be checked yet")
     last = ""
-    for line in _run("objdump", "-d", "--no-show-raw-insn", str(path)).splitlines():
+    for line in _run("objdump", "-d", "--no-show-raw-insn", file=path).splitlines():
         instruction = _instruction(line)
         problem = _problem(instruction)
         if problem is not None:
@@ -208,7 +210,7 @@ def _line_of(path: Path, refused: KernelRefused, file: str) -> int:
     called = re.match(r"calls (\w+)", str(refused))
     place = re.compile(rf"(?:inlined by )?(?:.*/)?{re.escape(file)}:(\d+)(?: \(.*\))?")
     last, known = 1, False
-    for text in _run("objdump", "-dlr", "-C", "--inlines", "--no-show-raw-insn", str(path)).splitlines():
+    for text in _run("objdump", "-dlr", "-C", "--inlines", "--no-show-raw-insn", file=path).splitlines():
         found = place.fullmatch(text)
         if found:
             last, known = last if known else int(found.group(1)), True  # the innermost comes first
@@ -223,7 +225,7 @@ def _line_of(path: Path, refused: KernelRefused, file: str) -> int:
 
 def demangled(names: list[str]) -> list[str]:
     """C++ names as an author wrote them."""
-    return _run("c++filt", "--", *names).splitlines() if names else []
+    return _run("c++filt", given="".join(f"{name}\n" for name in names)).split("\n")[:-1] if names else []
 
 
 def _shown(names: list[str]) -> str:
@@ -231,11 +233,11 @@ def _shown(names: list[str]) -> str:
     return f"{', '.join(f'`{name}`' for name in shown)} needs" if shown else "the kernel needs"
 
 
-def _run(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=30, errors="replace"
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise KernelBuildError(f"the kernel's object cannot be read: {command[0]} failed") from error
-    return done.stdout
+def _run(*command: str, file: Path | None = None, given: str = "") -> str:
+    """What a tool prints of a file, or of what it is given. Raises KernelBuildError."""
+    files = [] if file is None else [file]
+    with tempfile.TemporaryDirectory() as scratch:
+        done = tools.run([*command, *map(str, files)], Path(scratch), READ, read=files, given=given)
+    if done.code != 0:
+        raise KernelBuildError(f"the kernel's object cannot be read: {command[0]} {done.why}")
+    return done.output
