@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
+from passagent.evaluator.messages import NAME, TEXT
 from passagent.evaluator.passes import PassLoadError
+from passagent.evaluator.result import Violation
+from passagent.evaluator.text import plain
 from passagent.kernels.build import KernelBuildError, KernelRefused
 
 
@@ -31,18 +34,20 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
     kind = _kind(chain)
     answer: dict[str, Any] = {
         "kind": kind,
-        "message": (text[:4000] + ("" if text.endswith(where) else where)).strip(),
+        "message": plain(text[:4000] + ("" if text.endswith(where) else where)).strip()[:TEXT],
     }
     refused = next((link for link in chain if isinstance(link, KernelRefused)), None)
     if refused is not None:
         message = f"{refused} (line {refused.line} of the kernel's source)"
-        answer["violation"] = {
-            "rule": refused.rule,
-            "file": file,
-            "line": line or refused.line,
-            "message": message,
-        }
+        violation = Violation(rule=refused.rule, file=file, line=line or refused.line, message=plain(message))
+        answer["violation"] = told(violation)
     return answer
+
+
+def told(violation: Violation) -> dict[str, Any]:
+    """A violation as a worker may tell of it: cut to what the referee takes."""
+    text = {"file": plain(violation.file)[:NAME], "message": plain(violation.message)[:TEXT]}
+    return violation.model_dump() | text
 
 
 _NO_MEMORY = ("can't allocate memory", "CUDACachingAllocator.cpp")
