@@ -8,8 +8,9 @@ import subprocess
 import pytest
 from test_sandbox import attempt
 
+from passagent.confine import privileges
 from passagent.errors import InfrastructureError
-from passagent.evaluator import builds, sandbox
+from passagent.evaluator import builds, messages, sandbox
 from passagent.evaluator.process import Zygote
 from passagent.kernels import toolchain
 
@@ -20,6 +21,10 @@ def zygote():
     one.load_dynamo()  # which imports Triton: a zygote of a GPU has it
     yield one
     one.close()
+
+
+def answer(request):
+    return builds.answer(messages.build_request(request))
 
 
 CPP = '''
@@ -91,9 +96,9 @@ USUAL = ["-lineinfo", "-v", "--gpu-name=sm_80"]
 
 
 def test_ptx_is_assembled_and_errors_are_ptxas_own():
-    data = base64.b64decode(builds.answer({"kind": "ptxas", "ptx": PTX, "options": USUAL})["object"])
+    data = base64.b64decode(answer({"kind": "ptxas", "ptx": PTX, "options": USUAL})["object"])
     assert data[:4] == b"\x7fELF"
-    failed = builds.answer({"kind": "ptxas", "ptx": PTX + "nonsense", "options": USUAL})["failed"]
+    failed = answer({"kind": "ptxas", "ptx": PTX + "nonsense", "options": USUAL})["failed"]
     assert "kernel.ptx, line 5" in failed
 
 
@@ -103,7 +108,7 @@ def test_ptx_is_assembled_and_errors_are_ptxas_own():
 )
 def test_ptxas_gets_no_free_option(option):
     request = {"kind": "ptxas", "ptx": PTX, "options": [*USUAL, option]}
-    assert "is not among those" in builds.answer(request)["failed"]
+    assert "is not among those" in answer(request)["failed"]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +117,7 @@ def test_ptxas_gets_no_free_option(option):
         {"kind": "sh", "source": "true"},
         {},
         {"kind": "cpp", "source": "void f() {}"},
+        {"kind": "cuda_utils", "source": "int evil;"},
         {"kind": "ptxas", "ptx": PTX, "options": []},
         {"kind": "launcher", "signature": ['i32"); system("x'], "descriptors": []},
         {"kind": "launcher", "signature": [{"i32": 1}], "descriptors": []},
@@ -119,13 +125,13 @@ def test_ptxas_gets_no_free_option(option):
     ],
 )
 def test_a_request_that_makes_no_sense_is_a_broken_protocol(request_):
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        builds.answer(request_)
+    with pytest.raises(ValueError, match=r"validation error|no type of|without an architecture"):
+        answer(request_)
 
 
 def test_a_cuda_kernels_source_is_checked_first():
     request = {"kind": "cuda", "name": "f", "types": ["float*"], "arch": "sm_90"}
-    reply = builds.answer(request | {"source": "#include <unistd.h>\n__global__ void f(float* x) {}"})
+    reply = answer(request | {"source": "#include <unistd.h>\n__global__ void f(float* x) {}"})
     assert reply["refused"]["rule"] == "cuda_include"
 
 
@@ -171,17 +177,16 @@ def libcuda(tmp_path, monkeypatch):
 
 
 def test_tritons_driver_module_is_built_from_tritons_own_source(libcuda):
-    data = base64.b64decode(builds.answer({"kind": "cuda_utils", "source": "int evil;"})["object"])
+    data = base64.b64decode(answer({"kind": "cuda_utils"})["object"])
     assert b"PyInit_cuda_utils" in data
-    assert b"evil" not in data
 
 
 def test_a_launcher_is_generated_from_types_alone(libcuda):
     if not hasattr(libcuda, "make_launcher"):
         pytest.skip("this Triton has one launcher for all kernels")
     request = {"kind": "launcher", "signature": ["*fp32", "i32", "constexpr", "fp32"], "descriptors": []}
-    assert b"PyInit___triton_launcher" in base64.b64decode(builds.answer(request)["object"])
-    assert "cannot be made" in builds.answer(request | {"signature": ["i77"]})["failed"]
+    assert b"PyInit___triton_launcher" in base64.b64decode(answer(request)["object"])
+    assert "cannot be made" in answer(request | {"signature": ["i77"]})["failed"]
 
 
 INSIDE = """
@@ -218,7 +223,7 @@ def test_triton_asks_for_its_own_modules(name, zygote, libcuda):
 
 def test_a_source_that_speaks_of_a_full_disk_does_not_compile():
     source = 'template <class T> void f(T* x) { static_assert(sizeof(T) == 3, "No space left on device"); }'
-    said = builds.answer({"kind": "cpp", "source": source, "name": "f", "types": ["float*"]})
+    said = answer({"kind": "cpp", "source": source, "name": "f", "types": ["float*"]})
     assert "No space left on device" in said["failed"]
 
 
@@ -228,12 +233,12 @@ def test_a_full_disk_is_not_the_candidates_fault(tmp_path):
     pid = os.fork()
     if pid == 0:
         try:
-            sandbox._own_users()
+            privileges.own_users()
             sandbox._own_mounts(tmp_path, sandbox.Limits(scratch=1 << 16))
             os.environ["PASSAGENT_CACHE"] = str(tmp_path)
             request = {"kind": "ptxas", "ptx": PTX + "// " + "x" * (1 << 17), "options": USUAL}
             try:
-                builds.answer(request)
+                answer(request)
             except InfrastructureError as error:
                 os.write(write, str(error).encode())
         except OSError as error:
@@ -258,8 +263,7 @@ def test_what_the_first_kernel_on_a_gpu_asks_for_is_made_ahead(kind, tmp_path, m
         raise AssertionError("a compiler is run")
 
     monkeypatch.setattr(toolchain, "run", run)
-    monkeypatch.setattr(subprocess, "check_call", run)  # Triton's way
-    assert len(base64.b64decode(builds.answer({"kind": kind})["object"])) > 1000
+    assert len(base64.b64decode(answer({"kind": kind})["object"])) > 1000
 
 
 @pytest.mark.gpu

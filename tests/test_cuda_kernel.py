@@ -11,7 +11,7 @@ import torch
 
 from passagent.cache import cache_dir
 from passagent.errors import PassagentError
-from passagent.kernels import build_cuda, cuda_kernel
+from passagent.kernels import build_cuda, cuda_kernel, lexer
 from passagent.kernels.build import KernelBuildError, KernelRefused, Signature
 from passagent.kernels.cuda_source import instantiate
 
@@ -127,7 +127,7 @@ def nvrtc() -> None:
     ],
 )
 def test_arguments_meet_the_declared_parameters(source, name, given, expression, types):
-    instance = instantiate(source, name, given)
+    instance = instantiate(lexer.read(source, "cuda"), name, given)
     assert (instance.expression, instance.types) == (expression, types)
 
 
@@ -153,7 +153,7 @@ def test_arguments_meet_the_declared_parameters(source, name, given, expression,
 )
 def test_arguments_that_do_not_fit_are_named(source, name, given, message):
     with pytest.raises(KernelBuildError, match=message.replace("(", r"\(")):
-        instantiate(source, name, given)
+        instantiate(lexer.read(source, "cuda"), name, given)
 
 
 @pytest.mark.parametrize(

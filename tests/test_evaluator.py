@@ -15,6 +15,7 @@ from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
 from passagent.agent.observe import observation, read_status, used_evaluation
 from passagent.config import EvaluatorConfig
+from passagent.confine import tools
 from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
 from passagent.evaluator.eager import Output
@@ -627,7 +628,7 @@ def test_the_protections_in_force_are_in_the_result(referee, task):
     assert result.protections
     assert all(state == "on" or state.startswith("off: ") for state in result.protections.values())
     worker = referee.workers.zygote.fork(6)
-    assert result.protections == worker.protections
+    assert result.protections == worker.protections | tools.protections()
     worker.kill()
 
 

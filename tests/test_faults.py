@@ -405,10 +405,11 @@ def _until(condition, seconds=120):
 FULL_DISK = """
 import os, sys
 from pathlib import Path
+from passagent.confine import privileges
 from passagent.evaluator import sandbox
 disk = Path(os.environ["TMPDIR"])
 try:
-    sandbox._own_users()
+    privileges.own_users()
     sandbox._own_mounts(disk, sandbox.Limits(scratch=1 << 20, files=100))
 except OSError as error:
     sys.exit(f"no mount namespace: {error}")

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passagent.confine.limits import ToolLimits
 from passagent.errors import PassagentError
 from passagent.kernels import build as cpp_build
 from passagent.kernels import build_cuda, cpp_kernel, lexer, objects, toolchain
@@ -231,7 +232,7 @@ def test_what_the_compiler_makes_of_an_attribute_is_seen_in_the_object(rule, sou
 def test_no_text_makes_the_lexer_fail(text):
     lines = []
     try:
-        lines += [token.line for token in lexer.tokens(text, "cpp")]
+        lines += [token.line for token in lexer.read(text, "cpp").tokens]
     except KernelRefused as refused:
         lines.append(refused.line)
     assert all(1 <= line <= 1 + text.count("\n") for line in lines)
@@ -267,11 +268,10 @@ def test_equal_sources_are_compiled_once():
     assert cpp_build.build(source, "fill", Signature(("double*", "int64_t"))) != first
 
 
-def test_a_compiler_that_takes_too_long_is_killed_with_its_children(tmp_path, monkeypatch):
-    monkeypatch.setattr(toolchain, "TIMEOUT_S", 1.0)
+def test_a_compiler_that_takes_too_long_is_killed_with_its_children(tmp_path):
     started = time.monotonic()
     with pytest.raises(KernelBuildError, match="took more than 1 s"):
-        toolchain.run(["sh", "-c", "sleep 30 & wait"], "slow", tmp_path)
+        toolchain.run(["sh", "-c", "sleep 30 & wait"], "slow", tmp_path, ToolLimits(wall_s=1.0))
     assert time.monotonic() - started < 20
 
 

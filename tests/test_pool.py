@@ -181,7 +181,11 @@ def test_an_owner_does_not_prepare_where_others_measure(task):
     with measuring_on(find_devices("cpu")[0]), owner_ahead(CONFIG, task) as ahead:
         assert select.select([ahead.socket], [], [], 120)[0]
         time.sleep(1.0)
-        assert len(descendants(ahead.process.pid)) == 1  # the zygote
+        named = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(ahead.process.pid)]
+        assert [name for name in named if b"tool_server.py" not in name] == [
+            name for name in named if b"passagent.evaluator.zygote" in name
+        ]
+        assert sum(b"passagent.evaluator.zygote" in name for name in named) == 1  # no worker
 
 
 def test_an_owner_that_fails_to_prepare_judges_all_the_same(task, tmp_path):

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from passagent.evaluator import landlock, process, sandbox, seccomp
-from passagent.evaluator.environment import memory_bytes, worker_memory
+from passagent.confine import landlock, privileges, seccomp
+from passagent.evaluator import process, sandbox
+from passagent.evaluator.environment import worker_memory
 from passagent.evaluator.process import WorkerDied, Zygote
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.sandbox import Limits
-from passagent.memory import memory_kills
+from passagent.memory import memory_bytes, memory_kills
 
 LAYERS = [
     "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",
@@ -160,8 +161,8 @@ def test_numbers_of_system_calls_are_the_headers():
 
 def test_both_machines_filters_are_well_formed():
     for machine in seccomp._MACHINES:
-        for cuda in (False, True):
-            code = seccomp.filter_code(machine, 7, cuda, 0x00050001)
+        for allowed in (frozenset(), seccomp._CUDA, seccomp._TOOL):
+            code = seccomp.filter_code(machine, 7, allowed, 0x00050001)
             steps = [code[i : i + 8] for i in range(0, len(code), 8)]
             assert len(steps) < 4096
             for at, step in enumerate(steps):
@@ -303,7 +304,7 @@ def test_layers_that_a_kernel_lacks_are_named(tmp_path, monkeypatch):
     def missing(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(sandbox, "_unshare", missing)
+    monkeypatch.setattr(privileges, "unshare", missing)
     monkeypatch.setattr(landlock, "restrict", missing)
     ours, theirs = socket.socketpair()
     pid = os.fork()

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import os
 import re
-import subprocess
+import shutil
 import sysconfig
 import tempfile
 from collections.abc import Callable
@@ -25,7 +25,17 @@ from typing import Any
 
 from passagent import faults
 from passagent.cache import cache_dir
+from passagent.confine import tools
+from passagent.confine.limits import ASK
 from passagent.errors import InfrastructureError, MachineFault
+from passagent.evaluator.messages import (
+    BuildRequest,
+    CppBuild,
+    CudaBuild,
+    LauncherBuild,
+    ModuleBuild,
+    PtxBuild,
+)
 from passagent.kernels import build, build_cuda, launch, toolchain
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 
@@ -38,23 +48,15 @@ _OPTION = re.compile(
 _TYPE = re.compile(r"\*?k?[a-z]{1,4}\d{1,3}|constexpr|nvTmaDesc|tensordesc<\w+\[[\d, ]+\](,[\w=, ]+)?>")
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(request: BuildRequest) -> dict[str, Any]:
     """The reply to a worker's request: `object` (base64), or `refused`, or `failed`.
 
-    Raises InfrastructureError for a fault of this machine, PassagentError for a compiler that is not here;
-    KeyError, TypeError or ValueError for a request that makes no sense.
+    Raises InfrastructureError for a fault of this machine, PassagentError for a compiler that is not here,
+    ValueError for a launcher of no types.
     """
-    builders: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-        "cpp": _cpp,
-        "cuda": _cuda,
-        "launch": _launch,
-        "ptxas": _ptxas,
-        "launcher": _launcher,
-        "cuda_utils": _cuda_utils,
-    }
     try:
         with faults.named("building a kernel"):
-            return builders[request["kind"]](request)
+            return _object(_built(request))
     except KernelRefused as error:
         return {"refused": {"rule": error.rule, "line": error.line, "message": str(error)}}
     except KernelBuildError as error:
@@ -64,41 +66,44 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"failed": str(error)}
 
 
+def _built(request: BuildRequest) -> bytes:
+    match request:
+        case CppBuild():
+            return _cpp(request)
+        case CudaBuild():
+            signature = build.Signature(tuple(request.types))
+            return build_cuda.build(request.source, request.name, signature, request.arch).read_bytes()
+        case PtxBuild():
+            return _ptxas(request)
+        case LauncherBuild():
+            return _launcher(request)
+        case ModuleBuild(kind="launch"):
+            return launch.build().read_bytes()
+        case _:
+            return _cuda_utils()
+
+
 def prepare() -> None:
     """Import and make ahead what the first kernel on a GPU asks for."""
-    for step in (_launch, _cuda_utils, _tools):
+    for step in (launch.build, _cuda_utils, _tools):
         with suppress(Exception):  # the kernel's own build will tell
-            step({})
+            step()
 
 
-def _cpp(request: dict[str, Any]) -> dict[str, Any]:
+def _cpp(request: CppBuild) -> bytes:
     try:
         build.prepare()
     except KernelBuildError as error:  # no text of the candidate's is in it
         faults.check_places()
         why = " ".join(str(error).split())[:300]
         raise MachineFault(f"C++ kernels cannot be built on this machine: {why}") from error
-    return _object(build.build(*_kernel(request)).read_bytes())
+    return build.build(request.source, request.name, build.Signature(tuple(request.types))).read_bytes()
 
 
-def _cuda(request: dict[str, Any]) -> dict[str, Any]:
-    source, name, signature = _kernel(request)
-    return _object(build_cuda.build(source, name, signature, str(request["arch"])).read_bytes())
-
-
-def _launch(request: dict[str, Any]) -> dict[str, Any]:
-    return _object(launch.build().read_bytes())
-
-
-def _kernel(request: dict[str, Any]) -> tuple[str, str, build.Signature]:
-    types = tuple(str(ctype) for ctype in request["types"])
-    return str(request["source"]), str(request["name"]), build.Signature(types)
-
-
-def _ptxas(request: dict[str, Any]) -> dict[str, Any]:
+def _ptxas(request: PtxBuild) -> bytes:
     from triton.backends.nvidia import compiler
 
-    ptx, options = str(request["ptx"]), [str(option) for option in request["options"]]
+    ptx, options = request.ptx, request.options
     strange = next((option for option in options if not _OPTION.fullmatch(option)), None)
     if strange is not None:
         raise KernelBuildError(f"ptxas: the option {strange[:80]!r} is not among those that a kernel may set")
@@ -108,14 +113,14 @@ def _ptxas(request: dict[str, Any]) -> dict[str, Any]:
     tool = compiler.get_ptxas(int(architecture[1])).path
 
     def compile_ptx(scratch: Path) -> Path:
-        (scratch / "kernel.ptx").write_text(ptx)
+        (scratch / "kernel.ptx").write_bytes(ptx.encode())
         toolchain.run([tool, *options, "kernel.ptx", "-o", "kernel.cubin"], "the kernel's PTX", scratch)
         return scratch / "kernel.cubin"
 
-    return _object(_cached("ptx", ".cubin", [ptx, *options, _version(tool)], compile_ptx))
+    return _cached("ptx", ".cubin", [ptx, *options, _version(tool)], compile_ptx)
 
 
-def _tools(_: dict[str, Any]) -> None:
+def _tools() -> None:
     from triton import knobs
 
     for tool in (knobs.nvidia.ptxas, knobs.nvidia.ptxas_blackwell):
@@ -123,46 +128,46 @@ def _tools(_: dict[str, Any]) -> None:
             _version(tool.path)
 
 
-def _launcher(request: dict[str, Any]) -> dict[str, Any]:
+def _launcher(request: LauncherBuild) -> bytes:
     from triton.backends.nvidia import driver
 
-    signature = [_types(item) for item in request["signature"]]
-    descriptors: list[Any] | None = [{} if item else None for item in request["descriptors"]] or None
+    signature = [_types(item) for item in request.signature]
+    descriptors: list[Any] | None = [{} if item else None for item in request.descriptors] or None
     try:
         source = driver.make_launcher({}, dict(enumerate(signature)), descriptors)
     except (LookupError, AttributeError, AssertionError, ValueError) as error:
         raise KernelBuildError(f"a launcher for {signature!r:.200} cannot be made: {error}") from error
-    return _object(_triton_module(driver, "__triton_launcher", source))
+    return _triton_module(driver, "__triton_launcher", source)
 
 
-def _cuda_utils(request: dict[str, Any]) -> dict[str, Any]:
+def _cuda_utils() -> bytes:
     from triton.backends.nvidia import driver
 
-    return _object(_triton_module(driver, "cuda_utils", Path(driver.dirname, "driver.c").read_text()))
+    return _triton_module(driver, "cuda_utils", Path(driver.dirname, "driver.c").read_text())
 
 
 def _triton_module(driver: ModuleType, name: str, source: str) -> bytes:
     """A C extension of Triton's own, built as Triton builds it."""
-    from triton.runtime.build import _build
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise InfrastructureError("Triton's modules need a C compiler; install gcc or set CC")
+    library_dirs = driver.library_dirs()
+    include_dirs = [*driver.include_dirs, sysconfig.get_paths("posix_prefix")["include"]]
 
     def compile_c(scratch: Path) -> Path:
-        file = scratch / f"{name}.c"
-        file.write_text(source)
-        arguments = [
-            name,
-            str(file),
-            str(scratch),
-            driver.library_dirs(),
-            driver.include_dirs,
-            driver.libraries,
-            [],
-        ]
+        (scratch / f"{name}.c").write_text(source, "utf-8")
+        command = [compiler, f"{name}.c", "-O3", "-shared", "-fPIC", "-Wno-psabi", "-o", f"{name}.so"]
+        command += [f"-l:{library}" if ".so" in library else f"-l{library}" for library in driver.libraries]
+        command += [*(f"-L{place}" for place in library_dirs), *(f"-I{place}" for place in include_dirs)]
+        read = [Path(place) for place in (*library_dirs, *include_dirs)]
         try:
-            return Path(_build(*arguments))
-        except subprocess.CalledProcessError as error:
-            raise InfrastructureError(f"Triton's {name} does not compile; is a C compiler set up?") from error
+            toolchain.run(command, name, scratch, headers=include_dirs, read=read)
+        except KernelBuildError as error:
+            message = f"Triton's {name} does not compile; is a C compiler set up?"
+            raise InfrastructureError(f"{message} {error}") from error
+        return scratch / f"{name}.so"
 
-    parts = [source, str(sysconfig.get_config_var("EXT_SUFFIX")), *driver.library_dirs()]
+    parts = [source, str(sysconfig.get_config_var("EXT_SUFFIX")), *library_dirs]
     return _cached("launcher", ".so", parts, compile_c)
 
 
@@ -188,7 +193,8 @@ def _cached(place: str, suffix: str, parts: list[str], make: Callable[[Path], Pa
 
 @functools.cache
 def _version(tool: str) -> str:
-    return subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as scratch:
+        return tools.run([tool, "--version"], Path(scratch), ASK).output
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -41,15 +42,18 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
 
-    def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Send one object (and descriptors). Raises ChannelClosed."""
+    def send(
+        self, message: dict[str, Any], fds: tuple[int, ...] = (), timeout_s: float | None = None
+    ) -> None:
+        """Send one object (and descriptors). Raises ChannelClosed, ChannelTimeout if nobody takes it."""
         data = json.dumps(message).encode()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             if fds:
                 socket.send_fds(self.socket, [_HEADER.pack(len(data))], list(fds))
-                self.socket.sendall(data)
+                self._write(data, deadline)
             else:
-                self.socket.sendall(_HEADER.pack(len(data)) + data)
+                self._write(_HEADER.pack(len(data)) + data, deadline)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
@@ -68,6 +72,18 @@ class Channel:
         if not isinstance(message, dict):
             raise ValueError("a message that is no object")
         return message, fds
+
+    def _write(self, data: bytes, deadline: float | None) -> None:
+        if deadline is None:
+            self.socket.sendall(data)
+            return
+        left = memoryview(data)
+        while left:
+            wait_s = max(0.0, deadline - time.monotonic())
+            if not select.select([], [self.socket], [], wait_s)[1]:
+                raise ChannelTimeout
+            with suppress(BlockingIOError):
+                left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
 
     def _read(self, size: int, deadline: float | None, max_fds: int) -> tuple[bytes, list[int]]:
         data, fds = bytearray(), []

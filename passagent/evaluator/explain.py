@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from passagent.evaluator.limits import ERROR
+from passagent.evaluator.messages import NAME, TEXT
 from passagent.evaluator.passes import PassLoadError
+from passagent.evaluator.result import Violation
+from passagent.evaluator.text import plain
 from passagent.kernels.build import KernelBuildError, KernelRefused
 
 
@@ -34,21 +37,23 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
     kind = _kind(chain)
     answer: dict[str, Any] = {
         "kind": kind,
-        "message": (text[:ERROR] + ("" if text.endswith(where) else where)).strip(),
+        "message": plain(text[:ERROR] + ("" if text.endswith(where) else where)).strip()[:TEXT],
     }
     system = next((link for link in chain if isinstance(link, OSError) and link.errno), None)
     if system is not None:  # believed of a worker that runs none but trusted code
-        answer |= {"errno": system.errno, "path": str(system.filename or "")}
+        answer |= {"errno": system.errno, "path": plain(str(system.filename or ""))[:NAME]}
     refused = next((link for link in chain if isinstance(link, KernelRefused)), None)
     if refused is not None:
         message = f"{refused} (line {refused.line} of the kernel's source)"
-        answer["violation"] = {
-            "rule": refused.rule,
-            "file": file,
-            "line": line or refused.line,
-            "message": message,
-        }
+        violation = Violation(rule=refused.rule, file=file, line=line or refused.line, message=plain(message))
+        answer["violation"] = told(violation)
     return answer
+
+
+def told(violation: Violation) -> dict[str, Any]:
+    """A violation as a worker may tell of it: cut to what the referee takes."""
+    text = {"file": plain(violation.file)[:NAME], "message": plain(violation.message)[:TEXT]}
+    return {"rule": violation.rule[:NAME], "line": violation.line} | text
 
 
 _NO_MEMORY = ("can't allocate memory", "CUDACachingAllocator.cpp")

@@ -75,9 +75,9 @@ class Holder:
             fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
             reply = self.ask(reference.request(outputs), fds)
             if isinstance(self._subject, Candidate):
-                result.matches, result.applied = int(reply["matches"]), [str(n) for n in reply["applied"]]
+                result.matches, result.applied = reply["matches"], reply["applied"]
                 result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
-                result.left = [plain(str(name))[:80] for name in reply["left"]]
+                result.left = [plain(name)[:80] for name in reply["left"]]
                 result.nodes_before, result.nodes_after = reference.operators, len(result.left)
                 if result.matches == 0:
                     raise Failed("mismatch", "no pass matched this graph")

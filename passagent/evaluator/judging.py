@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from passagent.config import EvaluatorConfig
+from passagent.confine import tools
 from passagent.errors import InfrastructureError
 from passagent.evaluator import clocks, pace, score
 from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
@@ -286,7 +287,8 @@ class Judging:
         holder = self._holders[lane]
         if holder is None:
             holder = self._holders[lane] = self._new_holder()
-            self.protections = holder.worker.protections
+            shut_in = holder.worker.protections
+            self.protections = shut_in and shut_in | tools.protections()
             try:
                 holder.load()
             except Failed as failure:

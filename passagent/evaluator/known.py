@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import shutil
-import subprocess
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,6 +24,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from passagent.config import EvaluatorConfig
+from passagent.confine import tools
+from passagent.confine.limits import ASK
 from passagent.evaluator import nvml
 from passagent.evaluator.devices import find_devices
 from passagent.evaluator.environment import device_name, evaluator_version, worker_threads
@@ -165,8 +167,9 @@ def _compiler() -> str:
     """The C++ compiler and its version; its flags are part of the evaluator's version."""
     for name in (os.environ.get("CXX"), "g++", "c++"):
         if name and shutil.which(name):
-            done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
-            return next(iter(done.stdout.splitlines()), name)
+            with tempfile.TemporaryDirectory() as scratch:
+                said = tools.run([name, "--version"], Path(scratch), ASK).output
+            return next(iter(said.splitlines()), name)
     return "none"
 
 

@@ -42,13 +42,12 @@ ERROR = 4000
 
 def stages() -> list[Stage]:
     """Every stage, in the order in which a candidate meets them. Imports torch."""
-    from inspect import signature
-
     from passagent.config import EvaluatorConfig
+    from passagent.confine.limits import TOOLS
     from passagent.evaluator.builds import MAX_OBJECT
     from passagent.evaluator.channel import MAX_MESSAGE
     from passagent.evaluator.process import LIMITS, START_TIMEOUT_S
-    from passagent.kernels import lexer, objects, toolchain
+    from passagent.kernels import lexer, objects
 
     config = EvaluatorConfig()
     memory = int(config.memory_gb * 2**30)
@@ -58,23 +57,26 @@ def stages() -> list[Stage]:
         "bytes of a file or log": LIMITS.file,
         "characters of an error": ERROR,
     }
-    compiler = signature(toolchain.run).parameters
-    built = {
-        "characters of a source": lexer.MAX_SOURCE,
-        "bytes of a file": compiler["megabytes"].default << 20,
-        "bytes of an object": MAX_OBJECT,
+    sizes = {
+        "compile": {"characters of a source": lexer.MAX_SOURCE, "bytes of an object": MAX_OBJECT},
+        "read an object": {
+            "characters of a name": objects.LONGEST_NAME,
+            "references in it": objects.REFERENCES,
+        },
     }
-    named = {"characters of a name": objects.LONGEST_NAME, "references in it": objects.REFERENCES}
+    tools = [
+        Stage(
+            f"tool: {name}",
+            tool.wall_s,
+            tool.memory,
+            {"bytes of a file or of its output": tool.file, **sizes.get(name, {})},
+            tool.cpu_s,
+        )
+        for name, tool in TOOLS.items()
+    ]
     return [
         INSPECTION,
         Stage("start of a worker", START_TIMEOUT_S, memory, scratch),
         Stage("step of a worker", config.timeout_s, memory, step, LIMITS.cpu_s),
-        Stage(
-            "compiler of a kernel",
-            toolchain.TIMEOUT_S,
-            compiler["gigabytes"].default << 30,
-            built,
-            int(toolchain.TIMEOUT_S),
-        ),
-        Stage("reader of an object", objects.READ_S, 0, named),
+        *tools,
     ]

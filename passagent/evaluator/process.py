@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
+from passagent.evaluator import messages
 from passagent.evaluator.builds import answer
 from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.evaluator.environment import worker_memory
@@ -31,6 +32,8 @@ LIMITS = Limits()
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 60.0
 """For the kernel to take a process down, which takes seconds where a GPU's memory is freed for many."""
+_TAKE_S = 20.0
+"""For a worker to take what it asked for."""
 _PF_EXITING = 0x4  # include/linux/sched.h
 
 
@@ -251,34 +254,39 @@ class Worker:
         killed.
         """
         deadline = time.monotonic() + timeout_s
-        started = ended = before = None
+        started: int | None = None
+        ended: int | None = None
+        before: int | None = None
         waited = 0
         try:
-            self._channel.send(message, fds)
+            self._channel.send(message, fds, timeout_s)
             while True:
-                reply, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
+                said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
-                if "mark" in reply and reply["mark"] == "start":
-                    started, ended = now, None
+                reply = messages.read(message, said)
+                if isinstance(reply, dict):
+                    clocked = None if started is None or ended is None else ended - started
+                    return Answer(reply, clocked, max(0, waited))
+                if not isinstance(reply, messages.Mark):
+                    self._channel.send(answer(reply), (), _TAKE_S)
+                elif reply.mark == "end":
+                    ended = now
+                    waited = waited_ns(self.pid) - before if before is not None else 0
+                elif started is None:
+                    started = now
                     if message.get("core") is not None:
                         before = waited_ns(self.pid)
                         started = time.perf_counter_ns()
-                        self._channel.send({"clock": "runs"})
-                elif "mark" in reply:
-                    ended = now
-                    waited = waited_ns(self.pid) - before if before is not None else 0
-                elif "build" in reply:
-                    self._channel.send(answer(reply["build"]))
+                        self._channel.send({"clock": "runs"}, (), _TAKE_S)
                 else:
-                    clock = ended - started if started is not None and ended is not None else None
-                    return Answer(reply, clock, max(0, waited))
+                    raise ValueError("timed calls start twice")
         except PassagentError:  # a build that this machine cannot make
             self.kill()
             raise
         except ChannelTimeout as error:
             self.kill()
             raise WorkerTimeout from error
-        except (ChannelClosed, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ChannelClosed, ValueError, RecursionError) as error:
             raise self._died(isinstance(error, ChannelClosed)) from error
 
     def _died(self, closed: bool) -> WorkerDied:

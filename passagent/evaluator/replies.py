@@ -51,11 +51,13 @@ def outputs_of(outputs: Arena, kept: dict[str, Any], states: list[States]) -> li
     """The tensors that a reply describes, and what was left in the inputs that eager writes into, as it is
     held against eager's (inplace.py). Raises Failed where the reply describes none.
     """
+    if len(kept["left"]) != len(states):
+        raise Failed("runtime_error", "an input that eager writes into was not handed back")
     try:
         found = [outputs.read(item) for item in kept["outputs"]]
         left = [one if one is None else outputs.read(one) for one in kept["left"]]
         return found + [one.judged(values) for one, values in zip(states, left, strict=True)]
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise Failed("runtime_error", str(error)) from error
 
 
@@ -64,7 +66,10 @@ def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[dict[s
     for expected, described in zip(eager, copies, strict=False):
         if described is None:
             continue
-        copied = outputs.read(described)
+        try:
+            copied = outputs.read(described)
+        except ValueError as error:
+            raise Failed("runtime_error", str(error)) from error
         if surely_agree([expected], [copied], STRICT_T):
             message = (
                 "an output is a copy that torch made, and what a kernel changed in it makes no difference; "

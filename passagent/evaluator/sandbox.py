@@ -23,20 +23,15 @@ import os
 import pwd
 import resource
 import signal
-import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from passagent.evaluator import landlock, seccomp
+from passagent.confine import landlock, privileges, seccomp
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 _NOSUID, _NODEV, _REC, _PRIVATE = 2, 4, 0x4000, 1 << 18
-_SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 1, 4, 38
-_CAPSET = {"x86_64": 126, "aarch64": 91}
-_CAPABILITY_VERSION = 0x20080522
 _SYSTEM = """
 /usr /lib /lib32 /lib64 /bin /sbin /sys /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives
 /etc/passwd /etc/group /etc/nsswitch.conf /etc/localtime /etc/nvidia /etc/nvidia-container-runtime
@@ -66,16 +61,16 @@ class Limits:
 
 def limit(limits: Limits) -> None:
     """Set the resource limits that every worker has, trusted or not."""
-    _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_FSIZE, limits.file)
+    privileges.lower(resource.RLIMIT_CORE, 0)
+    privileges.lower(resource.RLIMIT_FSIZE, limits.file)
     if limits.memory:
-        _lower(resource.RLIMIT_AS, limits.memory)
+        privileges.lower(resource.RLIMIT_AS, limits.memory)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it: a full log would go on as an exception
 
 
 def follow_parent() -> None:
     """Be killed when the process that forked this one ends."""
-    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    privileges.prctl(privileges.SET_PDEATHSIG, signal.SIGKILL)
 
 
 def close_others(needed: set[int]) -> None:
@@ -110,16 +105,16 @@ def enter(
         listener[0] = seccomp.deny(cuda)
 
     layer("descriptors_closed", lambda: close_others(needed))
-    own_users = layer("user_namespace", _own_users)
-    layer("network_namespace", lambda: _unshare(_NEWNET))
-    layer("ipc_namespace", lambda: _unshare(_NEWIPC))
+    own_users = layer("user_namespace", privileges.own_users)
+    layer("network_namespace", lambda: privileges.unshare(privileges.NEWNET))
+    layer("ipc_namespace", lambda: privileges.unshare(privileges.NEWIPC))
     layer("private_scratch", lambda: _own_mounts(scratch, limits))
     os.chdir(scratch)
     layer("resource_limits", lambda: _limit_more(limits, own_users, cuda))
     layer("killed_first", _offer_for_killing)
-    layer("no_new_privileges", lambda: _prctl(_SET_NO_NEW_PRIVS, 1))
-    layer("no_capabilities", _drop_capabilities)
-    layer("not_dumpable", lambda: _prctl(_SET_DUMPABLE, 0))
+    layer("no_new_privileges", lambda: privileges.prctl(privileges.SET_NO_NEW_PRIVS, 1))
+    layer("no_capabilities", privileges.drop_capabilities)
+    layer("not_dumpable", lambda: privileges.prctl(privileges.SET_DUMPABLE, 0))
     layer("dies_with_parent", follow_parent)
     shared = [Path("/dev/shm")] if report["private_scratch"] == "on" else []
     own = [Path("/proc/self")] if cuda else []  # CUDA names its threads there
@@ -157,19 +152,8 @@ def devices() -> list[Path]:
     return [Path("/dev") / name for name in _DEVICES.split()] + sorted(Path("/dev").glob("nvidia*"))
 
 
-def _own_users() -> None:
-    user, group = os.geteuid(), os.getegid()
-    _unshare(_NEWUSER)
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{user} {user} 1"),
-        ("gid_map", f"{group} {group} 1"),
-    ):
-        Path(f"/proc/self/{name}").write_text(text)
-
-
 def _own_mounts(scratch: Path, limits: Limits) -> None:
-    _unshare(_NEWNS)
+    privileges.unshare(privileges.NEWNS)
     _mount(b"none", b"/", None, _REC | _PRIVATE, None)
     room = f"size={limits.scratch},nr_inodes={limits.files},mode=700".encode()
     for path in (scratch, Path("/dev/shm")):
@@ -178,48 +162,17 @@ def _own_mounts(scratch: Path, limits: Limits) -> None:
 
 
 def _limit_more(limits: Limits, own_users: bool, cuda: bool) -> None:
-    _lower(resource.RLIMIT_CPU, limits.cpu_s)
-    _lower(resource.RLIMIT_NOFILE, limits.descriptors)
+    privileges.lower(resource.RLIMIT_CPU, limits.cpu_s)
+    privileges.lower(resource.RLIMIT_NOFILE, limits.descriptors)
     if own_users:
-        _lower(resource.RLIMIT_NPROC, limits.threads)
+        privileges.lower(resource.RLIMIT_NPROC, limits.threads)
     if not cuda:
-        _lower(resource.RLIMIT_MEMLOCK, 64 << 20)
-
-
-def _lower(kind: int, value: int) -> None:
-    most = resource.getrlimit(kind)[1]
-    # At the soft limit of processor time comes SIGXCPU, at the hard one SIGKILL: let the first be seen.
-    hard = value + 1 if kind == resource.RLIMIT_CPU else value
-    if most != resource.RLIM_INFINITY:
-        value, hard = min(value, most), min(hard, most)
-    resource.setrlimit(kind, (value, hard))
+        privileges.lower(resource.RLIMIT_MEMLOCK, 64 << 20)
 
 
 def _offer_for_killing() -> None:
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _drop_capabilities() -> None:
-    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
-    _check(_libc().syscall(_CAPSET[os.uname().machine], header, bytes(24)))
-
-
-def _unshare(flags: int) -> None:
-    _check(_libc().unshare(flags))
-
-
 def _mount(source: bytes, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:
-    _check(_libc().mount(source, target, kind, ctypes.c_ulong(flags), data))
-
-
-def _prctl(option: int, value: int) -> None:
-    _check(_libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0))
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _check(result: int) -> None:
-    if result:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    privileges.check(privileges.libc().mount(source, target, kind, ctypes.c_ulong(flags), data))

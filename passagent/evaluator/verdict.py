@@ -69,10 +69,10 @@ class Failed(Exception):
 
 def raise_for(error: dict[str, Any]) -> None:
     """Raise Refused or Failed for a worker's explanation of an exception."""
-    message = plain(str(error.get("message", ""))[:ERROR])
-    if "violation" in error:
+    message = plain(error["message"][:ERROR])
+    if error.get("violation") is not None:
         raise Refused([violation_of(error["violation"])])
-    kind = error.get("kind")
+    kind = error["kind"]
     known = kind in get_args(Status) and kind not in ("ok", "infrastructure")
     raise Failed(kind if known else "runtime_error", message)  # type: ignore[arg-type]
 

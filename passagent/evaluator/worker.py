@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator import calls, failures, subgraphs, toolchain
+from passagent.evaluator import calls, failures, messages, subgraphs, toolchain
 from passagent.evaluator.channel import Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.eager_rounding import operators_that_show
 from passagent.evaluator.environment import give_memory_back
-from passagent.evaluator.explain import explain
+from passagent.evaluator.explain import explain, told
 from passagent.evaluator.fresh import Windows, window_of
 from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.gate import Gate
@@ -101,7 +101,7 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
             reply = {"error": explain(error, state.root)}
         if state.gate is not None:
             state.gate.close()
-            reply["violations"] = [violation.model_dump() for violation in state.gate.take()]
+            reply["violations"] = [told(found) for found in state.gate.take()[: messages.VIOLATIONS]]
         channel.send(reply)
 
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from passagent.evaluator import sandbox, seccomp
+from passagent.confine import seccomp
+from passagent.evaluator import sandbox
 from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 
 _ENTER_S = 20.0

@@ -50,16 +50,33 @@ _POISONED = (
 )  # fmt: skip
 
 
+TYPES = frozenset({
+    "float*", "double*", "float16*", "bfloat16*", "int64_t*", "int32_t*", "int16_t*", "int8_t*", "uint8_t*",
+    "bool*", "int64_t", "double", "bool",
+})  # fmt: skip
+"""C types of the arguments of a kernel."""
+
+
 @dataclass(frozen=True)
 class Signature:
-    """C types of a call's arguments, in order, such as ("float*", "int64_t")."""
+    """C types of a call's arguments, in order, such as ("float*", "int64_t"). ValueError for others."""
 
     types: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not TYPES.issuperset(self.types):  # they are written into the program, which is not checked again
+            raise ValueError(f"no types of a kernel's arguments: {sorted({*self.types} - TYPES)!r:.200}")
 
 
 def check_source(source: str) -> None:
     """Raise KernelRefused for what a source may not hold, as far as its text tells."""
+    _checked(source)
+
+
+def _checked(written: str) -> lexer.Source:
+    source = lexer.read(written, "cpp")
     lexer.check(source, _RULES)
+    return source
 
 
 def prepare() -> None:
@@ -67,12 +84,12 @@ def prepare() -> None:
     toolchain.prelude(_POISONED)
 
 
-def build(source: str, name: str, signature: Signature) -> Path:
+def build(written: str, name: str, signature: Signature) -> Path:
     """The shared object of kernel `name` for `signature`, built unless it is cached.
 
-    Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of `source`).
+    Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of the source `written`).
     """
-    check_source(source)
+    source = _checked(written).text
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise KernelBuildError(f"cpp_kernel: {name!r} is not the name of a C++ function")
     text = _program(source, name, signature)
@@ -96,14 +113,17 @@ def _program(source: str, name: str, signature: Signature) -> str:
 def _compile(source: str, text: str, name: str, signature: Signature, prelude: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:
         scratch = Path(directory)
-        (scratch / "kernel.cpp").write_text(text)
+        (scratch / "kernel.cpp").write_bytes(text.encode())
         (scratch / "exports").write_text("{ global: passagent_entry; local: *; };\n")
         for header in _RULES.headers:  # the prelude has read them; read again, they bring their macros back
             (scratch / "nothing" / header).parent.mkdir(parents=True, exist_ok=True)
             (scratch / "nothing" / header).touch()
-        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-include", str(prelude), "-Inothing"]
+        command = [toolchain.compiler(), *FLAGS, "-fmax-errors=3", "-fno-diagnostics-show-caret"]
+        command += ["-include", str(prelude), "-Inothing", "-c", "kernel.cpp", "-o", "kernel.o"]
+        own, headers = (f"{name}.cpp", f"call of {name}"), (*toolchain.header_directories(), prelude.parent)
+        read = (prelude, Path(f"{prelude}.gch"))
         try:
-            toolchain.run([*command, "-c", "kernel.cpp", "-o", "kernel.o"], name, scratch)
+            toolchain.run(command, name, scratch, own=own, headers=headers, read=read)
         except KernelBuildError as error:
             _raise_if_poisoned(str(error), name)
             raise KernelBuildError(_explained(str(error), source, name, signature)) from None

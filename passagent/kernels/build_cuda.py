@@ -47,28 +47,34 @@ _CONSTANT_ADDRESS = re.compile(r"\bcvta\.const\b")
 
 def check_source(source: str) -> None:
     """Raise KernelRefused for what a source may not hold, as far as its text tells."""
+    _checked(source)
+
+
+def _checked(written: str) -> lexer.Source:
+    source = lexer.read(_LAMBDA.sub("]", lexer.read(written, "cuda").text), "cuda")
     lexer.check(source, _RULES)
+    return source
 
 
-def build(source: str, name: str, signature: Signature, arch: str) -> Path:
+def build(written: str, name: str, signature: Signature, arch: str) -> Path:
     """The file of kernel `name` for `signature` and devices of `arch`, such as sm_90 (see unpack); cached.
 
-    Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of `source`), and
-    PassagentError where NVRTC or its headers are not installed.
+    Raises KernelRefused, KernelBuildError (with the compiler's first errors, lines of the source `written`),
+    and PassagentError where NVRTC or its headers are not installed.
     """
-    check_source(source)
+    source = _checked(written)
     if not re.fullmatch(r"sm_\d+[af]?", arch):
         raise KernelBuildError(f"cuda_kernel: {arch!r} is not a device's architecture, such as sm_90")
     instance = cuda_source.instantiate(source, name, signature.types)
     options = [f"--gpu-architecture={arch}", *FLAGS, *(f"-I{path}" for path in _include_path())]
     prelude = "\n".join((_HERE / name).read_text() for name in ("prelude.cuh", "std.cuh"))
-    text = f'{prelude}\n#line 1 "{_short(name)}.cu"\n{_LAMBDA.sub("]", source)}\n'
+    text = f'{prelude}\n#line 1 "{_short(name)}.cu"\n{source.text}\n'
     parts = [text, instance.expression, *options, _compiler_version(), toolchain.rules()]
     target = cache_dir() / "cuda" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
     if not target.exists():
         with toolchain.locked(target):
             if not target.exists():
-                _compile(text, source, _short(name), instance, options, target)
+                _compile(text, source.text, _short(name), instance, options, target)
     return target
 
 
@@ -82,10 +88,16 @@ def _compile(
 ) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:
         scratch = Path(directory)
-        (scratch / "kernel.cu").write_text(text)
+        (scratch / "kernel.cu").write_bytes(text.encode())
         command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
+        own, (search, execute) = (f"{name}.cu", "kernel.cu"), _python()
+        headers = [Path(option[2:]) for option in options if option.startswith("-I")]
         try:
-            toolchain.run(command, name, scratch)
+            toolchain.run(
+                command, name, scratch,
+                own=own, headers=headers, read=[_HERE / "nvrtc.py"], execute=[*execute, *headers],
+                environment={"PYTHONPATH": os.pathsep.join(search)},
+            )  # fmt: skip
         except KernelBuildError as error:
             if not (scratch / "ready").exists():
                 message = "cuda_kernel: NVIDIA's compiler NVRTC does not start; pip install nvidia-cuda-nvrtc"
@@ -157,6 +169,16 @@ def _include_path() -> list[Path]:
     if found:
         return (whole or found)[:1]
     raise PassagentError("cuda_kernel: no cuda_fp16.h found; pip install passagent[cuda], or set CUDA_HOME")
+
+
+def _python() -> tuple[list[str], list[Path]]:
+    """Where the Python that runs NVRTC looks for its binding, and what it reads and runs beside."""
+    entries = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    inner = ("cuda/bindings", "nvidia")
+    search = [e for e in dict.fromkeys(entries) if e and any((Path(e) / name).is_dir() for name in inner)]
+    libraries = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), os.environ.get("CUDA_HOME", "")]
+    places = ["/usr", sys.prefix, sys.base_prefix, *search, *filter(None, libraries)]
+    return search, [Path(place) for place in places if Path(place) not in (Path("/"), Path.home())]
 
 
 def _compiler_version() -> str:

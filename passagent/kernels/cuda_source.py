@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from passagent.kernels.errors import KernelBuildError
-from passagent.kernels.lexer import Token, tokens
+from passagent.kernels.lexer import Source, Token
 
 _QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "restrict", "__grid_constant__", "std", ":"}
 _SHORT = {
@@ -53,7 +54,7 @@ class Instance:
     types: list[str]
 
 
-def instantiate(source: str, name: str, given: tuple[str, ...]) -> Instance:
+def instantiate(source: Source, name: str, given: tuple[str, ...]) -> Instance:
     """Fit the arguments `given` (`float*`, `int64_t`, `double`, `bool`) to the kernel `name` of `source`.
 
     `name` may hold leading template arguments, `rows<256>`. Raises KernelBuildError where they do not fit.
@@ -127,9 +128,9 @@ def _said(argument: str) -> str:
     return f"a {argument.removesuffix('*')} tensor" if argument.endswith("*") else names[argument]
 
 
-def find(source: str, name: str) -> Kernel:
+def find(source: Source, name: str) -> Kernel:
     """The `__global__` function `name` of `source`; KernelBuildError if there is none."""
-    code = _code(list(tokens(source, "cuda")))
+    code = _code(source.tokens)
     start, is_kernel = 0, False
     for position, token in enumerate(code[:-1]):
         if token.text in (";", "{", "}"):
@@ -176,7 +177,7 @@ def _number(words: list[str]) -> str:
     return " ".join([w for w in words if w != "int"] or words if len(words) > 1 else words)
 
 
-def _code(found: list[Token]) -> list[Token]:
+def _code(found: Iterable[Token]) -> list[Token]:
     """Tokens of all lines that are no directives."""
     code: list[Token] = []
     directive, start = False, True

@@ -2,7 +2,8 @@
 
 What a kernel can do is judged on what was built of it (objects.py, ptx.py), where no spelling hides anything.
 These rules keep the compiler itself from reading files or taking assembler text, and answer at once, with a
-line. Line splices, comments, literals and digraphs are read as the C++ standard's phases 1 to 3 read them.
+line. A source is first written anew (`read`), without what compilers read differently: comments, line
+splices, line ends other than newlines. What is left is both checked and compiled.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _TOKEN = re.compile(
     |(?P<raw>(?:u8|[uUL])?R")
     |(?P<string>(?:u8|[uUL])?"(?:\\.|[^"\\\n])*")
     |(?P<char>(?:u8|[uUL])?'(?:\\.|[^'\\\n])*')
-    |(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
-    |(?P<word>[^\W\d]\w*)
-    |(?P<newline>\n)|(?P<space>[ \t]+)
+    |(?P<number>\.?[0-9](?:[eEpP][+-]|'\w|[\w.])*)
+    |(?P<word>(?:[^\W\d]|\$)[\w$]*)
+    |(?P<newline>\n)|(?P<space>[ \t\f\v]+)
     |(?P<paste>\#\#|%:%:)|(?P<hash>\#|%:)
     |(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
@@ -30,6 +31,7 @@ _STRING = re.compile(r'(?:u8|[uUL])?"(?:[A-Za-z0-9_ .,:=+<>()\[\]{}&|!?\'%-]|(?<
 """Nothing that ends a line of assembler text, a comment or a string, whoever reads it."""
 MAX_SOURCE = 1 << 20
 """Characters of a source, whatever it is joined of."""
+_TRIGRAPH = re.compile(r"\?\?[=/'()!<>-]")
 _OPERATORS = {"_Pragma", "__has_include", "__has_include_next", "__has_embed"}
 _DIRECTIVES = {
     "define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "include",
@@ -65,6 +67,14 @@ class Token:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A source as it is checked and as it is compiled, byte for byte: `text` (in UTF-8) and its tokens."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
 class Rules:
     """What differs between the two languages."""
 
@@ -75,20 +85,46 @@ class Rules:
     """What may follow `#pragma`, as tokens joined by one space."""
 
 
-def check(source: str, rules: Rules) -> None:
-    """Raise KernelRefused for a header, directive, pragma, string or word that a kernel has no use for, and
-    for more text than a kernel may have.
+def check(source: Source, rules: Rules) -> None:
+    """Raise KernelRefused for a header, directive, pragma, string or word that a kernel has no use for."""
+    _check_tokens(list(source.tokens), rules)
+
+
+def read(written: str, language: str) -> Source:
+    """The source that an author wrote, without comments and line splices, its lines ended by newlines.
+
+    Lines keep their numbers, but for what follows on the last line of a comment or of a splice. Raises
+    KernelRefused for what hides tokens from a reader, and for more text than a kernel may have.
     """
-    if len(source) > MAX_SOURCE:
+    if len(written) > MAX_SOURCE:
         raise KernelRefused(
             "too_large", 1, f"a source of more than {MAX_SOURCE} characters; write a shorter one"
         )
-    _check_tokens(list(tokens(source, rules.language)), rules)
+    parts, ended = [], 0
+    text = re.sub(r"\r\n?", "\n", written.removeprefix("\ufeff"))
+    for token in _lexed(text, language):
+        if token.kind == "newline":
+            parts.append("\n" * (token.line - ended))
+            ended = token.line
+        else:
+            blank = token.kind == "space" and token.text.replace("\f", " ").replace("\v", " ")
+            parts.append(" " if token.kind == "comment" else blank or token.text)
+    text = "".join(parts)
+    found = [token for token in _lexed(text, language) if token.kind != "space"]
+    for token in found:
+        is_plain = token.text.isprintable() and (token.text.isascii() or token.kind == "word")
+        if token.kind != "newline" and not is_plain:
+            message = f"{token.text[:20]!a} outside of a comment; write it in ASCII"
+            raise KernelRefused(f"{language}_preprocessor", token.line, message)
+    trigraph = _TRIGRAPH.search(text)
+    if trigraph is not None:
+        message = f"the trigraph {trigraph.group()}; write the character that it stands for"
+        raise KernelRefused(f"{language}_preprocessor", 1 + text.count("\n", 0, trigraph.start()), message)
+    return Source(text, tuple(found))
 
 
-def tokens(source: str, language: str) -> Iterator[Token]:
-    """All tokens but comments and spaces; raises KernelRefused for what hides tokens from a reader."""
-    source = source.replace("\r\n", "\n")
+def _lexed(source: str, language: str) -> Iterator[Token]:
+    """All tokens; raises KernelRefused for one that has no end, or stands where none can."""
     text, breaks = _spliced(source)
     for match in _TOKEN.finditer(text):
         kind, line = str(match.lastgroup), 1 + bisect_right(breaks, match.start())
@@ -99,8 +135,7 @@ def tokens(source: str, language: str) -> Iterator[Token]:
             raise KernelRefused(f"{language}_preprocessor", line, message)
         if kind == "other" and match.group() == "/" and text[match.end() : match.end() + 1] == "*":
             raise KernelRefused(f"{language}_preprocessor", line, "a comment that does not end; close it")
-        if kind not in ("comment", "space"):
-            yield Token(kind, match.group(), line)
+        yield Token(kind, match.group(), line)
 
 
 def _spliced(source: str) -> tuple[str, list[int]]:
@@ -142,6 +177,8 @@ def _check_line(line: list[Token], rules: Rules, pasting: bool) -> None:
             rule = _WORDS[token.text]
             more = _COPIES if (rules.language, rule) == ("cuda", "asm") else ""
             raise KernelRefused(f"{rules.language}_{rule}", token.line, MESSAGES[rule] + more)
+        if token.text == "import" and line[i + 1 : i + 2] and line[i + 1].text[0] in '<"':
+            raise KernelRefused(f"{rules.language}_include", token.line, "imports a header; write #include")
         if token.text == "_Pragma":
             given = line[i + 1 : i + 4]
             content = given[1].text[1:-1] if len(given) == 3 and given[1].kind == "string" else ""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+import tempfile
 from pathlib import Path
 
+from passagent.confine import tools
+from passagent.confine.limits import READ
 from passagent.kernels import elf, lexer
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 
@@ -105,8 +107,6 @@ _PREFIXES = {
     "lock", "rep", "repz", "repnz", "repe", "repne", "data16", "cs", "bnd", "notrack", "xacquire",
     "xrelease",
 }  # fmt: skip
-READ_S = 30.0
-"""For a program that reads an object, s."""
 LONGEST_NAME, REFERENCES = 1000, 12
 """Characters of a symbol's name that is written out as C++, and references to parts of it in it."""
 _CUT = 200
@@ -182,7 +182,7 @@ def _check_instructions(path: Path) -> None:
     if _MACHINE not in _INSTRUCTIONS:
         raise KernelRefused("cpp_instruction", 1, f"kernels for {_MACHINE} cannot be checked yet")
     last = ""
-    for line in _run("objdump", "-d", "--no-show-raw-insn", str(path)).splitlines():
+    for line in _run("objdump", "-d", "--no-show-raw-insn", file=path).splitlines():
         instruction = _instruction(line)
         problem = _problem(instruction)
         if problem is not None:
@@ -219,7 +219,8 @@ def _line_of(path: Path, parsed: elf.Elf, refused: KernelRefused, file: str) -> 
     place = re.compile(rf"(?:inlined by )?(?:.*/)?{re.escape(file)}:(\d+)(?: \(.*\))?")
     last, known = 1, False
     written = ["-C"] if all(_is_short(symbol.name) for symbol in parsed.symbols) else []
-    for text in _run("objdump", "-dlr", *written, "--inlines", "--no-show-raw-insn", str(path)).splitlines():
+    command = ("objdump", "-dlr", *written, "--inlines", "--no-show-raw-insn")
+    for text in _run(*command, file=path).splitlines():
         found = place.fullmatch(text)
         if found:
             last, known = last if known else int(found.group(1)), True  # the innermost comes first
@@ -235,7 +236,7 @@ def _line_of(path: Path, parsed: elf.Elf, refused: KernelRefused, file: str) -> 
 def demangled(names: list[str]) -> list[str]:
     """C++ names as an author wrote them; of those that would be too long the beginning, as it is."""
     short = [name if _is_short(name) else f"{name[:_CUT]}..." for name in names]
-    shown = _run("c++filt", "--", *short).splitlines() if names else []
+    shown = _run("c++filt", given="".join(f"{name}\n" for name in short)).split("\n")[:-1] if names else []
     return [line[:LONGEST_NAME] for line in shown]
 
 
@@ -249,11 +250,11 @@ def _shown(names: list[str]) -> str:
     return f"{', '.join(f'`{name}`' for name in shown)} needs" if shown else "the kernel needs"
 
 
-def _run(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=READ_S, errors="replace"
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise KernelBuildError(f"the kernel's object cannot be read: {command[0]} failed") from error
-    return done.stdout
+def _run(*command: str, file: Path | None = None, given: str = "") -> str:
+    """What a tool prints of a file, or of what it is given. Raises KernelBuildError."""
+    files = [] if file is None else [file]
+    with tempfile.TemporaryDirectory() as scratch:
+        done = tools.run([*command, *map(str, files)], Path(scratch), READ, read=files, given=given)
+    if done.code != 0:
+        raise KernelBuildError(f"the kernel's object cannot be read: {command[0]} {done.why}")
+    return done.output

@@ -1,4 +1,4 @@
-"""The compilers behind the kernels: which one, its flags, its precompiled prelude, a run within limits."""
+"""The compilers behind the kernels: which one, its flags, its precompiled prelude, a run shut in."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import hashlib
 import os
 import re
 import shutil
-import signal
-import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from passagent.cache import cache_dir
+from passagent.confine import tools
+from passagent.confine.limits import ASK, COMPILE, PRECOMPILE, ToolLimits
 from passagent.errors import PassagentError
+from passagent.kernels import messages
 from passagent.kernels.errors import KernelBuildError
 
-TIMEOUT_S = 60.0
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cctype", "cerrno", "cfloat",
     "cinttypes", "climits", "cmath", "compare", "complex", "concepts", "cstddef", "cstdint",
@@ -46,7 +47,6 @@ FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY
 FLAGS += ["-g1", "-gdwarf-4"]  # lines of a source; of DWARF 5 objdump mistakes the first function's file
 if os.uname().machine == "x86_64":
     FLAGS += ["-fcf-protection=none", "-mlong-double-64"]  # the x87's registers outlive a call
-_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 PRELUDE = Path(__file__).with_name("prelude.h")
 _PRELUDE_NAME = "the prelude of C++ kernels"
 _MACRO = re.compile(r"#define (\w+)(?:\(([^)]*)\))? ?(.*)")
@@ -64,36 +64,39 @@ def locked(target: Path) -> Iterator[None]:
         yield
 
 
-def run(command: list[str], name: str, scratch: Path, megabytes: int = 32, gigabytes: int = 8) -> str:
-    """Run a compiler in `scratch` with a clean environment and limits on time, memory and file size.
+def run(
+    command: list[str],
+    name: str,
+    scratch: Path,
+    limits: ToolLimits = COMPILE,
+    *,
+    own: Collection[str] = (),
+    headers: Collection[Path] = (),
+    read: Iterable[Path] = (),
+    execute: Iterable[Path] = (),
+    environment: dict[str, str] | None = None,
+) -> None:
+    """Run a compiler in `scratch`, shut in (confine/tools.py).
 
-    Returns its standard error. Raises KernelBuildError with it if the command fails, in `name`'s words.
+    Raises KernelBuildError with its messages if it fails, in `name`'s words; of them is shown what is about
+    the files `own`, or in directories `headers` (messages.py).
     """
-    limits = (
-        f"ulimit -t {TIMEOUT_S:.0f}; ulimit -v {gigabytes << 20}; ulimit -f {megabytes * 2048}; ulimit -c 0"
-    )
-    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    environment = {"PATH": os.defpath, **kept, "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8"}
-    with subprocess.Popen(
-        ["sh", "-c", f'{limits}; exec "$@"', "sh", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        cwd=scratch,
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            _, errors = process.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise KernelBuildError(f"{name}: compiling took more than {TIMEOUT_S:.0f} s") from error
-    if process.returncode != 0:
-        text = errors.strip().replace(f"{scratch}/", "") or f"the compiler ended with {process.returncode}"
-        raise KernelBuildError(f"{name} does not compile:\n{text[:3000]}")
-    return errors
+    done = tools.run(command, scratch, limits, read=read, execute=execute, environment=environment)
+    if done.timed_out:
+        raise KernelBuildError(f"{name}: compiling took more than {limits.wall_s:.0f} s")
+    if done.code != 0:
+        places = [f"{place}/" for place in headers]
+        text = messages.shown(done.errors.replace(f"{scratch}/", ""), own, places)
+        raise KernelBuildError(f"{name} does not compile:\n{text or f'the compiler {done.why}'}")
+
+
+@functools.cache
+def header_directories() -> tuple[Path, ...]:
+    """Where GCC looks for headers."""
+    asked = [compiler(), "-E", "-v", "-x", "c++", "/dev/null"]
+    with tempfile.TemporaryDirectory() as scratch:
+        lines = tools.run(asked, Path(scratch), ASK).errors.splitlines()
+    return tuple(Path(line.strip()) for line in lines if line.startswith(" /"))
 
 
 @functools.cache
@@ -109,8 +112,9 @@ def compiler() -> str:
 
 def _version(name: str) -> str:
     """What a GCC says of itself; empty for another compiler."""
-    done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.splitlines()[0] if "Free Software Foundation" in done.stdout else ""
+    with tempfile.TemporaryDirectory() as scratch:
+        said = tools.run([name, "--version"], Path(scratch), ASK).output
+    return said.splitlines()[0] if "Free Software Foundation" in said else ""
 
 
 @functools.cache
@@ -148,13 +152,13 @@ def prelude(poisoned: tuple[str, ...]) -> Path:
     if not precompiled.exists():
         with locked(header):
             if not precompiled.exists():
-                header.write_text(text)
+                header.write_text(text, "utf-8")
                 macros = _macros_for_others(header)
                 undefined = "".join(f"\n#undef {name}" for name in macros)
                 header.write_text(f"{text}{undefined}\n#pragma GCC poison {words} {' '.join(macros)}\n")
                 made = header.with_suffix(".new.gch")
                 command = [compiler(), *FLAGS, "-x", "c++-header", str(header), "-o", str(made)]
-                run(command, _PRELUDE_NAME, header.parent, megabytes=512)
+                run(command, _PRELUDE_NAME, header.parent, PRECOMPILE)
                 os.replace(made, precompiled)
     return header
 

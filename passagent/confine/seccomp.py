@@ -1,13 +1,14 @@
-"""The system calls that a sandboxed worker may not make: a seccomp filter, and the answer to denied ones.
+"""The system calls that a shut-in process may not make: a seccomp filter, and the answer to denied ones.
 
 The filter is a list of what is denied (processes, sockets, mounts, other processes, the kernel's own doors)
 and leaves the rest, because CUDA's driver needs calls that nobody has listed. System calls that are newer
-than this file do not exist for a worker. A denied call fails with EPERM; where the kernel can, it is first
-handed to the zygote, which names it in the worker's log.
+than this file do not exist for it. A denied call fails with EPERM; where the kernel can, a worker's is first
+handed to the zygote, which names it in the worker's log. A tool, such as a compiler, may start processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -22,6 +23,8 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _LOAD, _EQUAL, _GREATER, _AND_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _X32 = 0x40000000
 _CLONE_THREAD = 0x00010000
+_CLONE_NEW = 0x7E020000
+"""Flags of clone that ask for a namespace."""
 _AF_UNIX = 1
 _KILLING = (9, 15, 19)
 """SIGKILL, SIGTERM, SIGSTOP: a worker that ends by one of these did not send it to itself."""
@@ -60,6 +63,8 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "sched_setattr": (314, 274),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
+    "setsid": (112, 157),
+    "setpgid": (109, 154),
     "socket": (41, 198),
     "socketpair": (53, 199),
     "connect": (42, 203),
@@ -114,8 +119,10 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "ioctl": (16, 29),
     "prctl": (157, 167),
 }
-_CUDA = {"socketpair", "bind", "listen", "accept", "accept4"}
+_CUDA = frozenset({"socketpair", "bind", "listen", "accept", "accept4"})
 """CUDA's driver opens a local socket of its own (and never connects it); `socket` is then AF_UNIX only."""
+_TOOL = frozenset({"fork", "vfork", "clone", "execve"})
+"""A compiler starts the programs that it consists of. It stays in its process group, which is killed."""
 
 
 class _Program(ctypes.Structure):
@@ -128,18 +135,29 @@ def deny(cuda: bool) -> int | None:
     Returns a descriptor on which denied calls wait for `answer_denied` in another process; None where the
     kernel has none, and they fail by themselves. Raises OSError where there is no seccomp.
     """
+    allowed = _CUDA if cuda else frozenset[str]()
+    with contextlib.suppress(OSError):
+        return _filter(allowed, _NOTIFY, _SPEC_ALLOW | _NEW_LISTENER)
+    _filter(allowed, _ERRNO | errno.EPERM, _SPEC_ALLOW)
+    return None
+
+
+def deny_tool() -> None:
+    """Put the filter of a tool on the calling process. Raises OSError where there is no seccomp."""
+    _filter(_TOOL, _ERRNO | errno.EPERM, _SPEC_ALLOW)
+
+
+def _filter(allowed: frozenset[str], denied: int, flags: int) -> int:
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
-    number = _MACHINES[machine][2]
+    code = filter_code(machine, os.getpid(), allowed, denied)
+    program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
-    for action, flags in ((_NOTIFY, _SPEC_ALLOW | _NEW_LISTENER), (_ERRNO | errno.EPERM, _SPEC_ALLOW)):
-        code = filter_code(machine, os.getpid(), cuda, action)
-        program = _Program(len(code) // 8, code)
-        listener = libc.syscall(number, _SET_MODE_FILTER, flags, ctypes.byref(program))
-        if listener >= 0:
-            return listener if flags & _NEW_LISTENER else None
-    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    result = int(libc.syscall(_MACHINES[machine][2], _SET_MODE_FILTER, flags, ctypes.byref(program)))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
 
 
 def answer_denied(listener: int, tell: Callable[[str], None]) -> None:
@@ -155,8 +173,11 @@ def answer_denied(listener: int, tell: Callable[[str], None]) -> None:
         pass  # whoever made the call is dead
 
 
-def filter_code(machine: str, pid: int, cuda: bool, denied: int) -> bytes:
-    """The filter as classic BPF, for `machine`'s numbers; `denied` is what becomes of a denied call."""
+def filter_code(machine: str, pid: int, allowed: frozenset[str], denied: int) -> bytes:
+    """The filter as classic BPF, for `machine`'s numbers; `denied` is what becomes of a denied call.
+
+    Calls that are `allowed` are left out of it.
+    """
     audit, column, _ = _MACHINES[machine]
     code = [_op(_LOAD, 4), _op(_EQUAL, audit, 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
     code += [_op(_GREATER, _X32 - 1, 0, 1), _op(_RETURN, _KILL)]
@@ -174,11 +195,13 @@ def filter_code(machine: str, pid: int, cuda: bool, denied: int) -> bytes:
         "clone3": [_op(_RETURN, _ERRNO | errno.ENOSYS)],
     }
     bodies |= {name: itself for name in _CALLS if name == "prlimit64" or name.startswith("sched_set")}
-    if cuda:
+    if "clone" in allowed:
+        bodies["clone"] = [_argument(0), _op(_AND_SET, _CLONE_NEW, 0, 1), _op(_RETURN, denied)]
+    if allowed & _CUDA:
         bodies["socket"] = _among(0, (_AF_UNIX,), denied)
     for name in sorted(_CALLS, key=lambda name: name not in bodies):
         number = _CALLS[name][column]
-        if number is None or (cuda and name in _CUDA):
+        if number is None or (name in allowed and name != "clone"):
             continue
         body = bodies.get(name, [_op(_RETURN, denied)])
         if name in bodies and name != "clone3":

@@ -1,4 +1,4 @@
-"""Which files a sandboxed worker may open: Linux's Landlock, by its three system calls."""
+"""Which files a process may open: Linux's Landlock, by its three system calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
+from passagent.confine import privileges
+
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _PATH_BENEATH = 1
+_EXECUTE = 1 << 0
 _READ = 1 << 2 | 1 << 3
 _WRITE = 1 << 1 | 1 << 14
 _FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
@@ -22,11 +25,14 @@ _KNOWN = {2: 14, 3: 15, 4: 15, 5: 16}
 move a file between directories, which Triton's cache does."""
 
 
-def restrict(read: Iterable[Path], write: Iterable[Path], devices: Iterable[Path]) -> list[int]:
+def restrict(
+    read: Iterable[Path], write: Iterable[Path], devices: Iterable[Path], execute: Iterable[Path] = ()
+) -> list[int]:
     """Let the calling process open what is beneath `read`, change what is beneath `write`, use `devices`.
 
-    Nothing may be executed. Network binding and connecting, abstract sockets and signals to processes outside
-    are shut where the kernel can. No new privileges must be set. Paths that do not exist are left out.
+    What is beneath `execute` may be read and executed, nothing else may. Network binding and connecting,
+    abstract sockets and signals to processes outside are shut where the kernel can. No new privileges must be
+    set. Paths that do not exist are left out.
     Returns descriptors that must stay open: a rule about /proc holds for as long as its entry stays cached.
     Raises OSError where there is no Landlock.
     """
@@ -38,6 +44,7 @@ def restrict(read: Iterable[Path], write: Iterable[Path], devices: Iterable[Path
     ruleset = _call(_CREATE, handled, 8 if abi < 4 else 16 if abi < 6 else 24, 0)
     rules = [(path, _READ) for path in read] + [(path, _READ | _WRITE | _MAKE) for path in write]
     rules += [(path, _READ | _WRITE | _IOCTL) for path in devices]
+    rules += [(path, _READ | _EXECUTE) for path in execute]
     kept = []
     try:
         for path, rights in rules:
@@ -64,7 +71,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> int | None:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = privileges.libc()
     values = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
     result = int(libc.syscall(ctypes.c_long(number), *values))
     if result < 0:

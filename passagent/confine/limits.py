@@ -1,0 +1,34 @@
+"""What compilers and other tools may take of the machine: the one table of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ToolLimits:
+    """Of a tool with all that it starts, but for `memory`, `cpu_s` and `descriptors`: of each process."""
+
+    wall_s: float = 60.0
+    cpu_s: int = 60
+    """Processor time, s."""
+    memory: int = 8 << 30
+    """Address space, bytes."""
+    file: int = 32 << 20
+    """The largest file that it writes, and what it prints, bytes each."""
+    processes: int = 256
+    """Processes and threads of all tools that run. Linux does not count them for root."""
+    descriptors: int = 256
+
+
+COMPILE = ToolLimits()
+"""A candidate's kernel, its PTX, a launcher: g++, gcc, NVRTC, ptxas."""
+PRECOMPILE = ToolLimits(file=512 << 20)
+"""The headers that every C++ kernel sees first."""
+READ = ToolLimits(wall_s=30.0, cpu_s=30, memory=2 << 30, file=256 << 20)
+"""A built object, or names in it: objdump, c++filt."""
+ASK = ToolLimits(wall_s=30.0, cpu_s=30, memory=2 << 30, file=1 << 20)
+"""A tool for its version."""
+TOOLS = {"compile": COMPILE, "precompile the headers": PRECOMPILE, "read an object": READ, "ask": ASK}
+MESSAGE = 3000
+"""Characters of a compiler's messages that an author is shown."""

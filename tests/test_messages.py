@@ -1,0 +1,340 @@
+"""What crosses from a worker is held against a schema: whatever it sends, it ends as the candidate's error.
+
+The peers are real: a worker whose candidate speaks on the worker's own channel, and a process on a socket.
+"""
+
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sandbox import attempt
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator import inspection, messages
+from passagent.evaluator.channel import Channel, ChannelTimeout
+from passagent.evaluator.process import Worker, WorkerDied, Zygote
+from passagent.evaluator.referee import Referee
+from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.tasks.reader import load_task
+
+TASK = Path(__file__).parents[1] / "examples/tasks/add_layer_norm"
+TENSOR = {"dtype": "float32", "shape": [2, 3], "offset": 64}
+FACTS = {"contiguous": True, "device": "cpu", "new": True, "own": True}
+KEPT = {"outputs": [TENSOR | FACTS], "mutated": [0], "left": [None, TENSOR]}
+GROUP = {"samples": [5, 6], "held": 20, "without": 30}
+VIOLATION = {"rule": "r", "file": "f", "line": 1, "message": "m"}
+ERROR = {"kind": "runtime_error", "message": "no", "violation": VIOLATION}
+MATCHED = {"matches": 1, "applied": ["P"], "mismatches": [], "nodes_after": 1, "operators": 3}
+HONEST = [
+    ({"op": "load"}, {}),
+    ({"op": "load"}, {"error": ERROR, "violations": [VIOLATION]}),
+    ({"op": "graph", "nodes": []}, MATCHED),
+    ({"op": "run", "windows": [[0], [1]], "keep": True}, {"samples": [7, 8], "kept": KEPT, "call": 1}),
+    ({"op": "run", "windows": [[0]], "keep": False}, {"samples": [7], "kept": None, "violations": []}),
+    (
+        {"op": "lockstep", "groups": [{"turns": [[[0]], [[1]]], "keep": [0, 0]}]},
+        {"groups": [GROUP], "kept": [KEPT]},
+    ),
+    ({"op": "lockstep", "groups": []}, {"ended_early": True}),
+    ({"op": "device", "windows": [[0]]}, {"samples": [0]}),
+    ({"op": "audit", "sets": [0]}, {"kept": [KEPT], "stable": True, "copies": [[None]]}),
+    ({"op": "float64"}, {"outputs": [TENSOR]}),
+    ({"op": "float64"}, {"outputs": None}),
+    ({"op": "states", "inputs": [1]}, {"states": [[TENSOR]]}),
+]
+"""Requests, as far as they are looked at, and what an honest worker replies."""
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.text(max_size=8),
+    st.just("x" * 100_000), st.lists(st.integers(), max_size=3), st.just([0] * 100_000),
+    st.dictionaries(st.text(max_size=4), st.integers(), max_size=2),
+    st.recursive(st.just([]), lambda inner: st.lists(inner, min_size=1, max_size=2), max_leaves=40),
+)  # fmt: skip
+
+
+def places(value, path=()):
+    """Paths to all parts of plain data."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from places(part, (*path, key))
+
+
+def changed(draw, message):
+    """The message with a part taken away, replaced, added or repeated."""
+    copy = json.loads(json.dumps(message))
+    *way, last = draw(st.sampled_from([path for path in places(copy) if path] or [("extra",)]))
+    holder = copy
+    for key in way:
+        holder = holder[key]
+    change = draw(st.sampled_from(["drop", "replace", "add", "repeat"]))
+    if change == "drop" and last in places_of(holder):
+        del holder[last]
+    elif change == "repeat" and isinstance(holder, list):
+        holder += holder * 3
+    elif change == "add" and isinstance(holder, dict):
+        holder[draw(st.text(min_size=1, max_size=4))] = draw(JUNK)
+    elif isinstance(holder, dict) or last in places_of(holder):
+        holder[last] = draw(JUNK)
+    return copy
+
+
+def places_of(holder):
+    return holder if isinstance(holder, dict) else range(len(holder))
+
+
+@st.composite
+def wrong(draw):
+    """(request, something that is no reply to it, mostly)"""
+    request, reply = draw(st.sampled_from(HONEST))
+    return request, draw(JUNK) if draw(st.integers(0, 9)) == 0 else changed(draw, reply)
+
+
+@pytest.mark.parametrize(("request_", "reply"), HONEST)
+def test_what_honest_workers_reply_is_taken_as_it_is(request_, reply):
+    assert messages.read(request_, reply) == reply
+
+
+@given(wrong())
+@settings(max_examples=400)
+def test_what_is_taken_is_within_the_limits(case):
+    """Numbers in range, counts as asked for, no other key: for every reply that is taken at all."""
+    request, message = case
+    if not isinstance(message, dict):
+        return
+    try:
+        taken = messages.read(request, message)
+    except ValueError:
+        return
+    assert isinstance(taken, dict) and taken == message
+    for path in places(taken):
+        part = taken
+        for key in path:
+            part = part[key]
+        assert type(part) in (dict, list, str, int, bool, type(None))
+        assert not isinstance(part, int) or 0 <= part <= 1 << 50
+        assert not isinstance(part, str) or len(part) <= messages.TEXT
+
+
+class Parent:
+    """Of a worker that is a child of this process: it has no zygote."""
+
+    def __init__(self):
+        self._process = self
+
+    def poll(self):
+        return None
+
+    def ending(self, pid):
+        return None
+
+
+def told(scratch, request, frames):
+    """What comes of `request` where the worker at the other end of a real socket sends `frames`."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            ours.close()
+            Channel(theirs).receive()
+            for frame in frames:
+                theirs.sendall(frame)
+            theirs.shutdown(socket.SHUT_WR)
+            while theirs.recv(1 << 16):
+                pass
+        finally:
+            os._exit(0)
+    theirs.close()
+    worker = Worker(Parent(), pid, Channel(ours), scratch, {})
+    try:
+        return worker.ask(request, 20.0).message
+    finally:
+        worker.kill()
+        os.waitpid(pid, 0)
+
+
+def framed(data):
+    return struct.pack("!I", len(data)) + data
+
+
+BYTES = st.one_of(st.binary(max_size=40), st.just(b"\xff\xff\xff\xff"), st.binary(max_size=30).map(framed))
+TEXTS = st.sampled_from([
+    b"NaN", b"[" * 100_000, b'{"a":' * 100_000, b'{"samples": [1e999]}', b'{"kept": -Infinity}',
+    b"\xff\xfe{}",
+    b'{"mark": "start"}', b'{"mark": 1}', b'{"build": 3}', b'{"build": {"kind": "sh"}}', b"1" * 5000,
+    b'{"samples": [7, 8], "samples": 0}', b'{"mark": "start", "build": {}}', b"[]", b"null", b"",
+])  # fmt: skip
+
+
+@st.composite
+def conversations(draw):
+    request, message = draw(wrong())
+    frames = [framed(json.dumps(message).encode()), draw(BYTES), framed(draw(TEXTS))]
+    return request, draw(st.lists(st.sampled_from(frames), min_size=1, max_size=3))
+
+
+@given(conversations())
+@settings(max_examples=60)
+def test_a_process_that_sends_what_it_likes_is_answered_or_died(conversation):
+    """Never another exception: that would be a traceback, or a fault of the machine."""
+    request, frames = conversation
+    try:
+        assert isinstance(told(Path("/nonexistent"), request, frames), dict)
+    except WorkerDied as death:
+        status = death.status
+        assert status == "runtime_error"
+
+
+def test_timed_calls_start_once():
+    """A worker that says so for ever would have the referee answer for ever."""
+    run = {"op": "run", "windows": [[0]], "keep": False, "core": 0}
+    with pytest.raises(WorkerDied, match="no answer"):
+        told(Path("/nonexistent"), run, [framed(b'{"mark": "start"}')] * 2)
+
+
+def test_who_does_not_read_is_not_waited_for():
+    ours, _theirs = socket.socketpair()
+    with pytest.raises(ChannelTimeout):
+        Channel(ours).send({"object": "x" * (4 << 20)}, (), 0.2)
+
+
+SPOKEN = """
+import gc, json, struct
+from passagent.evaluator.channel import Channel
+channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)
+data = {data!r}
+channel.socket.sendall(struct.pack("!I", len(data)) + data)
+"""
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    one = Zygote("cpu", 1)
+    yield one
+    one.close()
+
+
+WRITTEN_INTO_THE_PROGRAM = [
+    "float*)given[0]); } #include </etc/passwd>\nvoid g() { (", "int", "float*\n", "", "float**", 3, None,
+    ["float*"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ctype", WRITTEN_INTO_THE_PROGRAM)
+@pytest.mark.parametrize("kind", ["cpp", "cuda"])
+def test_types_of_a_kernel_are_no_text_of_the_candidates(kind, ctype, zygote):
+    """They are written into the program behind the source's checks: a worker could have any text compiled."""
+    source = "void f(float* x) {}" if kind == "cpp" else "__global__ void f(float* x) {}"
+    request = {"kind": kind, "source": source, "name": "f", "types": [ctype]}
+    request |= {"arch": "sm_90"} if kind == "cuda" else {}
+    with pytest.raises(WorkerDied, match="no answer"):
+        attempt(zygote, SPOKEN.format(data=json.dumps({"build": request}).encode()))
+
+
+PASS = """
+import gc, json, struct, torch
+from passagent.evaluator.channel import Channel
+from passagent.kernels import cpp_kernel
+
+channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)
+send = channel.send
+
+def forged(message, fds=()):
+    if {when}:
+        {forge}
+    send(message, fds)
+
+channel.send = forged
+
+def pattern(a, b):
+    return a + b
+
+def replacement_args(a, b):
+    return (a, b)
+
+kernel = cpp_kernel('''template <class T> void add(const T* a, const T* b, T* out, int64_t n) {{
+  for (int64_t i = 0; i < n; ++i) out[i] = T(float(a[i]) + float(b[i]));
+}}''', "add")
+
+def add(a, b):
+    out = torch.empty_like(a)
+    kernel(a, b, out, a.numel())
+    return out
+
+def replacement_func():
+    return add
+"""
+WHEN = {
+    "load": "'mark' not in message and 'build' not in message",
+    "graph": "'matches' in message",
+    "audit": "'stable' in message",
+    "run": "'samples' in message",
+}
+ALL = "message.update({{k: {value} for k in message}})"
+FORGED = {
+    "no key that is needed": "message.clear()",
+    "a key too many": "message['more'] = 1",
+    "numbers beyond all": ALL.format(value="10 ** 30"),
+    "texts": ALL.format(value="'text'"),
+    "lists of lists": ALL.format(value="[[[]]]"),
+    "nothing in lists": ALL.format(value="[]"),
+    "not a number": ALL.format(value="float('nan')"),
+    "the machine's fault": "message['error'] = {'kind': 'infrastructure', 'message': 'disk full'}",
+    "an error that is none": "message['error'] = {'kind': 'infrastructure', 'message': 3}",
+    "too many violations": f"message['violations'] = [{VIOLATION}] * 100000",
+}
+
+
+@pytest.fixture(scope="module")
+def referee():
+    with Referee(EvaluatorConfig(device="cpu", budget_s=0.05, trials=10, warmups=1)) as one:
+        yield one
+
+
+def evaluated(referee, monkeypatch, when, forge):
+    monkeypatch.setattr(inspection, "inspect", lambda *_: [])  # which would refuse it at once
+    files = {"P.py": PASS.format(when=when, forge=forge), MANIFEST: '["P"]'}
+    return referee.evaluate(load_task(TASK), Candidate(files))
+
+
+def test_one_that_forges_nothing_is_measured(referee, monkeypatch):
+    result = evaluated(referee, monkeypatch, "False", "pass")
+    assert (result.status, result.error) == ("ok", None)
+
+
+@pytest.mark.parametrize("op", WHEN)
+@pytest.mark.parametrize("name", FORGED)
+def test_a_candidate_that_forges_replies_fails(name, op, referee, monkeypatch):
+    """The whole way: it speaks for its worker, and the evaluation ends with its own error."""
+    if (name, op) == ("no key that is needed", "load"):
+        pytest.skip("an empty reply is what is expected")
+    result = evaluated(referee, monkeypatch, WHEN[op], FORGED[name])
+    failed = ("runtime_error", "load_error", "refused")
+    assert result.status in failed, (result.status, result.error)
+    assert result.error
+
+
+TENSORS = {
+    "outside of the memory": "one['offset'] = 1 << 40",
+    "where none begins": "one['offset'] += 1",
+    "too large": "one['shape'] = [1 << 40]",
+    "of no possible size": "one['shape'] = [0, 1 << 47, 1 << 47]",
+    "of another type": "one['dtype'] = 'complex32'",
+    "of no type": "one['dtype'] = '__dict__'",
+    "of another shape": "one['shape'] = [1]",
+    "as a copy of torch's": "message['copies'][0][0] = {'dtype': 'int8', 'shape': [1 << 40], 'offset': 0}",
+    "left where nothing was": "message['kept'][0]['left'] = [None] * 9",
+    "more than there are": "message['kept'][0]['outputs'] *= 3; message['copies'][0] *= 3",
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_candidate_that_forges_tensors_fails(name, referee, monkeypatch):
+    forge = f"one = message['kept'][0]['outputs'][0]; {TENSORS[name]}"
+    result = evaluated(referee, monkeypatch, WHEN["audit"], forge)
+    assert (result.status, bool(result.error)) == ("runtime_error", True), result.error
