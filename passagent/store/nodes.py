@@ -371,7 +371,9 @@ def best_known(store: Store, run_id: str, island: int, number: int) -> float | N
 
 
 def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
-    """The AS of the node's parent; and the best that its island knew of when it was made, see best_known."""
+    """The AS of the node's parent, if that is correct; and the best that its island knew of when the node was
+    made, see best_known.
+    """
     own = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
         "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
@@ -382,7 +384,8 @@ def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
         "AND elite_migrations.episode_id <= :episode"
     )
     row = store.row(
-        f"SELECT (SELECT as_score FROM nodes WHERE id = :parent) AS parent, max(as_score) AS best "
+        f"SELECT (SELECT as_score FROM nodes WHERE id = :parent AND status = 'ok') AS parent, "
+        f"max(as_score) AS best "
         f"FROM ({own} UNION ALL {migrated} UNION ALL "
         "SELECT best_as FROM islands WHERE run_id = :run AND island = :seeds AND island != :island)",
         {
