@@ -23,6 +23,8 @@ class ParentView:
     """What limits it or what is wrong with it, in words."""
     observation: str = ""
     """What observe.observation said of it."""
+    is_seed: bool = False
+    """It was there before the first episode."""
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,10 @@ def prompt(name: str, node_id: int, runs_dir: str, is_next: bool, as_json: bool)
             raise UsageError(f"run {run.id} has no node {node_id}; passagent show {run.id} lists them")
         messages = would_be_shown(store, run, node) if is_next else was_shown(store, node)
         if not messages:
-            raise UsageError(
-                f"node {node.id} was not written in this run; it is node {run.forked_node} of run "
-                f"{run.forked_run}"
-            )
+            source = episodes.get_episode(store, node.episode_id).model
+            if run.forked_node is not None:
+                source = f"node {run.forked_node} of run {run.forked_run}"
+            raise UsageError(f"node {node.id} was not written in this run; it is {source}")
         if as_json:
             print(json.dumps({"run": run.id, "node": node.id, "messages": messages}))
             return

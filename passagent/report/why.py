@@ -11,8 +11,9 @@ from passagent.agent.prompt import short_note
 from passagent.report.changes import Change, changes
 from passagent.report.summary import again_of, evaluation_of, runs_dir_flag, score_data
 from passagent.report.text import counted, interval, number, percent, printable
+from passagent.search.drafts import is_first
 from passagent.search.rounds import round_of
-from passagent.store import Store, confirmations, episodes, forking, nodes, runs
+from passagent.store import Store, confirmations, episodes, nodes, planting, runs
 from passagent.store.episodes import Episode
 from passagent.store.lineage import hints_shown, lineage, migration_reason, rank_then
 from passagent.store.nodes import Node
@@ -39,7 +40,7 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
 def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
     """The steps up to `node`; those that lead to the node that its run was forked from come first."""
     steps = lineage(store, node)
-    origin = forking.origin_of(store, run, steps[0])
+    origin = planting.origin_of(store, run, steps[0])
     chain, before = [], dict[str, str]()
     if origin is not None:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
@@ -132,6 +133,8 @@ def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> st
         if round_of(run, episode.number) == 0:
             return "the island's first episode, with nothing to go on from"
         return f"{policy} policy: from the task anew"
+    if parent.island == SEEDS and is_first(settings.get("drafts", 0), run.islands, episode.number):
+        return "seed: the island's first episode starts from the run's best seed"
     if parent.status != "ok":
         return f"{policy} policy: to be mended, nothing was correct there"
     rank = rank_then(store, episode, parent, whole_run=policy == "mcts")

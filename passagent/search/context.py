@@ -19,7 +19,7 @@ from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
-from passagent.search.drafts import is_draft
+from passagent.search.drafts import is_draft, is_first
 from passagent.search.models import EXPERT
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
@@ -57,9 +57,12 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
     """
     store, run_id = known.store, known.run.id
     island, scores = runs.get_island(store, run_id, episode.island), list[float]()
-    is_first = is_draft(known.config.search, episode.number)
+    search = known.config.search
+    draft = is_draft(search, episode.number)
+    is_seed = parent is not None and parent.island == SEEDS
+    begins = parent is None or (is_seed and is_first(search.drafts, known.run.islands, episode.number))
     shown, more = list[Attempt](), 0
-    if not is_first:
+    if not draft:
         shown, more = attempts(known, episode, parent, island.nodes)
         best = best_known(known, episode)
         scores += [best] if best is not None and best > 0 else []
@@ -76,7 +79,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         more_attempts=more,
         hints=chosen_hints(known, episode, parent),
         knowledge=passages(known, parent),
-        past=[] if is_first or parent or episode.model == EXPERT else past_tasks(known),
+        past=past_tasks(known) if begins and not draft and episode.model != EXPERT else [],
         machine=known.machine,
         migrated=bool(episode.migrated),
         limits=known.config.agent,
@@ -139,6 +142,7 @@ def _view(known: Known, parent: Node) -> ParentView:
         files=files,
         diagnosis=diagnosis_of(parent).text,
         observation=observation(evaluation, files=files),
+        is_seed=parent.island == SEEDS,
     )
 
 

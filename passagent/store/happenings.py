@@ -81,7 +81,8 @@ _SOURCES = {
         "episodes.state = 'running'",
         "SELECT episodes.number AS episode, "
         "episodes.island, episodes.model, episodes.parent_id AS parent, parents.as_score AS parent_as, "
-        "parents.status AS parent_status, CASE WHEN episodes.model IS NOT NULL THEN episodes.created_at END AS begun_at, "
+        "parents.status AS parent_status, "
+        "CASE WHEN episodes.model IS NOT NULL THEN episodes.created_at END AS begun_at, "
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
         (
@@ -119,7 +120,8 @@ _SOURCES = {
         "SELECT nodes.id AS node, nodes.island, "
         "episodes.number AS episode, nodes.status, nodes.as_score, nodes.note, nodes.repeat_of, "
         "nodes.parent_id AS parent, parents.as_score AS parent_as, parents.status AS parent_status, "
-        "nodes.diagnosis, nodes.created_at, nodes.evaluated_at FROM nodes JOIN episodes ON episodes.id = nodes.episode_id "
+        "nodes.diagnosis, nodes.created_at, nodes.evaluated_at "
+        "FROM nodes JOIN episodes ON episodes.id = nodes.episode_id "
         "LEFT JOIN nodes AS parents ON parents.id = nodes.parent_id",
         (
             ("proposed", "created_at", (*_NODE, "parent", "note", "repeat_of")),
