@@ -181,7 +181,7 @@ class AgentConfig(_Section):
     hints: int = Field(6, ge=0)
     """Hints shown to the model."""
     siblings: int = Field(8, ge=0)
-    """Earlier attempts shown to the model, a line each."""
+    """Earlier attempts shown to the model, relatives of the parent first, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
     past_tasks: int = Field(1, ge=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import re
 import statistics
 
 import pytest
@@ -15,7 +16,8 @@ from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fix
 from test_store import add_node
 
 from passagent.agent.prompt import roles
-from passagent.config import SearchConfig, load_config, presets
+from passagent.config import SearchConfig, load_config, override, presets
+from passagent.evaluator.result import Candidate
 from passagent.search.controller import search
 from passagent.search.islandview import IslandView
 from passagent.search.policies import policy_of
@@ -79,16 +81,33 @@ class Uneven(tiny_search.PacedModel):
         return await super().complete(messages, tools)
 
 
+def told(store, run_id) -> list[str]:  # noqa: F811
+    """What every episode was told of other nodes, which are named by episode and place, not by id."""
+    names = {str(node.id): f"{node.number}.{node.place}" for node in nodes.of_run(store, run_id)}
+    numbers = sorted(node.number for node in nodes.of_run(store, run_id))
+    said = []
+    for number in sorted({*numbers}):
+        messages = episodes.conversation(store, episodes.of_number(store, run_id, number).id)[1:]
+        text = "\n".join(message["content"] for message in messages)
+        said.append(re.sub(r"\bnode (\d+)", lambda found: f"node {names[found[1]]}", text))
+    return said
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
 @pytest.mark.parametrize("policy", ["evolutionary", "mcts"])
-def test_the_tree_does_not_depend_on_who_is_faster(store, task, policy):  # noqa: F811
-    shapes = []
+def test_the_tree_does_not_depend_on_who_is_faster(store, task, tmp_path, policy, drafts):  # noqa: F811
+    Candidate(tiny_search.candidate_files("given")).write(tmp_path / "mine")
+    settings = {"islands": 3, "iters": 18, "seed": 5, "policy": policy, "drafts": drafts}
+    shapes, texts = [], []
     for slow in ("fusion", "memory access"):
-        session = open_tiny(
-            store, task, model=Uneven(slow), islands=3, iters=12, seed=5, policy=policy, drafts=2
-        )
+        session = open_tiny(store, task, model=Uneven(slow), seed_dir=str(tmp_path / "mine"), **settings)
+        # what hints gained in other runs, and on islands that were faster, decides which are shown
+        session.config = override(session.config, {"agent.hints": 0})
         finish(session)
         shapes.append(shape(store, session.run.id))
+        texts.append(told(store, session.run.id))
     assert shapes[0] == shapes[1]
+    assert texts[0] == texts[1] and any("; failed: " in text for text in texts[0])
     parents = {row["parent_id"] for row in store.rows("SELECT parent_id FROM episodes")}
     assert len(parents) > 2
 

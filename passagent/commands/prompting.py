@@ -16,6 +16,7 @@ from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine, measure_machine
 from passagent.models.types import Message
 from passagent.search.context import episode_context
+from passagent.search.relatives import Told
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, episodes, nodes, runs
 from passagent.store.episodes import episode_seed
@@ -36,6 +37,7 @@ class _Known:
     device_name: str
     machine: Machine | None
     views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
+    told: Told = field(default_factory=dict)
     bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
 
 

@@ -21,9 +21,10 @@ from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.models import EXPERT
+from passagent.search.relatives import Told, attempt, relatives
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
-from passagent.store.nodes import Brief, Node
+from passagent.store.nodes import Node
 from passagent.store.packing import unpack_diagnosis
 from passagent.store.runs import SEEDS, Run
 from passagent.store.similar import similar_tasks
@@ -42,6 +43,8 @@ class Known(Protocol):
     machine: Machine | None
     views: dict[tuple[object, ...], ParentView]
     """Parents that were shown."""
+    told: Told
+    """Attempts that were told of."""
     bests: dict[int, tuple[int, float | None]]
     """Of each island: the number of its last episode, and what `best_known` said of it."""
 
@@ -159,21 +162,16 @@ def _diagnosis(stored: bytes | str) -> Diagnosis:
 
 
 def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> tuple[list[Attempt], int]:
-    """The nearest ancestors and newest siblings, at most agent.siblings, in order of making.
+    """At most agent.siblings relatives of what the episode starts from, the newest last.
 
     And how many other candidates there are of those that the island has `made`.
     """
     limit, island = known.config.agent.siblings, episode.island
     if not limit:
         return [], 0
-    found: list[Node | Brief] = [*nodes.ancestors(known.store, parent.id, limit // 2)] if parent else []
-    found += nodes.siblings(known.store, known.run.id, island, episode.parent_id, limit)
-    chosen = {node.id: node for node in found[:limit] if node.status is not None}
-    own = {node.id for node in [*chosen.values(), *([parent] if parent else [])] if node.island == island}
-    shown = [
-        Attempt(node.id, node.status or "", node.as_score, node.note) for _, node in sorted(chosen.items())
-    ]
-    return shown, made - len(own)
+    found = relatives(known.store, episode, parent, limit)
+    own = sum(node.island == island for node in [*found, *([parent] if parent else [])])
+    return [attempt(known.store, node, known.told) for node in found], made - own
 
 
 @functools.lru_cache(maxsize=4096)
