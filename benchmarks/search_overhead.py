@@ -222,7 +222,7 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
         pass
 
     known = Known()
-    known.__dict__.update(store=store, run=run, config=config, task=task)
+    known.__dict__.update(store=store, run=run, config=config, task=task, told={})
     asked = {
         "ancestors": lambda node: nodes.ancestors(store, node.id, 8),
         "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),

@@ -181,11 +181,12 @@ class AgentConfig(_Section):
     hints: int = Field(6, ge=0)
     """Hints shown to the model."""
     siblings: int = Field(8, ge=0)
-    """Earlier attempts shown to the model, a line each."""
+    """Earlier attempts shown to the model, relatives of the parent first, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
     past_tasks: int = Field(1, ge=0)
-    """Similar tasks of earlier runs whose best pass an episode without a parent is shown; drafts see none."""
+    """Similar tasks of earlier runs whose best pass is shown to an island's first episode and to those that
+    start from the task, but not to drafts."""
     context_budget: ContextBudget = ContextBudget()
     """Tokens for each part of the first message."""
 
@@ -200,6 +201,8 @@ class SearchConfig(_Section):
     policy: Literal["evolutionary", "greedy", "mcts", "random", "best_of_n"] = "evolutionary"
     expert_seeds: int = Field(1, ge=0)
     """Episodes that the built-in expert writes before another model's first one (Kernel Foundry 3.2.1)."""
+    seed_dir: str | None = None
+    """A pass directory that is a seed of the run, beside the expert's; it is read when the run is made."""
     drafts: int = Field(0, ge=0)
     """The first episodes, which start from the task and are told of no other (KernelEvolve 4, Figure 10)."""
     roles: list[str] = Field(

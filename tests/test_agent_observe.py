@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from passagent.agent.excerpt import excerpts
+from passagent.agent.failure import first_error
 from passagent.agent.fold import fold
 from passagent.agent.observe import observation, read_as, read_status
 from passagent.agent.tokens import message_tokens
@@ -260,3 +261,45 @@ def test_lines_of_a_cuda_kernel_are_quoted() -> None:
     source = SOURCE.replace("cpp_kernel", "cuda_kernel").replace("void scale", "__global__ void scale")
     for message in ("scale.cu(3): error: identifier", "scale.cu:3:45: error"):
         assert ">  8    for (int64_t i" in excerpts(message, {"Fused.py": source})
+
+
+def test_the_first_error_is_told_in_one_line() -> None:
+    """Of an earlier attempt: an episode's memory gave failures without reasons."""
+    files = {"Fused.py": SOURCE, "A.py": "import torch\n\n\ndef pattern(x):\n    return torch.relu(x)\n"}
+
+    def of(status: Any, fields: dict[str, Any], **more: Any) -> str:
+        return first_error(
+            evaluation(status, [fast("right", 2.0), graph("g", status, **fields)], **more), files
+        )
+
+    build = "scale does not compile:\nscale.cpp:3:45: error: 'b' was not declared in this scope (Fused.py:5)"
+    expected = "Fused.py:8: scale.cpp:3:45: error: 'b' was not declared in this scope (Fused.py:5)"
+    assert of("compile_error", {"error": build}) == expected
+    error = "NameError: name 'missing' is not defined (Fused.py:15)"
+    assert of("runtime_error", {"error": error}) == "Fused.py:15: NameError: name 'missing' is not defined"
+    triton = "CompilationError: at 2:4:\ndef kernel(x):\n    y = z\nNameError('z is not defined') (A.py:4)"
+    assert of("compile_error", {"error": triton}) == (
+        "A.py:4: CompilationError: at 2:4: NameError('z is not defined')"
+    )
+    mismatch = Mismatch(
+        pass_name="A",
+        matched_nodes=0,
+        pattern_nodes=1,
+        pattern_node="%relu",
+        graph_node="%gelu",
+        reason="target",
+    )
+    assert of("mismatch", {"mismatches": [mismatch]}) == (
+        "A.py:4: the pattern matched 0 of 1 nodes, not %relu, held against %gelu: target"
+    )
+    worst = Worst(output=1, index=[0, 3], expected=1.5, got=1.25)
+    assert of("wrong_result", {"worst": worst, "passes_from_t": 0}) == (
+        "g: output 1 at [0, 3]: expected 1.5, got 1.25; it passes at t = 0 and above"
+    )
+    rule = Violation(rule="torch_op", file="A.py", line=7, message="x * y computes; write a kernel")
+    assert first_error(evaluation("refused", [], violations=[rule, rule]), files) == (
+        "A.py:7: x * y computes; write a kernel (rule torch_op)"
+    )
+    assert first_error(evaluation("load_error", [], error="no pass\nat all"), files) == "no pass"
+    assert first_error(evaluation("ok", [fast("g", 1.2)]), files) == ""
+    assert len(of("runtime_error", {"error": "e" * 9000})) <= 220

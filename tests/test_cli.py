@@ -152,6 +152,7 @@ def test_an_environment_variable_stands_for_an_option(call, task, monkeypatch):
         (["rum"], "did you mean 'run'"),
         (["run", "task", "--fast"], "--fast"),
         (["eval", "task"], "pass_dir: no such pass directory"),
+        (["run", "task", "--seed-dir", "nowhere"], "nowhere: no such pass directory"),
         (["eval", "task", "--pass-dir", "empty"], "holds no .py file"),
         (["resume", "last"], "holds no runs"),
         (["show", "last", "--runs-dir", "nowhere"], "nowhere: holds no runs"),

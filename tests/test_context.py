@@ -13,13 +13,16 @@ from typing import Any, get_args
 import pytest
 import tiny_search
 
+from passagent.agent.prompt import attempt_line
 from passagent.commands import beginning
 from passagent.config import AgentConfig
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
 from passagent.search import context
+from passagent.search.relatives import attempt
 from passagent.search.setup import stored_config
-from passagent.store import Store, episodes, nodes, runs
+from passagent.store import Store, episodes, evaluations, nodes, runs
+from passagent.store.packing import pack_result
 
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
@@ -90,21 +93,60 @@ def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) 
         assert "an earlier run found" not in prompt  # there was none
 
 
-def test_attempts_are_the_nearest_and_the_others_are_counted(tmp_path: Path) -> None:
+def known_of(store: Store, run: runs.Run, limit: int) -> Any:
+    config = stored_config(run)
+    agent = config.agent.model_copy(update={"siblings": limit})
+    return SimpleNamespace(
+        store=store, run=run, config=config.model_copy(update={"agent": agent}), told={}
+    )  # fmt: skip
+
+
+def test_an_episode_remembers_its_relatives_and_fills_the_places(tmp_path: Path) -> None:
+    """The parent's own-episode children were left out, and places stayed empty."""
     with searched(tmp_path) as (store, run):
-        made = [node for node in nodes.of_run(store, run.id) if node.island == 0]
-        in_all = runs.get_island(store, run.id, 0).nodes
+        every = nodes.of_run(store, run.id)
+        made = [node for node in every if node.island == 0]
+        last = max(made, key=lambda node: node.number).number
         for parent in made:
+            # as if the island's next episode started from this node
             episode = replace(episodes.get_episode(store, parent.episode_id), parent_id=parent.id)
-            for limit in (0, 1, 3, 50):
-                config = stored_config(run)
-                agent = config.agent.model_copy(update={"siblings": limit})
-                known: Any = SimpleNamespace(
-                    store=store, run=run, config=config.model_copy(update={"agent": agent})
-                )
-                shown, more = context.attempts(known, episode, parent, in_all)
-                assert len(shown) <= limit
+            episode = replace(episode, id=0, number=last + run.islands)
+            children = [node.id for node in made if node.parent_id == parent.id]
+            above = [node.id for node in nodes.ancestors(store, parent.id, 50)]
+            for limit in (0, 1, 3, 5, 50):
+                shown, more = context.attempts(known_of(store, run, limit), episode, parent, len(made))
                 ids = [attempt.node_id for attempt in shown]
-                assert ids == sorted(ids) and parent.id not in ids
+                others = {node.id for node in made} | {*above}
+                assert len(ids) == len({*ids}) == min(limit, len(others) - 1)
+                assert {*ids} <= others - {parent.id}
+                order = [(node.number, node.place) for id_ in ids for node in every if node.id == id_]
+                assert order == sorted(order)
                 own = [node for node in made if node.id in ids]
                 assert more == (len(made) - len(own) - 1 if limit else 0)
+                if limit >= 3:
+                    same = [id_ for id_ in children if nodes.get_node(store, id_).number == parent.number]
+                    assert {*same[:1], *above[:1]} <= {*ids}, "own-episode children and ancestors come first"
+
+
+def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> None:
+    with searched(tmp_path) as (store, run):
+        wrong = [node for node in nodes.of_run(store, run.id) if node.status == "wrong_result"]
+        child = next(node for node in wrong if node.parent_id is not None)
+        evaluation = evaluations.get_evaluation(store, child.evaluation_id or 0)
+        build = "scale does not compile:\nscale.cpp:1:5: error: 'b' was not declared (Fused.py:3)"
+        evaluation["graphs"][0] |= {"status": "compile_error", "error": build}
+        store.execute(
+            "UPDATE evaluations SET result = :result WHERE id = :id",
+            {"result": pack_result(evaluation | {"status": "compile_error"}).head, "id": child.evaluation_id},
+        )
+        store.execute("UPDATE nodes SET status = 'compile_error' WHERE id = :id", {"id": child.id})
+        child = nodes.get_node(store, child.id)
+        told: Any = {}
+        line = attempt_line(attempt(store, child, told))
+        assert line == (
+            f"node {child.id} (from node {child.parent_id}: Fused.py +2 -2): compile_error, "
+            f"AS {child.as_score:.4f}: {child.note}; "
+            "failed: Fused.py:3: scale.cpp:1:5: error: 'b' was not declared"
+        )
+        right = next(node for node in nodes.of_run(store, run.id) if node.status == "ok")
+        assert "failed" not in attempt_line(attempt(store, right, told))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -19,11 +20,15 @@ import pytest
 import tiny_search
 
 from passagent import cli
+from passagent.agent.observe import read_status
 from passagent.commands import beginning, searching
 from passagent.errors import PassagentError
 from passagent.evaluator import health
-from passagent.store import Store, evaluations, files, nodes, runs, workers
+from passagent.report.tail import happening_line
+from passagent.report.tree import tree_text
+from passagent.store import Store, episodes, evaluations, files, nodes, runs, workers
 from passagent.store.evaluations import PIECES
+from passagent.store.happenings import Happening
 from passagent.store.leftovers import size_of
 from passagent.store.packing import pack_result
 
@@ -114,14 +119,61 @@ def test_why_tells_the_whole_chain(call, place):
         assert f"node {step['node']} {step['status']}, AS {step['as_score']:.3f}" in text
         assert step["episode"]["chosen"] in text
         assert step["diagnosis"]["text"] in text
-    gain = next(step for step in chain if step["episode"]["gain"])["episode"]
-    assert f"{math.exp(gain['gain']) - 1:+.1%} against where it began" in text
+    gain = next(e for e in (s["episode"] for s in chain) if e["gain"] and e["parent_status"] == "ok")
+    assert f"{math.exp(gain['gain']) - 1:+.1%} against node {gain['parent']}" in text
     assert len(text.splitlines()) < 12 + 8 * len(chain)  # at a glance
 
     migrant = next(node for node in found.values() if node.episode_id == migrated[0]["episode_id"])
     assert f"migration: {migrated[0]['reason']}" in call("why", migrant.id)[1]
     code, _, err = call("why", 10**6)
     assert code == 2 and "1000000: no such node" in one_line(err)
+
+
+def test_a_change_is_told_only_between_two_correct_candidates(call, place):
+    """Of a compile error it said `+10.7%`, and of what was mended how far it is from the failure."""
+    change_of = re.compile(r"[+-]\d+\.\d%")
+    with Store.open(place / "runs") as store:
+        run = runs.find_run(store, "last")
+        found = {node.id: node for node in nodes.of_run(store, run.id)}
+        asked = {row["id"]: row for row in store.rows("SELECT * FROM episodes")}
+        said = [message for id_ in asked for message in episodes.conversation(store, id_)]
+
+    def both_right(one: int | None, other: int | None) -> bool:
+        return all(id_ is not None and found[id_].status == "ok" for id_ in (one, other))
+
+    pairs = [(node, found.get(node.parent_id)) for node in found.values()]
+    kinds = {(node.status == "ok", parent.status == "ok") for node, parent in pairs if parent}
+    assert {(True, False), (False, True), (True, True)} <= kinds, "the run is too plain to test with"
+
+    told = set()
+    for event in call("tail", "last", "-n", 1000, "--json")[1].splitlines():
+        data = json.loads(event)
+        line = happening_line(Happening(data["at"], data["event"], data), {0: "a", 1: "b"})
+        if data["event"] == "judged":
+            is_due = both_right(data["node"], data["parent"])
+        else:
+            is_due = data["event"] == "episode_ended" and both_right(data["best_node"], data["parent"])
+        assert bool(change_of.search(line)) == is_due, line
+        told.add((data["event"], is_due))
+    assert {("judged", True), ("judged", False), ("episode_ended", True), ("episode_ended", False)} < told
+
+    results = [message["content"] for message in said if message.get("name") == "pass_evaluator"]
+    for text in results:
+        assert read_status(text) == "ok" or not change_of.search(text), text
+    right = sum(both_right(node.id, node.parent_id) for node in found.values())
+    assert sum("against the parent's" in text for text in results) == right
+
+    for node in found.values():
+        for line in call("why", node.id)[1].splitlines():
+            if change_of.search(line) and "against node" in line:
+                here, *_, other = re.findall(r"node (\d+)", line)
+                assert both_right(int(here), int(other)), line
+            else:
+                assert not change_of.search(line.partition("hints (mean gain")[0]), line
+        if node.parent_id is not None:
+            rows = json.loads(call("diff", node.parent_id, node.id, "--json")[1])["graphs"]
+            assert all((row["ratio"] is not None) == (row["status"] == ["ok", "ok"]) for row in rows)
+    assert not change_of.search(tree_text(list(found.values()), None, {}))
 
 
 def test_diff_shows_files_and_scores(call, place):
@@ -151,11 +203,12 @@ def test_diff_says_whether_intervals_separate(call, copy):
         right = [n for n in nodes.of_run(store, runs.find_run(store, "last").id) if n.status == "ok"]
         one, other = right[0], next(n for n in right if n.candidate_key != right[0].candidate_key)
 
-    def separate(first: list[float], second: list[float]) -> object:
+    def separate(first: list[float], second: list[float], status: str = "ok") -> dict[str, object]:
         with Store.open(copy) as store:
             for node, (low, value, high) in ((one, first), (other, second)):
                 result = evaluations.get_evaluation(store, node.evaluation_id)
-                result["graphs"][0]["speedup"] = {"e2e": value, "low": low, "high": high, "device": None}
+                speedup = {"e2e": value, "low": low, "high": high, "device": None}
+                result["graphs"][0] |= {"speedup": speedup, "status": status}
                 store.execute(
                     "UPDATE evaluations SET result = :result WHERE candidate_key = :key",
                     {"result": pack_result(result).head, "key": node.candidate_key},
@@ -168,6 +221,8 @@ def test_diff_says_whether_intervals_separate(call, copy):
     assert separate([1.0, 1.1, 1.35], [1.3, 1.4, 1.5])["separate"] is False
     text = call("diff", one.id, other.id, "--runs-dir", copy)[1]
     assert "1.100 [1.000, 1.350]" in text and "overlap" in text
+    # what is right at a loose tolerance only is timed, too
+    assert separate([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], status="wrong_result")["ratio"] is None
 
     change(
         copy,

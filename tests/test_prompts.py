@@ -111,7 +111,7 @@ def test_everything_known_is_shown(tmp_path: Path) -> None:
         '"""Fuses it."""',
         "Diagnosis: latency-bound",
         "so far: 1.5000",
-        "- node 3: mismatch, AS none: Fuses more.\n",
+        "- node 3 (from the task): mismatch, AS none: Fuses more.\n",
         "- [few-launches] Launch once.",
         "at most 20 replies and 8 evaluations",
     ):
@@ -309,7 +309,7 @@ def test_each_part_keeps_to_its_budget_and_says_what_it_leaves_out(tmp_path: Pat
     _, user = compose(many)
     text = user["content"]
     assert tokens(text) < 900 + 500 + 300 + 200 + 200 + 600 + 900
-    shown = re.findall(r"^- node (\d+): ", text, re.M)
+    shown = re.findall(r"^- node (\d+) ", text, re.M)
     assert shown == [str(number) for number in range(100 - len(shown), 100)] and 0 < len(shown) < 20
     assert f"... {112 - len(shown)} earlier attempts not shown" in text
     assert "hint-0" in text and "hint-39" not in text and "hints that fit less not shown" in text

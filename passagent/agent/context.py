@@ -24,6 +24,8 @@ class ParentView:
     """What limits it or what is wrong with it, in words."""
     observation: str = ""
     """What observe.observation said of it."""
+    is_seed: bool = False
+    """It was there before the first episode."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class Attempt:
     as_score: float | None
     note: str
     """First line of its first pass file's docstring (prompt.note_of)."""
+    made_from: int | str | None = None
+    """The candidate that it is a change of; None: the task."""
+    changed: str = ""
+    """The files that differ from that one's, with the lines added and removed."""
+    failure: str = ""
+    """Its first error with file and line; empty where it is correct."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class EpisodeContext:
     best_as: float | None = None
     """Of the whole run so far."""
     attempts: list[Attempt] = field(default_factory=list)
-    """Siblings and ancestors, the newest last."""
+    """Relatives of the parent, the newest last."""
     more_attempts: int = 0
     """Earlier ones of the island that are not among them."""
     hints: list[HintView] = field(default_factory=list)

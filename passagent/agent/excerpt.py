@@ -20,7 +20,7 @@ def excerpts(message: str, files: Mapping[str, str]) -> str:
     A line of a kernel's C++ or CUDA source is looked up in the Python file that holds it as a literal.
     """
     shown: dict[tuple[str, int], str] = {}
-    for name, line in _places(message, files):
+    for name, line in places(message, files):
         lines = files[name].split("\n")
         near = any(name == known and abs(line - at) <= AROUND for known, at in shown)
         if 1 <= line <= len(lines) and not near and len(shown) < MAX_EXCERPTS:
@@ -28,7 +28,8 @@ def excerpts(message: str, files: Mapping[str, str]) -> str:
     return "\n".join(shown.values())
 
 
-def _places(message: str, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+def places(message: str, files: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """`(file, line)` of each line of `files` that `message` means, those inside of kernels first."""
     for found in _KERNEL.finditer(message):
         kernel, line = found["name"], int(found["line"])
         yield from ((name, first + line - 1) for name, first in _literals(kernel, line, files))

@@ -51,8 +51,9 @@ def observation(
 ) -> str:
     """The evaluation in words.
 
-    `parent_as` and `best_as` (of the run) are compared with where known; of `files`, the candidate's, the
-    lines that an error means are quoted; `diagnosis` says what limits a correct candidate.
+    A correct candidate is compared with `parent_as` and `best_as`, the AS of a correct parent and the run's
+    best, where known. Of `files`, the candidate's, the lines that an error means are quoted; `diagnosis` says
+    what limits a correct candidate.
     """
     graphs, sources = evaluation.graphs, files or {}
     stage = STAGES[evaluation.status]
@@ -291,8 +292,8 @@ def _score(evaluation: Evaluation, parent_as: float | None, best_as: float | Non
     if evaluation.fast_1 is not None:
         said += f"; {evaluation.fast_1:.0%} of the graphs correct and at least as fast as eager"
     for who, other in (("the parent's", parent_as), ("the best so far,", best_as)):
-        if other is not None:
-            said += f"; {score / other - 1:+.1%} against {who} {other:.4f}" if other > 0 else ""
+        if evaluation.status == "ok" and other:
+            said += f"; {score / other - 1:+.1%} against {who} {other:.4f}"
     return said
 
 

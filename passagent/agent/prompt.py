@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from passagent import resources
-from passagent.agent.context import EpisodeContext
+from passagent.agent.context import Attempt, EpisodeContext
 from passagent.agent.hardware import figures
 from passagent.agent.source import parsed
 from passagent.agent.taskview import view_task
@@ -35,7 +35,7 @@ def compose(context: EpisodeContext) -> list[Message]:
     if not resources.exists(f"prompts/roles/{context.role}.j2"):
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
     budget, parent = context.limits.context_budget, context.parent
-    newest = fit(context.attempts[::-1], lambda attempt: short_note(attempt.note) + " " * 40, budget.attempts)
+    newest = fit(context.attempts[::-1], attempt_line, budget.attempts)
     hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, budget.hints)]
     passages = context.knowledge[: fit(context.knowledge, lambda passage: passage.text, budget.knowledge)]
     values = {
@@ -48,7 +48,7 @@ def compose(context: EpisodeContext) -> list[Message]:
         "hardware": figures(context.target, context.device_name, context.machine),
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},
         "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",
-        "attempts": context.attempts[len(context.attempts) - newest :],
+        "attempts": [attempt_line(one) for one in context.attempts[len(context.attempts) - newest :]],
         "more_attempts": context.more_attempts + len(context.attempts) - newest,
         "hints": hints,
         "more_hints": len(context.hints) - len(hints),
@@ -56,7 +56,6 @@ def compose(context: EpisodeContext) -> list[Message]:
         "more_passages": len(context.knowledge) - len(passages),
         "past": [(task, shown_files(task.files, budget.past)) for task in context.past],
         "manifest": MANIFEST,
-        "short_note": short_note,
     }
     system = environment.get_template("system.j2").render(values).strip()
     return [
@@ -91,6 +90,16 @@ def short_note(note: str, limit: int = 140) -> str:
     """A note without a program's plan (`[plan: {...}]`), cut to `limit` characters."""
     text = re.sub(r"\s*\[plan:.*", "", note)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def attempt_line(attempt: Attempt) -> str:
+    """`node 7 (from node 3: Fused.py +12 -3): ok, AS 1.2000: Tiles the rows.`, or with why it failed."""
+    made_from = "the task" if attempt.made_from is None else f"node {attempt.made_from}"
+    changed = f": {attempt.changed}" if attempt.changed else ""
+    score = "none" if attempt.as_score is None else f"{attempt.as_score:.4f}"
+    note = f": {short_note(attempt.note)}" if short_note(attempt.note) else ""
+    failure = f"; failed: {attempt.failure}" if attempt.failure else ""
+    return f"node {attempt.node_id} (from {made_from}{changed}): {attempt.status}, AS {score}{note}{failure}"
 
 
 def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:

@@ -44,6 +44,14 @@ def run(
     seed: Annotated[
         int | None, typer.Option(envvar="PASSAGENT_SEED", help="Seed of the search's choices.")
     ] = None,
+    seed_dir: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_SEED_DIR",
+            metavar="DIR",
+            help="A pass directory that the first episode of every island starts from.",
+        ),
+    ] = None,
     device: Device = None,
     dispatch: DispatchOption = None,
     base_url: BaseUrl = None,
@@ -74,6 +82,7 @@ def run(
         "search.iters": iters,
         "search.islands": islands,
         "search.seed": seed,
+        "search.seed_dir": seed_dir,
         "search.max_time_s": max_time,
         "search.max_tokens": max_tokens,
         "search.target_as": target_as,

@@ -18,6 +18,7 @@ from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine, measure_machine
 from passagent.models.types import Message
 from passagent.search.context import episode_context
+from passagent.search.relatives import Told
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, episodes, nodes, runs
 from passagent.store.episodes import episode_seed
@@ -39,6 +40,7 @@ class _Known:
     machine: Machine | None
     eager: tuple[EagerGraph, ...]
     views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
+    told: Told = field(default_factory=dict)
     bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
 
 
@@ -54,10 +56,10 @@ def prompt(name: str, node_id: int, runs_dir: str, is_next: bool, as_json: bool)
             raise UsageError(f"run {run.id} has no node {node_id}; passagent show {run.id} lists them")
         messages = would_be_shown(store, run, node) if is_next else was_shown(store, node)
         if not messages:
-            raise UsageError(
-                f"node {node.id} was not written in this run; it is node {run.forked_node} of run "
-                f"{run.forked_run}"
-            )
+            source = episodes.get_episode(store, node.episode_id).model
+            if run.forked_node is not None:
+                source = f"node {run.forked_node} of run {run.forked_run}"
+            raise UsageError(f"node {node.id} was not written in this run; it is {source}")
         if as_json:
             print(json.dumps({"run": run.id, "node": node.id, "messages": messages}))
             return

@@ -30,6 +30,7 @@ from passagent.search.runlog import run_log
 from passagent.search.session import Session
 from passagent.search.setup import (
     check_money,
+    given_seed,
     new_run,
     open_session,
     same_run,
@@ -59,6 +60,7 @@ def start(task: Task, config: Config, runs_dir: str, as_json: bool, new: bool, p
     """
     model = parts.model or open_model(config.model)
     check_money(config, model)
+    given_seed(config)  # a wrong one is an error before anything is stored
     with Store.open(runs_dir) as store:
         with store.transaction():  # of two that begin at the same moment one makes the run
             found = None if new else same_run(store, task, config)
@@ -90,7 +92,7 @@ def resume(
             search_run(store, found, task, config, model, as_json, parts)
 
 
-FIXED = ("search.islands", "search.roles", "search.seed")
+FIXED = ("search.islands", "search.roles", "search.seed", "search.seed_dir")
 """Settings that a run keeps for its life: its tree is made of them."""
 
 

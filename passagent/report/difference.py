@@ -7,10 +7,10 @@ from typing import Any
 from rich.text import Text
 
 from passagent.agent.prompt import short_note
-from passagent.evaluator.result import Evaluation, Speedup
-from passagent.report.changes import changes, unified
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.report.summary import again_of, evaluation_of, score_data
 from passagent.report.text import interval, number, printable, table
+from passagent.search.changes import changes, unified
 from passagent.store import Store, lineage, nodes, runs
 from passagent.store.nodes import Node
 
@@ -74,15 +74,18 @@ def _graphs(results: list[Evaluation | None]) -> list[dict[str, Any]]:
                 "dtype": graph.dtype,
                 "status": [side.status if side else None for side in pair],
                 "speedup": [speedup.model_dump() if speedup else None for speedup in speedups],
-                "ratio": _ratio(*speedups),
+                "ratio": _ratio(*pair),
                 "separate": _separate(*speedups),
             }
         )
     return rows
 
 
-def _ratio(one: Speedup | None, other: Speedup | None) -> float | None:
-    return other.e2e / one.e2e if one and other and one.e2e else None
+def _ratio(one: GraphResult, other: GraphResult | None) -> float | None:
+    """The second speedup by the first; None unless both results are correct and timed."""
+    if other is None or not one.status == other.status == "ok":
+        return None
+    return other.speedup.e2e / one.speedup.e2e if one.speedup and other.speedup else None
 
 
 def _separate(one: Speedup | None, other: Speedup | None) -> bool | None:

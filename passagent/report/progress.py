@@ -106,4 +106,4 @@ def _said(node: Node) -> str:
 
 
 def _island(board: Board, island: int) -> str:
-    return "the expert's seeds:" if island == SEEDS else f"island {island} ({board.rows[island].role})"
+    return "seeds:" if island == SEEDS else f"island {island} ({board.rows[island].role})"

@@ -199,7 +199,7 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
             parts.append(f"its files: {data['best']['path']}")
     parts.append(island_table(data["islands"]))
     if data["seeds"]:
-        parts.append(f"seeds of the expert: {_statuses(data['seeds'])}")
+        parts.append(f"seeds: {_statuses(data['seeds'])}")
     spent = spending_text(store, run.id)
     if spent:
         parts.append(spent)

@@ -57,7 +57,10 @@ def _ended(about: dict[str, Any]) -> str:
     if about["best_node"] is None:
         left = "nothing correct"
     else:
-        left = f"best node {about['best_node']}, AS {number(about['best_as'])}, gain {percent(about['gain'])}"
+        gain = ""
+        if about["parent_status"] == "ok":
+            gain = f", {percent(about['gain'])} over node {about['parent']}"
+        left = f"best node {about['best_node']}, AS {number(about['best_as'])}{gain}"
     return f"episode {about['episode']} ended ({about['end_reason']}, {about['steps']} steps): {left}"
 
 
@@ -82,7 +85,7 @@ def _proposed(about: dict[str, Any]) -> str:
 
 def _judged(about: dict[str, Any]) -> str:
     gain = ""
-    if about["status"] == "ok" and about["as_score"] and about["parent_as"]:
+    if about["status"] == about["parent_status"] == "ok" and about["as_score"] and about["parent_as"]:
         gain = f", {about['as_score'] / about['parent_as'] - 1:+.1%} over node {about['parent']}"
     said = short_note(about["note"], 70)
     if about["status"] != "ok" and about["diagnosis"]:

@@ -8,11 +8,12 @@ from typing import Any
 from rich.text import Text
 
 from passagent.agent.prompt import short_note
-from passagent.report.changes import Change, changes
 from passagent.report.summary import again_of, evaluation_of, runs_dir_flag, score_data
 from passagent.report.text import counted, interval, number, percent, printable
+from passagent.search.changes import Change, changes
+from passagent.search.drafts import is_first
 from passagent.search.rounds import round_of
-from passagent.store import Store, confirmations, episodes, forking, nodes, runs
+from passagent.store import Store, confirmations, episodes, nodes, planting, runs
 from passagent.store.episodes import Episode
 from passagent.store.lineage import hints_shown, lineage, migration_reason, rank_then
 from passagent.store.nodes import Node
@@ -39,7 +40,7 @@ def why_data(store: Store, node: Node) -> dict[str, Any]:
 def _chain(store: Store, run: Run, node: Node) -> list[dict[str, Any]]:
     """The steps up to `node`; those that lead to the node that its run was forked from come first."""
     steps = lineage(store, node)
-    origin = forking.origin_of(store, run, steps[0])
+    origin = planting.origin_of(store, run, steps[0])
     chain, before = [], dict[str, str]()
     if origin is not None:
         chain = _chain(store, runs.get_run(store, origin.run_id), origin)
@@ -84,6 +85,7 @@ def _step_data(
 
 def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
     """The episode that a node was made in, and why it began where it did."""
+    parent = None if episode.parent_id is None else nodes.get_node(store, episode.parent_id)
     return {
         "run": run.id,
         "episode": episode.number,
@@ -91,7 +93,8 @@ def _episode_data(store: Store, run: Run, episode: Episode) -> dict[str, Any]:
         "role": runs.get_island(store, run.id, episode.island).role,
         "model": episode.model or run.model,
         "parent": episode.parent_id,
-        "chosen": _chosen(store, run, episode),
+        "parent_status": parent.status if parent else None,
+        "chosen": _chosen(store, run, episode, parent),
         "forked_from": _forked_from(run, episode),
         "migrated": bool(episode.migrated),
         "hints": [hint._asdict() for hint in hints_shown(store, episode.id)],
@@ -113,7 +116,7 @@ def _forked_from(run: Run, episode: Episode) -> dict[str, Any] | None:
     return {"run": run.forked_run, "node": run.forked_node}
 
 
-def _chosen(store: Store, run: Run, episode: Episode) -> str:
+def _chosen(store: Store, run: Run, episode: Episode, parent: Node | None) -> str:
     """Why the episode began where it did, in words."""
     reason = migration_reason(store, episode.id)
     if reason is not None:
@@ -124,13 +127,14 @@ def _chosen(store: Store, run: Run, episode: Episode) -> str:
         return "seed: made before the search, for all islands to see"
     settings = json.loads(run.config)["search"]
     policy = settings["policy"]
-    if episode.parent_id is None:
+    if parent is None:
         if episode.number <= settings.get("drafts", 0) or policy == "best_of_n":
             return "draft: from the task, told of no other attempt"
         if round_of(run, episode.number) == 0:
             return "the island's first episode, with nothing to go on from"
         return f"{policy} policy: from the task anew"
-    parent = nodes.get_node(store, episode.parent_id)
+    if parent.island == SEEDS and is_first(settings.get("drafts", 0), run.islands, episode.number):
+        return "seed: the island's first episode starts from the run's best seed"
     if parent.status != "ok":
         return f"{policy} policy: to be mended, nothing was correct there"
     rank = rank_then(store, episode, parent, whole_run=policy == "mcts")
@@ -185,7 +189,9 @@ def _append_episode(text: Text, step: dict[str, Any], last_run: str) -> None:
     elif episode["best_node"] is None:
         outcome = f"nothing correct in {counted(episode['steps'], 'step')}"
     else:
-        outcome = f"best node {episode['best_node']}, {percent(episode['gain'])} against where it began"
+        outcome = f"best node {episode['best_node']}, AS {number(episode['best_as'])}"
+        if episode["parent_status"] == "ok":
+            outcome += f", {percent(episode['gain'])} against node {episode['parent']}"
     _append_line(text, f"what it left: {outcome}")
 
 

@@ -22,11 +22,12 @@ from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
-from passagent.search.drafts import is_draft
+from passagent.search.drafts import is_draft, is_first
 from passagent.search.models import EXPERT
+from passagent.search.relatives import Told, attempt, relatives
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
-from passagent.store.nodes import Brief, Node
+from passagent.store.nodes import Node
 from passagent.store.packing import unpack_diagnosis
 from passagent.store.runs import SEEDS, Run
 from passagent.store.similar import similar_tasks
@@ -46,6 +47,8 @@ class Known(Protocol):
     eager: tuple[EagerGraph, ...]
     views: dict[tuple[object, ...], ParentView]
     """Parents that were shown."""
+    told: Told
+    """Attempts that were told of."""
     bests: dict[int, tuple[int, float | None]]
     """Of each island: the number of its last episode, and what `best_known` said of it."""
 
@@ -61,9 +64,12 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
     """
     store, run_id = known.store, known.run.id
     island, scores = runs.get_island(store, run_id, episode.island), list[float]()
-    is_first = is_draft(known.config.search, episode.number)
+    search = known.config.search
+    draft = is_draft(search, episode.number)
+    is_seed = parent is not None and parent.island == SEEDS
+    begins = parent is None or (is_seed and is_first(search.drafts, known.run.islands, episode.number))
     shown, more = list[Attempt](), 0
-    if not is_first:
+    if not draft:
         shown, more = attempts(known, episode, parent, island.nodes)
         best = best_known(known, episode)
         scores += [best] if best is not None and best > 0 else []
@@ -80,7 +86,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         more_attempts=more,
         hints=chosen_hints(known, episode, parent),
         knowledge=passages(known, parent),
-        past=[] if is_first or parent or episode.model == EXPERT else past_tasks(known),
+        past=past_tasks(known) if begins and not draft and episode.model != EXPERT else [],
         machine=known.machine,
         eager=known.eager,
         migrated=bool(episode.migrated),
@@ -144,6 +150,7 @@ def _view(known: Known, parent: Node) -> ParentView:
         files=files,
         diagnosis=diagnosis_of(parent).text,
         observation=observation(evaluation, files=files),
+        is_seed=parent.island == SEEDS,
     )
 
 
@@ -160,21 +167,16 @@ def _diagnosis(stored: bytes) -> Diagnosis:
 
 
 def attempts(known: Known, episode: Episode, parent: Node | None, made: int) -> tuple[list[Attempt], int]:
-    """The nearest ancestors and newest siblings, at most agent.siblings, in order of making.
+    """At most agent.siblings relatives of what the episode starts from, the newest last.
 
     And how many other candidates there are of those that the island has `made`.
     """
     limit, island = known.config.agent.siblings, episode.island
     if not limit:
         return [], 0
-    found: list[Node | Brief] = [*nodes.ancestors(known.store, parent.id, limit // 2)] if parent else []
-    found += nodes.siblings(known.store, known.run.id, island, episode.parent_id, limit)
-    chosen = {node.id: node for node in found[:limit] if node.status is not None}
-    own = {node.id for node in [*chosen.values(), *([parent] if parent else [])] if node.island == island}
-    shown = [
-        Attempt(node.id, node.status or "", node.as_score, node.note) for _, node in sorted(chosen.items())
-    ]
-    return shown, made - len(own)
+    found = relatives(known.store, episode, parent, limit)
+    own = sum(node.island == island for node in [*found, *([parent] if parent else [])])
+    return [attempt(known.store, node, known.told) for node in found], made - own
 
 
 @functools.lru_cache(maxsize=4096)

@@ -30,7 +30,7 @@ from passagent.redaction import redact
 from passagent.search.candidates import inspected, submitter
 from passagent.search.context import best_known, episode_context, parent_view
 from passagent.search.describing import describe
-from passagent.search.drafts import is_draft
+from passagent.search.drafts import is_draft, is_first
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.islandview import IslandView
@@ -154,8 +154,11 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
     search, run, store = session.config.search, session.run, session.store
     if is_draft(search, episode.number):
         return None, None
-    if episode.island == SEEDS:
-        return Greedy().select(IslandView(store, run.id, SEEDS), rng), None
+    is_seed = episode.island == SEEDS
+    if is_seed or is_first(search.drafts, run.islands, episode.number):
+        seed = Greedy().select(IslandView(store, run.id, SEEDS), rng)
+        if is_seed or seed:
+            return seed, None
     policy = policy_of(search)
     stagnant = runs.get_island(store, run.id, episode.island).stagnant
     if policy.scope == "islands" and stagnant >= search.stagnation:

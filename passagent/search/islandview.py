@@ -69,11 +69,11 @@ class IslandView:
         """A node of a seed or an episode of the island, drawn at random; the task (None) counts as one."""
         assert self.position is not None
         seeds = episodes.seeds(self.store, self.run_id)
-        drawn = rng.randrange(1 + seeds + self.position.round)
+        drawn = rng.randrange(1 + len(seeds) + self.position.round)
         if drawn == 0:
             return None
-        rounds = drawn - seeds - 1
-        number = 1 - drawn if rounds < 0 else self.position.number_of(rounds, self.island)
+        rounds = drawn - len(seeds) - 1
+        number = seeds[drawn - 1] if rounds < 0 else self.position.number_of(rounds, self.island)
         made = nodes.of_number(self.store, self.run_id, number)
         return rng.choice(made) if made else None
 

@@ -24,6 +24,7 @@ from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.events import OnEvent, Trouble
 from passagent.search.gain import expected_per_hour
+from passagent.search.relatives import Told
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs
 from passagent.store.runs import Run, Standing
@@ -91,6 +92,7 @@ class Session:
     others: int = 0
     """Processes that search beside this one."""
     views: dict[tuple[object, ...], ParentView] = field(default_factory=dict)
+    told: Told = field(default_factory=dict)
     """Parents as prompts showed them; see search.context."""
     bests: dict[int, tuple[int, float | None]] = field(default_factory=dict)
     """Of each island: the number of its last episode, and the best AS that it knew of when that began."""

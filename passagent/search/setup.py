@@ -8,21 +8,22 @@ from pathlib import Path
 
 from passagent import __version__
 from passagent.agent.distiller import open_distiller
-from passagent.agent.prompt import roles
+from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
 from passagent.config import Config, validate
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.devices import first_device
 from passagent.evaluator.environment import device_name
-from passagent.evaluator.result import Evaluation
+from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience import Diagnosis, diagnose, load_hints
 from passagent.experience.machine import measure_machine
 from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
 from passagent.search.events import OnEvent
+from passagent.search.sameness import marks_of
 from passagent.search.session import Evaluator, Session
-from passagent.store import Store, runs
+from passagent.store import Store, planting, runs
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 
@@ -30,33 +31,61 @@ Diagnose = Callable[[Evaluation], Diagnosis]
 
 
 def new_run(store: Store, task: Task, config: Config) -> Run:
-    """A stored run of `task`, its islands' roles given in turn. Raises UsageError for an unknown role."""
+    """A stored run of `task`, its islands' roles given in turn, and what `search.seed_dir` holds as a seed.
+
+    Raises UsageError for an unknown role, and for a directory that holds no pass.
+    """
     search = config.search
+    seed = given_seed(config)
     for role in search.roles:
         if role not in roles():
             raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
-    return runs.create_run(
-        store,
-        roles=[search.roles[island % len(search.roles)] for island in range(search.islands)],
-        operators=list(task.operators),
-        task=task.name,
-        task_path=str(task.path.resolve()),
-        task_key=task.key,
-        model=config.model.label,
-        device=config.evaluator.device,
-        seed=search.seed,
-        iters=search.iters,
-        config=config.model_dump_json(),
-        version=__version__,
-    )
+    with store.transaction():
+        run = runs.create_run(
+            store,
+            roles=[search.roles[island % len(search.roles)] for island in range(search.islands)],
+            operators=list(task.operators),
+            task=task.name,
+            task_path=str(task.path.resolve()),
+            task_key=task.key,
+            model=config.model.label,
+            device=config.evaluator.device,
+            seed=search.seed,
+            iters=search.iters,
+            config=config.model_dump_json(),
+            version=__version__,
+        )
+        if seed:
+            planting.plant(
+                store,
+                run,
+                seed.files,
+                candidate_key=seed.key,
+                note=note_of(seed.files),
+                marks=marks_of(seed.files, seed.key),
+                number=-search.expert_seeds,
+                model=f"directory {search.seed_dir}",
+            )
+    return run
 
 
 def same_run(store: Store, task: Task, config: Config) -> Run | None:
-    """The newest run with this very task and configuration, if it is not finished."""
+    """The newest run with this very task, configuration and `search.seed_dir`'s files, if not finished."""
     for run in runs.list_runs(store):
         if run.task_key == task.key and run.config == config.model_dump_json() and run.version == __version__:
-            return run if run.state != "finished" else None
+            return run if run.state != "finished" and _has_seed(store, run, config) else None
     return None
+
+
+def given_seed(config: Config) -> Candidate | None:
+    """What `search.seed_dir` holds; None where it names nothing. Raises UsageError if that is no pass."""
+    return Candidate.from_dir(config.search.seed_dir) if config.search.seed_dir else None
+
+
+def _has_seed(store: Store, run: Run, config: Config) -> bool:
+    """Whether the run began with the files that `search.seed_dir` holds now."""
+    planted, given = planting.planted(store, run.id), given_seed(config)
+    return planted is None or given is None or planted.candidate_key == given.key
 
 
 def check_money(config: Config, model: Model) -> None:

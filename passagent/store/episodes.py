@@ -101,6 +101,8 @@ def _take(
         return replace(last, owner=owner)
     first, step, end = (1 - seeds, 1, 0) if island == SEEDS else (island + 1, run.islands, iters)
     number = last.number + step if last else first
+    if island == SEEDS:
+        number = max(number, first)
     if number > end:
         return None
     if island == SEEDS and not _may_seed(store, run):
@@ -204,10 +206,12 @@ def running(store: Store, run_id: str) -> list[Episode]:
     )
 
 
-def seeds(store: Store, run_id: str) -> int:
-    """How many of the run's episodes made seeds: they are numbered below 1, the last one 0."""
-    row = store.row("SELECT count(*) AS n FROM episodes WHERE run_id = :run AND number < 1", {"run": run_id})
-    return int(row["n"]) if row else 0
+def seeds(store: Store, run_id: str) -> list[int]:
+    """The numbers of the run's episodes that made seeds, the last one's first: they are below 1."""
+    rows = store.rows(
+        "SELECT number FROM episodes WHERE run_id = :run AND number < 1 ORDER BY number DESC", {"run": run_id}
+    )
+    return [row["number"] for row in rows]
 
 
 def set_parent(store: Store, episode: Episode, owner: str) -> None:

@@ -81,6 +81,7 @@ _SOURCES = {
         "episodes.state = 'running'",
         "SELECT episodes.number AS episode, "
         "episodes.island, episodes.model, episodes.parent_id AS parent, parents.as_score AS parent_as, "
+        "parents.status AS parent_status, "
         "CASE WHEN episodes.model IS NOT NULL THEN episodes.created_at END AS begun_at, "
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
@@ -89,7 +90,7 @@ _SOURCES = {
             (
                 "episode_ended",
                 "finished_at",
-                (*_EPISODE, "end_reason", "steps", "best_node", "best_as", "gain"),
+                (*_EPISODE, "parent", "parent_status", "end_reason", "steps", "best_node", "best_as", "gain"),
             ),
         ),
     ),
@@ -118,15 +119,19 @@ _SOURCES = {
         "nodes.state != 'done'",
         "SELECT nodes.id AS node, nodes.island, "
         "episodes.number AS episode, nodes.status, nodes.as_score, nodes.note, nodes.repeat_of, "
-        "nodes.parent_id AS parent, parents.as_score AS parent_as, nodes.diagnosis, nodes.created_at, "
-        "nodes.evaluated_at FROM nodes JOIN episodes ON episodes.id = nodes.episode_id "
+        "nodes.parent_id AS parent, parents.as_score AS parent_as, parents.status AS parent_status, "
+        "nodes.diagnosis, nodes.created_at, nodes.evaluated_at "
+        "FROM nodes JOIN episodes ON episodes.id = nodes.episode_id "
         "LEFT JOIN nodes AS parents ON parents.id = nodes.parent_id",
         (
             ("proposed", "created_at", (*_NODE, "parent", "note", "repeat_of")),
             (
                 "judged",
                 "evaluated_at",
-                (*_NODE, "status", "as_score", "parent", "parent_as", "note", "diagnosis"),
+                (
+                    *(*_NODE, "status", "as_score", "note", "diagnosis"),
+                    *("parent", "parent_as", "parent_status"),
+                ),
             ),
         ),
     ),

@@ -60,17 +60,6 @@ class Node:
         return None if self.diagnosis is None else unpack_diagnosis(self.diagnosis)
 
 
-@dataclass(frozen=True)
-class Brief:
-    """Of a node what a line on it says."""
-
-    id: int
-    island: int
-    status: str | None
-    as_score: float | None
-    note: str
-
-
 SAME_PROGRAM = "substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program"
 """In a query, as the index knows it. The plus keeps SQLite from putting the key into the substr, too."""
 UNTIMED = -1.0
@@ -291,12 +280,20 @@ def ancestors(store: Store, node_id: int, limit: int) -> list[Node]:
     )
 
 
-def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Brief]:
+def later_in_episode(store: Store, node: Node, limit: int) -> list[Node]:
+    """What the node's own episode made after it, the nearest first."""
+    return _nodes(
+        store,
+        "WHERE episode_id = :episode AND place > :place AND state = 'done' ORDER BY place LIMIT :limit",
+        {"episode": node.episode_id, "place": node.place, "limit": limit},
+    )
+
+
+def siblings(store: Store, run_id: str, island: int, parent_id: int | None, limit: int) -> list[Node]:
     """What the island's newest episodes that started from `parent_id` (None: the task) made, newest first."""
     started_from = "parent_id = :parent" if parent_id is not None else "parent_id IS NULL"
-    return store.all(
-        Brief,
-        "SELECT id, island, status, as_score, note FROM nodes "
+    return _nodes(
+        store,
         "WHERE state = 'done' AND episode_id IN (SELECT id FROM episodes WHERE run_id = :run "
         f"AND island = :island AND {started_from} ORDER BY number DESC LIMIT :limit) "
         "ORDER BY id DESC LIMIT :limit",
@@ -375,7 +372,9 @@ def best_known(store: Store, run_id: str, island: int, number: int) -> float | N
 
 
 def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
-    """The AS of the node's parent; and the best that its island knew of when it was made, see best_known."""
+    """The AS of the node's parent, if that is correct; and the best that its island knew of when the node was
+    made, see best_known.
+    """
     own = (
         "SELECT as_score FROM (SELECT as_score FROM nodes WHERE run_id = :run AND island = :island "
         "AND status = 'ok' AND repeat_of IS NULL AND +id < :id ORDER BY as_score DESC LIMIT 1)"
@@ -386,7 +385,8 @@ def as_before(store: Store, node: Node) -> tuple[float | None, float | None]:
         "AND elite_migrations.episode_id <= :episode"
     )
     row = store.row(
-        f"SELECT (SELECT as_score FROM nodes WHERE id = :parent) AS parent, max(as_score) AS best "
+        f"SELECT (SELECT as_score FROM nodes WHERE id = :parent AND status = 'ok') AS parent, "
+        f"max(as_score) AS best "
         f"FROM ({own} UNION ALL {migrated} UNION ALL "
         "SELECT best_as FROM islands WHERE run_id = :run AND island = :seeds AND island != :island)",
         {

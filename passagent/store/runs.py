@@ -13,7 +13,7 @@ from passagent.store import similar
 from passagent.store.database import Store, now
 
 SEEDS = -1
-"""The island of the seeds: nodes that the expert made before the first episode, seen by all islands."""
+"""The island of the seeds: nodes from before the first episode, seen by all islands."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""Planted seeds: a run begins with a candidate that no episode of it wrote.
+
+It is a copy of another run's node (a fork; of that run nothing is needed any more), or a directory's files.
+"""
+
+from __future__ import annotations
+
+from passagent.store import nodes
+from passagent.store.database import Store, now
+from passagent.store.episodes import episode_seed, get_episode
+from passagent.store.nodes import Marks, Node
+from passagent.store.runs import SEEDS, Run
+
+CALL = "planted"
+"""Stands for the tool call that proposed a seed."""
+
+
+def plant(
+    store: Store,
+    run: Run,
+    files: dict[str, str],
+    *,
+    candidate_key: str,
+    note: str,
+    marks: Marks,
+    number: int,
+    model: str | None,
+) -> Node:
+    """Make `files` a seed of the new `run`: a node that is still to be judged, of episode `number`, below 1.
+
+    It is on the island of the seeds, which all islands see. `model`: who wrote it, or where it is from.
+    """
+    with store.transaction():
+        names = {"run": run.id, "seeds": SEEDS, "number": number, "model": model, "at": now()}
+        store.execute("INSERT INTO islands (run_id, island, role) VALUES (:run, :seeds, 'seed')", names)
+        cursor = store.execute(
+            "INSERT INTO episodes (run_id, number, island, seed, state, model, created_at) "
+            "VALUES (:run, :number, :seeds, :seed, 'running', :model, :at)",
+            names | {"seed": episode_seed(run.seed, number)},
+        )
+        assert cursor.lastrowid is not None
+        episode = get_episode(store, cursor.lastrowid)
+        return nodes.propose(store, episode, CALL, files, candidate_key, note, parent_id=None, marks=marks)
+
+
+def planted(store: Store, run_id: str) -> Node | None:
+    """The run's planted seed, if it has one."""
+    return store.one(
+        Node,
+        "SELECT * FROM nodes WHERE run_id = :run AND island = :seeds AND call_id = :call",
+        {"run": run_id, "seeds": SEEDS, "call": CALL},
+    )
+
+
+def plant_fork(store: Store, run: Run, origin: Node, number: int) -> None:
+    """Make a copy of `origin`, a node of another run, the seed of the new `run`."""
+    with store.transaction():
+        store.execute(
+            "UPDATE runs SET forked_run = :from, forked_node = :node WHERE id = :run",
+            {"run": run.id, "from": origin.run_id, "node": origin.id},
+        )
+        plant(
+            store,
+            run,
+            nodes.get_files(store, origin),
+            candidate_key=origin.candidate_key,
+            note=origin.note,
+            marks=Marks(origin.canonical_key, origin.behaviour, origin.sketch),
+            number=number,
+            model=get_episode(store, origin.episode_id).model,
+        )
+
+
+def origin_of(store: Store, run: Run, node: Node) -> Node | None:
+    """The node that `node` of the run is a copy of, as long as its run is kept; None for any other node."""
+    if node.call_id != CALL or node.island != SEEDS or run.forked_node is None:
+        return None
+    row = store.row(
+        "SELECT * FROM nodes WHERE id = :id AND run_id = :run",
+        {"id": run.forked_node, "run": run.forked_run},
+    )
+    return Node(**row) if row else None

@@ -1,0 +1,216 @@
+"""Seeds: the expert's and a directory's, and that the first episode of every island starts from the best."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import tiny_search
+from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
+
+from passagent.commands import beginning, searching
+from passagent.commands.beginning import Parts
+from passagent.config import load_config
+from passagent.errors import UsageError
+from passagent.evaluator.result import Candidate, Speedup
+from passagent.models.expert.model import ExpertModel
+from passagent.report.summary import run_text
+from passagent.report.tree import tree_text
+from passagent.report.why import why_data
+from passagent.search.islandview import rank
+from passagent.search.setup import new_run, open_session
+from passagent.store import Store, episodes, nodes, runs
+from passagent.store.nodes import Node
+from passagent.store.runs import SEEDS
+from passagent.tasks import load_task
+
+
+class Correct(tiny_search.FastEvaluator):
+    """Finds every candidate correct, until it has judged `limit`; nothing is remembered."""
+
+    limit = -1
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        if len(self.asked) == self.limit:
+            raise KeyError("a bug")
+        evaluation = await super().evaluate(task_path, candidate)
+        score = 1.0 + tiny_search.share(candidate.key)
+        graph = evaluation.graphs[0].model_copy(
+            update={"status": "ok", "speedup": Speedup(e2e=score), "passes_from_t": -10}
+        )
+        return evaluation.model_copy(update={"status": "ok", "as_score": score, "graphs": [graph]})
+
+
+def test_the_expert_s_seeds_are_there_before_the_first_episode(store, tmp_path):  # noqa: F811
+    task = load_task(tiny.write_task(tmp_path / "seeded"))  # noqa: F811
+    settings = {"islands": 2, "iters": 4, "expert_seeds": 2, "seed": 4, "policy": "greedy", "reuse": False}
+    session = open_tiny(store, task, evaluator=Correct(), **settings)
+    finish(session)
+    run = runs.get_run(store, session.run.id)
+    rows = store.rows("SELECT * FROM episodes WHERE run_id = :run ORDER BY number", {"run": run.id})
+    assert [row["number"] for row in rows] == [-1, 0, 1, 2, 3, 4]
+    assert [row["model"] for row in rows] == ["expert"] * 2 + ["scripted"] * 4
+    first, second = (nodes.of_number(store, run.id, number) for number in (-1, 0))
+    assert first and second and rows[0]["parent_id"] is None
+    assert rows[1]["parent_id"] in {node.id for node in first}
+    assert {node.canonical_key for node in second} - {node.canonical_key for node in first}
+    # both islands start from the best seed, and the seeds are not counted as episodes
+    best = max([*first, *second], key=rank)
+    assert [row["parent_id"] for row in rows[2:4]] == [best.id, best.id]
+    assert [island.episodes for island in runs.islands(store, run.id)] == [2, 2]
+    assert runs.get_island(store, run.id, SEEDS).role == "seed"
+    assert "Your part is the start" in episodes.conversation(store, rows[0]["id"])[1]["content"]
+    text = run_text(store, run, session.config)
+    assert f"seeds: {len(first) + len(second)} ok" in text
+    assert "4/4 episodes" in text and "seed" in tree_text(nodes.of_run(store, run.id), best.id, {})
+
+    # the same again, cut off in the second seed and gone on with
+    again = Correct()
+    again.limit = len(first) + 1
+    cut = open_tiny(store, task, evaluator=again, **settings)
+    with pytest.raises(KeyError):
+        finish(cut)
+    finish(open_tiny(store, task, run=cut.run, evaluator=Correct(), **settings))
+    assert shape(store, cut.run.id) == shape(store, run.id)
+
+    # none for the expert itself, none where none are wanted
+    expert = open_tiny(store, task, model=ExpertModel(), evaluator=Correct(), **(settings | {"iters": 1}))
+    finish(expert)
+    assert episodes.seeds(store, expert.run.id) == []
+    none = open_tiny(store, task, evaluator=Correct(), **(settings | {"iters": 1, "expert_seeds": 0}))
+    finish(none)
+    assert episodes.seeds(store, none.run.id) == []
+
+
+POLICIES = ["evolutionary", "greedy", "mcts", "random"]
+
+
+def given(path: Path, words: str = "given") -> str:
+    """A pass directory for `search.seed_dir`."""
+    Candidate(tiny_search.candidate_files(words)).write(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_first_episode_of_every_island_starts_from_the_seed(store, task, tmp_path, policy, drafts):  # noqa: F811
+    """With the default seed the first episode ignored the expert's seed and did not show it."""
+    path = given(tmp_path / "mine")
+    settings = {
+        "islands": 2,
+        "iters": 8,
+        "explore": 1.0,
+        "stagnation": 99,
+        "drafts": drafts,
+        "policy": policy,
+    }
+    session = open_tiny(store, task, evaluator=Correct(), seed_dir=path, **settings)
+    finish(session)
+    rows = store.rows("SELECT * FROM episodes WHERE number > 0 ORDER BY number")
+    [seed] = nodes.of_number(store, session.run.id, 0)
+    assert [row["parent_id"] for row in rows[: drafts + 2]] == [None] * drafts + [seed.id] * 2
+    prompts = [episodes.conversation(store, row["id"])[1]["content"] for row in rows]
+    for prompt in prompts[drafts : drafts + 2]:
+        assert f"node {seed.id}, a seed of this run: status ok, AS {seed.as_score:.4f}" in prompt
+        assert 'WORDS = "given"' in prompt and "speedup over eager" in prompt
+    assert not any("given" in prompt or "a seed" in prompt for prompt in prompts[:drafts])
+    if policy == "evolutionary":  # it explores again from the second one on
+        assert [row["parent_id"] for row in rows[drafts + 2 :]] == [None] * (6 - drafts)
+    assert "starts from the run's best seed" in why_data_of(store, rows[drafts]["id"])
+
+
+def why_data_of(store, episode_id):  # noqa: F811
+    """Why the episode began where it did."""
+    node = nodes.of_episode(store, episode_id)[0]
+    return why_data(store, node)["chain"][-1]["episode"]["chosen"]
+
+
+def test_the_default_run_starts_from_the_expert_s_seed(store, tmp_path):  # noqa: F811
+    task = load_task(tiny.write_task(tmp_path / "seeded"))  # noqa: F811
+    session = open_tiny(store, task, evaluator=Correct(), iters=3, expert_seeds=1)
+    finish(session)
+    rows = store.rows("SELECT * FROM episodes ORDER BY number")
+    best = max(nodes.of_number(store, session.run.id, 0), key=rank)
+    assert session.config.search.seed == 0 and session.config.search.explore > 0
+    assert [row["parent_id"] for row in rows] == [None, *[best.id] * 3]
+    for row in rows[1:]:
+        prompt = episodes.conversation(store, row["id"])[1]["content"]
+        assert all(text.strip() in prompt for text in nodes.get_files(store, best).values())
+
+
+def test_a_seed_that_fails_is_mended(store, task, tmp_path):  # noqa: F811
+    wrong = next(words for words in map(str, range(99)) if tiny_search.share("status", words) <= 0.25)
+    session = open_tiny(store, task, seed_dir=given(tmp_path / "mine", wrong), islands=1, iters=1)
+    finish(session)
+    [seed] = nodes.of_number(store, session.run.id, 0)
+    row = store.row("SELECT * FROM episodes WHERE number = 1")
+    assert (seed.status, row["parent_id"]) == ("wrong_result", seed.id)
+    assert "a seed of this run: status wrong_result" in episodes.conversation(store, row["id"])[1]["content"]
+
+
+@pytest.mark.parametrize("preset", ["passnet", "kernel_evolve"])
+def test_a_preset_without_seeds_has_one_from_a_directory_only(store, task, tmp_path, preset):  # noqa: F811
+    def run(**settings: object) -> list[int | None]:
+        few = {"search.iters": 2, "search.drafts": 0, "search.islands": 2, "search.finalists": 0}
+        config = load_config(preset, few | settings)
+        run = new_run(store, task, config)
+        parts = tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose
+        assert finish(open_session(store, run, task, config, lambda event: None, *parts)).state == "finished"
+        rows = store.rows(
+            "SELECT parent_id FROM episodes WHERE run_id = :run AND number > 0", {"run": run.id}
+        )
+        seeds = [
+            node.id
+            for number in episodes.seeds(store, run.id)
+            for node in nodes.of_number(store, run.id, number)
+        ]
+        return [*seeds, "|", *(row["parent_id"] for row in rows)]
+
+    assert run() == ["|", None, None]
+    seed, *rest = run(**{"search.seed_dir": given(tmp_path / "mine")})
+    assert rest == ["|", seed, seed]
+
+
+def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
+    """It is read once: a run that was cut off goes on without it, another content is another run."""
+    task = tiny_search.write_task(tmp_path / "task")  # noqa: F811
+    mine, runs_dir = given(tmp_path / "mine"), str(tmp_path / "runs")
+    settings = tiny_search.settings(2, 2, 0) | {"search.seed_dir": mine, "search.reuse": False}
+    broken = Correct()
+    broken.limit = 0
+
+    def start(evaluator: Any) -> list[Node]:
+        parts = Parts(tiny_search.PacedModel(), evaluator, tiny_search.diagnose)
+        beginning.run(str(task), None, settings, runs_dir, True, False, parts)
+        return seeds()
+
+    def seeds() -> list[Node]:
+        with Store.open(runs_dir) as store:  # noqa: F811
+            return [node for run in runs.list_runs(store) for node in nodes.of_number(store, run.id, 0)]
+
+    with pytest.raises(KeyError):
+        start(broken)
+    [cut] = seeds()
+    assert (cut.state, cut.candidate_key) == ("proposed", Candidate.from_dir(mine).key)
+    with pytest.raises(KeyError):
+        start(broken)  # the same run
+    assert len(seeds()) == 1
+    shutil.move(mine, tmp_path / "gone")
+    searching.resume(
+        "last", {}, runs_dir, True, Parts(tiny_search.PacedModel(), Correct(), tiny_search.diagnose)
+    )
+    [done] = seeds()
+    assert (done.id, done.state, done.candidate_key) == (cut.id, "done", cut.candidate_key)
+    with pytest.raises(UsageError, match="mine: no such pass directory"):
+        start(Correct())
+    with pytest.raises(UsageError, match="fixed for a run's life"):
+        searching.resume("last", {"search.seed_dir": "x"}, runs_dir, True)
+
+    given(tmp_path / "mine", "begun")
+    with pytest.raises(KeyError):
+        start(broken)
+    given(tmp_path / "mine", "changed")
+    assert len(start(Correct())) == 3
