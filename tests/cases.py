@@ -3,6 +3,7 @@
 A case is a pass file as an author would write it, with a header of comments:
 
     # expect: refused (host_name)      a status; for a refusal its rule; `or` between alternatives
+    # expect: credited (-4)            accepted, but only with what its timed calls reach: from this t on
     # task: add_relu                   a key of TASKS (the default: add_relu)
     # gpu                              can only be judged on a GPU
     # needs: audit                     waits for a layer of the evaluator: may fail until it is there
@@ -265,7 +266,7 @@ def read_case(path: Path) -> Case:
     expected = [
         (match[1], match[2])
         for part in header["expect"].split(" or ")
-        if (match := re.fullmatch(r"(\w+)(?: \((\w+)\))?", part))
+        if (match := re.fullmatch(r"(\w+)(?: \(([\w-]+)\))?", part))
     ]
     assert expected, f"{path.name}: cannot read `# expect: {header['expect']}`"
     files = {path.name: text, MANIFEST: json.dumps([path.stem])}

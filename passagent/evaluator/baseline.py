@@ -131,16 +131,16 @@ class Baseline:
         assert self._outputs is not None
         return [self._outputs.read(item) for item in kept["outputs"]]
 
-    def again(
-        self, reference: Reference, chosen: int, windows: Windows
-    ) -> tuple[list[torch.Tensor], list[States]]:
-        """Eager's outputs, and what it leaves in its inputs, on windows of set `chosen`; and how."""
+    def again(self, reference: Reference, chosen: int, windows: Windows) -> Expected:
+        """What eager gives on windows of set `chosen`, as on a set of its own."""
         request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
         eager, states = self.outputs(self.ask(request, timeout_s).message["kept"]), []
         if reference.mutated:
             reply = self.ask(states_request(reference, chosen, windows), timeout_s).message
             states = self._states(reference, chosen, windows, reply)
-        return _with_inputs(eager, states), states
+        exact = self._float64(reference, chosen, windows) if reference.expected[chosen].known else None
+        facts = reference.expected[chosen].facts
+        return Expected(_with_inputs(eager, states), facts, exact, states)
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
@@ -224,12 +224,12 @@ class Baseline:
             if mutated:
                 reply = self._run(states_request(made, chosen, first), subgraph)
                 states = self._states(made, chosen, first, reply)
-            exact = self._float64(made, chosen) if is_small else None
+            exact = self._float64(made, chosen, first) if is_small else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
         made.often = self._affordable(made)
 
-    def _float64(self, made: Reference, chosen: int) -> list[torch.Tensor] | None:
-        request = states_request(made, chosen, made.rotation.first()) | {"op": "float64"}
+    def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
+        request = states_request(made, chosen, windows) | {"op": "float64"}
         reply = self._run(request, made.subgraph)
         return None if reply["outputs"] is None else self.outputs(reply)
 
