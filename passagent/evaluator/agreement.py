@@ -9,7 +9,7 @@ import torch
 from passagent.evaluator import score
 from passagent.evaluator.compare import Comparison, compare, surely_agree
 from passagent.evaluator.exactness import Exactness, Expected, as_exact, drift, exactness, extreme_problem
-from passagent.evaluator.reference import SETS, Reference
+from passagent.evaluator.reference import BEYOND_SET, SETS, Reference
 from passagent.evaluator.result import GraphResult, Violation, Worst
 from passagent.evaluator.verdict import Failed, Refused
 
@@ -37,8 +37,8 @@ def judge_sets(
         if (errors := exactness(expected, got)) is not None:
             _judge_errors(result, expected, errors, comparison.passes_from_t, is_candidate)
             found_errors.append(errors)
-    for expected, got in list(zip(reference.expected, found, strict=False))[SETS:]:
-        if problem := extreme_problem(expected, got):
+    for number, (expected, got) in list(enumerate(zip(reference.expected, found, strict=False)))[SETS:]:
+        if problem := extreme_problem(expected, got, is_beyond=number == BEYOND_SET):
             raise Failed("wrong_result", problem)
     coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
     if coarse and is_candidate and level <= score.STRICT_T:

@@ -20,7 +20,7 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
-from passagent.evaluator import captures, pace
+from passagent.evaluator import beyond, captures, pace
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.environment import device_memory_bytes, give_memory_back
 from passagent.evaluator.exactness import Expected, Fact
@@ -36,11 +36,12 @@ from passagent.evaluator.process import (
     last_line,
 )
 from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
-from passagent.tasks.inputs import RARE, make_inputs
+from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.uses import Wider, as_recorded, is_recorded
 
-_VARIANTS = (0, 1, 2, 4, RARE)
+_VARIANTS = (0, 1, 2, 4, RARE, BEYOND)
 """Of make_inputs, for each set. On those after the SETS, with values of large magnitude and with a few such
 among ordinary ones, outputs must be finite where eager's are. The graph is captured with the last; on it a
 large subgraph does not run, for the memory that this takes."""
@@ -157,11 +158,35 @@ class Baseline:
         return answer
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
-        rotation = Rotation.of(subgraph)
+        """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
+        captured = captures.without_dynamo(subgraph, self._config.device)
+        values = beyond.begin(subgraph, captured)
+        while True:
+            try:
+                made = self._drawn(name, subgraph, values.subgraph, dispatch)
+            except TaskError as error:
+                if isinstance(error.__cause__, WorkerTimeout | WorkerDied) or is_recorded(values.subgraph):
+                    raise
+                values = Wider(as_recorded(subgraph), ["every input: eager fails on other values"])
+                continue
+            closer = beyond.closer(values, made)
+            if captured is None:  # now it is known
+                captured = captures.KeptGraph(made.nodes, made.order)
+                closer = values if is_recorded(values.subgraph) else beyond.begin(subgraph, captured)
+            if closer.subgraph == values.subgraph:
+                made.narrowed = values.kept
+                return made
+            values = closer
+            made.close()
+            self.ask({"op": "release", "ids": [name]}, self._config.timeout_s)
+
+    def _drawn(self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str) -> Reference:
+        """`wider`: the same with what its inputs may be."""
+        rotation = Rotation.of(wider)
         seed, more = secrets.randbits(62), secrets.randbits(62)
 
         def drawn(variant: int) -> list[Any]:
-            values = make_inputs(subgraph, "cpu", seed, variant)
+            values = make_inputs(wider if variant else subgraph, "cpu", seed, variant)
             return [
                 rotation.reservoir(i, v, more, variant) if isinstance(v, torch.Tensor) else v
                 for i, v in enumerate(values)

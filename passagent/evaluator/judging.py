@@ -261,7 +261,7 @@ class Judging:
     def _check(self, drawing: Drawing, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
         reference = drawing.get(subgraph)
-        result.moved_bytes = reference.moved_bytes
+        result.moved_bytes, result.narrowed = reference.moved_bytes, reference.narrowed
         outputs = holder.take(reference, result)
         if self._second is not None:
             self._second.warm(reference)
