@@ -156,7 +156,9 @@ class Audit:
             block.zones = torch.cat([block.raw[:ZONE], block.raw[-ZONE:]])
             return
         inside, before = block.inside(), self._block_before(block)
-        known = values if values is not None else before and before.inside().view(block.dtype)
+        known = values
+        if known is None and before is not None:
+            known = before.inside().view(block.dtype)
         block.zones = ordinary_bytes(known, like, self._random)
         fill_zones(block.raw, block.zones)
         if values is None and block.nbytes:
