@@ -3,6 +3,7 @@
 A case is a pass file as an author would write it, with a header of comments:
 
     # expect: refused (host_name)      a status; for a refusal its rule; `or` between alternatives
+    # expect: credited (-4)            accepted, but only with what its timed calls reach: from this t on
     # task: add_relu                   a key of TASKS (the default: add_relu)
     # gpu                              can only be judged on a GPU
     # needs: audit                     waits for a layer of the evaluator: may fail until it is there
@@ -34,8 +35,8 @@ from passagent.tasks.reader import Task, load_task
 HERE = Path(__file__).parent
 MARK = "# <- here"
 
-Input = tuple[list[int], str]
-"""Shape and dtype."""
+Input = tuple[list[int], str] | tuple[list[int], str, list[str]]
+"""Shape, dtype, and what was recorded of it if that is not the usual."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,26 @@ TASKS = {
         "tmp_0 = torch.nn.functional.relu(in_0)\ntmp_1 = tmp_0 * 1.0\nreturn (tmp_0, tmp_1)",
         [[([16, 32], F32)]],
     ),
+    "relu_of_positives": TaskText(
+        "tmp_0 = in_0 * 2.0\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
+        [[([4, 64], F32, ["mean = 0.5", "std = 0.5", "min_val = 0.0"])]],
+    ),
+    "relu_of_negatives": TaskText(
+        "tmp_0 = in_0 * 2.0\ntmp_1 = torch.nn.functional.relu(tmp_0)\nreturn (tmp_1,)",
+        [[([4, 64], F32, ["mean = -900.0", "std = 0.5", "max_val = -0.5"])]],
+    ),
+    "centred": TaskText(
+        "tmp_0 = in_0.mean(-1, keepdim=True)\ntmp_1 = in_0 - tmp_0\ntmp_2 = tmp_1 * 0.125\nreturn (tmp_2,)",
+        [[([2, 1 << 17], BF16)]],
+    ),
+    "token_types": TaskText(
+        "tmp_0 = torch.nn.functional.embedding(in_0, in_1)\ntmp_1 = tmp_0 + in_2\nreturn (tmp_1,)",
+        [[([4, 6], I64, ["min_val = 0", "max_val = 0"]), ([2, 16], F32), ([4, 6, 16], F32)]],
+    ),
+    "all_kept": TaskText(
+        "tmp_0 = in_0.to(torch.float32)\ntmp_1 = tmp_0 * in_1\nreturn (tmp_1,)",
+        [[([4, 64], I64, ["data = " + repr([1] * 256)]), ([4, 64], F32)]],
+    ),
     "gather_table": TaskText(
         "tmp_0 = in_0.reshape(8, 8)\ntmp_1 = torch.nn.functional.avg_pool1d(tmp_0, 2)\nreturn (tmp_1,)",
         [[([64], F32)]],
@@ -201,13 +222,13 @@ def write_task(path: Path, name: str) -> Task:
     for number, inputs in enumerate(text.subgraphs):
         names.append(f"graphs/g{number}_{inputs[0][1]}")
         directory = write_subgraph(path / names[-1], [1], model=model)
-        metas = [_meta(i, shape, dtype) for i, (shape, dtype) in enumerate(inputs)]
+        metas = [_meta(i, *described) for i, described in enumerate(inputs)]
         (directory / "weight_meta.py").write_text("\n\n".join(metas))
     (path / "graph_list.txt").write_text("\n".join(names) + "\n")
     return load_task(path)
 
 
-def _meta(number: int, shape: list[int], dtype: str) -> str:
+def _meta(number: int, shape: list[int], dtype: str, recorded: list[str] | None = None) -> str:
     lines = [
         f"class Program_weight_tensor_meta_x_{number}:",
         f'name = "in_{number}"',
@@ -216,7 +237,8 @@ def _meta(number: int, shape: list[int], dtype: str) -> str:
         f'dtype = "torch.{dtype}"',
         'device = "cuda:0"',
     ]
-    lines += ["min_val = 0", "max_val = 1"] if dtype == I64 else ["mean = 0.000", "std = 1.000"]
+    usual = ["min_val = 0", "max_val = 1"] if dtype == I64 else ["mean = 0.000", "std = 1.000"]
+    lines += usual if recorded is None else recorded
     return "\n\t".join(lines) + "\n"
 
 
@@ -265,7 +287,7 @@ def read_case(path: Path) -> Case:
     expected = [
         (match[1], match[2])
         for part in header["expect"].split(" or ")
-        if (match := re.fullmatch(r"(\w+)(?: \((\w+)\))?", part))
+        if (match := re.fullmatch(r"(\w+)(?: \(([\w-]+)\))?", part))
     ]
     assert expected, f"{path.name}: cannot read `# expect: {header['expect']}`"
     files = {path.name: text, MANIFEST: json.dumps([path.stem])}

@@ -38,6 +38,10 @@ def test_the_suite_is_whole():
 @pytest.mark.parametrize("case", ATTACKS)
 def test_an_attack_does_not_pay(case: Case, referees, tasks):
     result = referees(case.device).evaluate(tasks[case.task], case.candidate)
+    credited = [int(t) for status, t in case.expected if status == "credited" and t is not None]
+    if credited and result.status == "ok":
+        assert [g for g in result.graphs if g.passes_from_t is None or g.passes_from_t < credited[0]] == []
+        return
     assert result.status != "ok"
     rules = {violation.rule for violation in result.violations}
     right = [rule is None or rule in rules for status, rule in case.expected if status == result.status]

@@ -1,4 +1,4 @@
-"""Audits on real kernels: poisoned memory between guard zones, and where each output comes from."""
+"""Audits on real kernels: memory between guard zones, what it holds, and where each output comes from."""
 
 import json
 import math
@@ -13,9 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passagent.evaluator.calls import same_bytes
 from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.guards.launches import observed
+from passagent.evaluator.guards.zones import ZONE
+from passagent.evaluator.subgraphs import _live
 from passagent.kernels import cpp_kernel
 
 WORK = cpp_kernel(
@@ -84,22 +87,77 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("expression", EMPTY)
-def test_an_allocation_is_poisoned_and_like_the_one_it_stands_for(tmp_path, expression):
+def test_an_allocation_is_like_the_one_it_stands_for(tmp_path, expression):
     audited = Audited(tmp_path, f"seen.append({expression})\nreturn x")
-    assert audited.call()[0] == []
-    (made,) = audited.seen
+    for poisoned in (False, True):
+        audited.audit.begin(poisoned=poisoned)
+        assert audited.call()[0] == []
     plain = eval(expression, {"torch": torch, "x": X})
-    assert (made.shape, made.stride(), made.dtype) == (plain.shape, plain.stride(), plain.dtype)
-    assert made.shape == EMPTY[expression]
-    assert (made.device, made.storage_offset(), type(made)) == (plain.device, 0, torch.Tensor)
-    assert made.untyped_storage().nbytes() == plain.untyped_storage().nbytes()
-    assert made.is_contiguous() == plain.is_contiguous()
-    if made.is_floating_point() or made.is_complex():
-        assert bool(made.isnan().all())
-    elif made.dtype != torch.uint8:
-        assert bool((made == -1).all())
+    for made in audited.seen:
+        assert (made.shape, made.stride(), made.dtype) == (plain.shape, plain.stride(), plain.dtype)
+        assert made.shape == EMPTY[expression]
+        assert (made.device, made.storage_offset(), type(made)) == (plain.device, 0, torch.Tensor)
+        assert made.untyped_storage().nbytes() == plain.untyped_storage().nbytes()
+        assert made.is_contiguous() == plain.is_contiguous()
+    ordinary, poisoned = audited.seen
+    if ordinary.is_floating_point() or ordinary.is_complex():
+        assert not bool(ordinary.isnan().any()) and bool(poisoned.isnan().all())
     else:
-        assert bool((made == 255).all())
+        assert bool((ordinary < 100).all()) and bool((poisoned == torch.tensor(-1).to(poisoned.dtype)).all())
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+KINDS = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn, torch.complex64]
+KINDS += [torch.int64, torch.int32, torch.uint8, torch.uint16, torch.bool]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_guard_zones_hold_ordinary_values_in_audits_and_timed_calls(dtype, device):
+    """A kernel that reads behind a tensor cannot tell the two: neither is a pattern, neither holds NaN."""
+    values = (torch.arange(600) % 7 * 40).to(torch.float32).to(dtype).reshape(30, 20).to(device)
+    audit, memory = Audit(Gate("/nowhere"), "/nowhere"), []
+    placed, live = audit.place(values), _live(values.reshape(-1), [30, 20], memory)
+    assert same_bytes(placed, values) and same_bytes(live, values)
+    assert placed.is_contiguous() and live.is_contiguous()
+    for tensor, raw in ((placed, audit.blocks[0].raw), (live, memory[0])):
+        assert tensor.data_ptr() == raw.data_ptr() + ZONE
+        for zone in (raw[:ZONE], raw[-ZONE:]):
+            found = zone.cpu().view(dtype)
+            wide = found.to(torch.complex64 if dtype.is_complex else torch.float64)
+            assert bool(wide.isfinite().all()) and 0 < float(wide.abs().max()) <= 240
+            assert len(wide.abs().unique()) >= 2
+    assert not torch.equal(audit.blocks[0].zones, torch.cat([memory[0][:ZONE], memory[0][-ZONE:]]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("where", [0, ZONE - 1, -ZONE, -1])
+def test_a_single_byte_beside_a_block_is_seen(where, device):
+    audit = Audit(Gate("/nowhere"), "/nowhere")
+    for poisoned in (False, True):
+        audit.begin(poisoned=poisoned)
+        audit.place(X.to(device))
+        audit.check_zones()
+        assert audit.gate.take() == []
+        audit.blocks[-1].raw[where] ^= 1
+        audit.check_zones()
+        assert [violation.rule for violation in audit.gate.take()] == ["out_of_bounds"]
+        audit.close()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_unwritten_memory_holds_what_the_call_before_left_but_for_a_part(tmp_path, dtype, device):
+    body = f"out = torch.empty((8, 50), dtype={dtype}, device=x.device)\nseen.append(out)\nreturn x"
+    audited = Audited(tmp_path, body)
+    for left in (1, 2):
+        audited.audit.begin()
+        audited.function(audited.audit.place(X.to(device)), audited.audit.place(X.to(device)))
+        before = audited.seen[-1].clone()
+        audited.seen[-1].copy_(torch.arange(400).reshape(8, 50) + 1000 * left)
+    kept = before == torch.arange(400).reshape(8, 50).to(device) + 1000
+    assert 300 <= int(kept.sum()) < 400  # a number may be drawn where it was
+    assert not audited.gate.take()
 
 
 FILLED = [

@@ -7,10 +7,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from passagent.evaluator import pieces
+from passagent.evaluator.agreement import judge_timed
 from passagent.evaluator.compare import compare, surely_agree
 from passagent.evaluator.exactness import Expected, Fact, as_exact, drift, exactness, extreme_problem
+from passagent.evaluator.result import GraphResult
 from passagent.evaluator.rounding import to_bfloat16_bits
 from passagent.evaluator.score import tolerance
+from passagent.evaluator.verdict import Failed, Refused
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
@@ -411,6 +414,35 @@ def test_a_timed_call_is_judged_by_what_its_set_tells():
     assert (found.reduced, found.far) == (True, False)
     assert drift(of_the_set, [eager], [x @ w]).far
     assert drift(of_the_set, [eager, eager], [eager]) is None
+
+
+def test_a_timed_call_is_credited_what_it_reaches_and_no_more():
+    """The level and the float64 error of audits do not stand where a timed call is less exact."""
+    exact = [random(4000, seed=seed, dtype=torch.float64) for seed in (1, 2)]
+    audit, timed = (expected([one], one.float()) for one in exact)
+    result = GraphResult(name="g", dtype="float32", status="ok", passes_from_t=-10, float64_error=2.0**-24)
+    judge_timed(audit, timed, [timed.eager[0]], result, -2, is_candidate=True)
+    assert result.passes_from_t == -10 and result.float64_error < 2.0**-23
+    judge_timed(audit, timed, [timed.eager[0] * (1 + 2.0**-17)], result, -2, is_candidate=True)
+    assert (result.passes_from_t, result.status) == (-4, "ok")
+    assert 2.0**-18 < result.float64_error < 2.0**-16
+    judge_timed(audit, audit, [audit.eager[0]], result, -2, is_candidate=True)
+    assert result.passes_from_t == -4  # what was lost is not won back
+    for factor, rule in ((1 + 2.0**-12, Refused), (1.5, Failed)):
+        with pytest.raises(rule):
+            judge_timed(audit, timed, [timed.eager[0] * factor], result, -2, is_candidate=True)
+
+
+def test_a_half_result_of_a_timed_call_is_wrong_unless_it_is_as_exact_as_eagers():
+    exact = random(4000, dtype=torch.float64)
+    eager = (exact + 0.01 * random(4000, seed=1)).bfloat16()
+    of_the_call = expected([exact], eager)
+    result = GraphResult(name="g", dtype="bfloat16", status="ok", passes_from_t=-4)
+    judge_timed(of_the_call, of_the_call, [exact.bfloat16()], result, -1, is_candidate=True)
+    assert result.status == "ok" and result.passes_from_t > -3
+    result = GraphResult(name="g", dtype="bfloat16", status="ok", passes_from_t=-4)
+    judge_timed(of_the_call, of_the_call, [(eager.float() + 0.05).bfloat16()], result, -1, is_candidate=True)
+    assert result.status == "wrong_result" and "agree with eager's only from t" in result.error
 
 
 def test_a_value_that_is_small_by_chance_has_the_error_of_its_kind():

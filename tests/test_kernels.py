@@ -137,6 +137,22 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
     assert (caught.value.rule, caught.value.line) == (rule, line)
 
 
+OPERATIONS = "static float a(float v) { return 2 * v; }\nstatic float b(float v) { return 3 * v; }\n"
+
+
+def test_a_call_through_a_function_pointer_is_told_what_to_write_instead():
+    """And what it is told to write is accepted."""
+    table = "using Op = float (*)(float);\nstatic const Op OPS[] = {a, b};\n"
+    with pytest.raises(KernelRefused, match=r"function pointers.*`switch`.*template <class F>"):
+        cpp_kernel(f"{OPERATIONS}{table}void f(float* x, int64_t k) {{ x[0] = OPS[k](x[0]); }}", "f")(
+            torch.ones(1), 1
+        )
+    each = "template <class F> void each(float* x, F f) { x[0] = f(x[0]); }\n"
+    chosen = "void f(float* x, int64_t k) { switch (k) { case 0: each(x, a); break; default: each(x, b); } }"
+    cpp_kernel(OPERATIONS + each + chosen, "f")(x := torch.ones(1), 1)
+    assert float(x) == 3
+
+
 @pytest.mark.parametrize("text", ["[f] rows/cols {n} >= 1 && ok", "x | y", "a / b", "(1, 2): 50%"])
 def test_a_string_may_hold_what_a_message_says(text):
     cpp_build.check_source(f'void f(float* x) {{ if (!x) throw "{text}"; }}')

@@ -240,10 +240,10 @@ def test_references_are_drawn_beside_the_check_of_the_one_before(referee, task, 
 def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkeypatch):
     compared = []
 
-    def differs(expected, eager, got, result, allowed):
+    def differs(expected, eager, got, result, allowed, is_candidate):
         compared.append(threading.current_thread().name.partition("_")[0])
         wrong = compared.count("aside") == 1 and compared[-1] == "aside"
-        judge_timed(expected, eager, [one + wrong for one in got], result, allowed)
+        judge_timed(expected, eager, [one + wrong for one in got], result, allowed, is_candidate)
 
     judge_timed = judging.judge_timed
 

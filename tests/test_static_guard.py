@@ -997,6 +997,61 @@ def test_a_context_may_come_from_a_function(function, fine):
 
 
 ONCE = "COUNT = {}\n\n\ndef count(x):\n    global COUNT\n    if {}:\n        COUNT = {}\n{}    return COUNT\n"
+TOLD_WHAT_TO_WRITE = {
+    "a flag of torch": (
+        source("return torch.empty_like(x)", "torch.backends.cuda.matmul.allow_tf32 = True"),
+        "`torch.backends.cuda.matmul.allow_tf32` is a flag of the process; delete this line",
+        source("return torch.empty_like(x)"),
+    ),
+    "a flag of torch in a function": (
+        source("torch.backends.cudnn.benchmark = True\nreturn torch.empty_like(x)"),
+        "input_precision",
+        source("return torch.empty_like(x)"),
+    ),
+    "the precision of products": (
+        source("return torch.empty_like(x)", 'torch.set_float32_matmul_precision("high")'),
+        "delete this line",
+        source("return torch.empty_like(x)"),
+    ),
+    "a setting of Triton": (
+        source("return torch.empty_like(x)", "triton.knobs.compilation.always_compile = True"),
+        "delete this line: a pass has no settings of Triton's",
+        source("return torch.empty_like(x)"),
+    ),
+    "a setting of Triton by import": (
+        source("return torch.empty_like(x)", "from triton import knobs\nDEBUG = knobs.runtime.debug"),
+        "delete this line",
+        source("return torch.empty_like(x)"),
+    ),
+    "a namespace": (
+        source("return x[: CONFIG.block]", "import types\nCONFIG = types.SimpleNamespace(block=64)"),
+        "write a dataclass at the top of the file instead: `@dataclasses.dataclass(frozen=True)`",
+        source(
+            "return x[: Config().block]",
+            "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config:\n    block: int = 64",
+        ),
+    ),
+    "a class in a class": (
+        source("return x[: Outer.Inner.N]", "class Outer:\n    M = 2\n    class Inner:\n        N = 4"),
+        "move `class Inner` to the top of the file",
+        source("return x[: Inner.N]", "class Inner:\n    N = 4"),
+    ),
+    "a class in a function": (
+        source("class Local:\n    N = 4\nreturn x[: Local.N]"),
+        "move `class Local` to the top of the file",
+        source("return x[: Local.N]", "class Local:\n    N = 4"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD_WHAT_TO_WRITE)
+def test_an_author_is_told_what_to_write_instead(name):
+    """Settings of libraries, namespaces and nested classes: one line that helps, and following it helps."""
+    text, told, instead = TOLD_WHAT_TO_WRITE[name]
+    assert any(told in violation.message for violation in found(text)), found(text)
+    assert found(instead) == []
+
+
 FOUND_ONCE = {
     "a global": (ONCE.format("None", "COUNT is None", "torch.cuda.device_count()", ""), None),
     "a global that is false": (ONCE.format("None", "not COUNT", "len(x.shape)", ""), None),

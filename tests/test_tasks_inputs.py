@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passagent.tasks import Subgraph, TensorMeta, load_task
-from passagent.tasks.inputs import RARE, make_inputs
+from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "tasks"
 
@@ -86,6 +86,24 @@ def test_among_ordinary_activations_a_few_are_large():
     )
     assert one(meta(shape=(64,), mean=0.5, std=1.0, min_val=0.0, max_val=1.0), variant=RARE).max() <= 1
     assert one(meta(shape=(0, 4)), variant=RARE).numel() == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_set_goes_beyond_every_recorded_range(seed):
+    def drawn(**recorded):
+        return one(meta(shape=(64, 64), **recorded), seed, BEYOND)
+
+    assert drawn(mean=0.5, std=0.5, min_val=0.0).min() < 0
+    assert drawn(mean=-900.0, std=0.5, max_val=-0.5).max() > 0
+    assert 0.4 < abs(drawn(mean=0.0, std=1.0).mean()) < 1.1
+    assert drawn(mean=0.0, std=1.0, max_val=0.5).max() > 0.5
+    literal = one(meta(shape=(64,), data=[0.01] * 64), seed, BEYOND)
+    assert literal.min() < 0 < literal.max() or abs(literal.mean() - 0.01) > 0.004
+    assert drawn(mean=0.3, std=5.0, min_val=0.1, name="L_bn_buffers_running_var_").min() > 0
+    assert abs(drawn(mean=0.0, std=0.02, name="L_self_parameters_weight_").mean()) < 0.005
+    assert drawn(mean=-3.4e38, std=0.0).eq(torch.tensor(-3.4e38)).all()
+    kept = dataclasses.replace(meta(shape=(64, 64), mean=0.5, std=0.5, min_val=0.0), role="recorded")
+    assert one(kept, seed, BEYOND).min() == 0
 
 
 def test_masks_get_both_values_and_no_empty_row():

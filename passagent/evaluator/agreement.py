@@ -9,7 +9,7 @@ import torch
 from passagent.evaluator import score
 from passagent.evaluator.compare import Comparison, compare, surely_agree
 from passagent.evaluator.exactness import Exactness, Expected, as_exact, drift, exactness, extreme_problem
-from passagent.evaluator.reference import SETS, Reference
+from passagent.evaluator.reference import BEYOND_SET, SETS, Reference
 from passagent.evaluator.result import GraphResult, Violation, Worst
 from passagent.evaluator.verdict import Failed, Refused
 
@@ -37,50 +37,67 @@ def judge_sets(
         if (errors := exactness(expected, got)) is not None:
             _judge_errors(result, expected, errors, comparison.passes_from_t, is_candidate)
             found_errors.append(errors)
-    for expected, got in list(zip(reference.expected, found, strict=False))[SETS:]:
-        if problem := extreme_problem(expected, got):
+    for number, (expected, got) in list(enumerate(zip(reference.expected, found, strict=False)))[SETS:]:
+        if problem := extreme_problem(expected, got, is_beyond=number == BEYOND_SET):
             raise Failed("wrong_result", problem)
     coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
     if coarse and is_candidate and level <= score.STRICT_T:
         worst = max(found_errors, key=lambda errors: errors.candidate)
         raise _reduced(worst, _reference(reference.expected[0]))
-    result.passes_from_t = level
-    if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
-        result.status = "wrong_result"
-        needed = f"a correct pass agrees at t = {score.STRICT_T}"
-        result.error = f"{_values(result.worst)} agree with eager's only from t = {level}; {needed}"
+    _credit(result, level, judged)
 
 
 def judge_timed(
-    expected: Expected, eager: list[torch.Tensor], got: list[torch.Tensor], result: GraphResult, allowed: int
-) -> None:
-    """Raise Failed unless a timed call's outputs agree with eager's from t = `allowed` on.
-
-    `expected`: of the set that its values are of.
-    """
-    if surely_agree(eager, got, allowed):
-        return
-    comparison = compare(eager, got)
-    if comparison.problem or comparison.passes_from_t is None or comparison.passes_from_t > allowed:
-        result.worst = _worst(expected, comparison)
-        raise _differs(comparison.problem or "stale or wrong values")
-
-
-def judge_drift(
     expected: Expected,
-    eager: list[torch.Tensor],
+    eager: Expected,
     got: list[torch.Tensor],
     result: GraphResult,
+    allowed: int,
     is_candidate: bool,
 ) -> None:
+    """Judge a call made during the timing like an input set, and credit no more than it reached.
+
+    `eager`: on the values of the call; `expected`: on the set that its values are of. Raises Failed unless
+    the outputs agree from t = `allowed` on, and like judge_sets.
+    """
+    assert result.passes_from_t is not None
+    if not surely_agree(eager.eager, got, result.passes_from_t):
+        comparison = compare(eager.eager, got)
+        level = comparison.passes_from_t
+        if comparison.problem or level is None or level > allowed:
+            result.worst = _worst(expected, comparison)
+            raise _differs(comparison.problem or "stale or wrong values")
+        if level > result.passes_from_t:
+            _note(result, comparison, expected)
+            _credit(result, level, [(eager, got)])
+    if eager is not expected:
+        _judge_drift(expected, eager, got, result, is_candidate)
+    if eager.known and (errors := exactness(eager, got)) is not None:
+        _judge_errors(result, eager, errors, result.passes_from_t, is_candidate)
+
+
+def _judge_drift(
+    expected: Expected, eager: Expected, got: list[torch.Tensor], result: GraphResult, is_candidate: bool
+) -> None:
     """Raise Refused or Failed for a timed call that is less precise than the calls of the check."""
-    errors = drift(expected, eager, got)
+    errors = drift(expected, eager.eager, got)
     if errors is None:
         return
     if (errors.reduced or errors.coarse) and is_candidate:
         raise _reduced(errors, "eager in a timed call")
     if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
         raise _differs("values are far from eager's for their size")
+
+
+def _credit(
+    result: GraphResult, level: int, judged: Sequence[tuple[Expected, Sequence[torch.Tensor]]]
+) -> None:
+    """The outputs agree from t = `level` on: right if that is strict, or if they are as exact as eager's."""
+    result.passes_from_t = level
+    if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
+        result.status = "wrong_result"
+        needed = f"a correct pass agrees at t = {score.STRICT_T}"
+        result.error = f"{_values(result.worst)} agree with eager's only from t = {level}; {needed}"
 
 
 def _judge_errors(

@@ -21,7 +21,7 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
-from passagent.evaluator import captures, pace
+from passagent.evaluator import beyond, captures, pace
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.eager import EagerGraph, Output
 from passagent.evaluator.environment import device_memory_bytes, give_memory_back
@@ -43,11 +43,12 @@ from passagent.evaluator.process import (
 from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
 from passagent.memory import available_bytes
 from passagent.tasks.graphio import operator_name
-from passagent.tasks.inputs import RARE, make_inputs
+from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.room import input_bytes, itemsize
+from passagent.tasks.uses import Wider, as_recorded, is_recorded
 
-_VARIANTS = (0, 1, 2, 4, RARE)
+_VARIANTS = (0, 1, 2, 4, RARE, BEYOND)
 """Of make_inputs, for each set. On those after the SETS, with values of large magnitude and with a few such
 among ordinary ones, outputs must be finite where eager's are. The graph is captured with the last; on it a
 large subgraph does not run, for the memory that this takes."""
@@ -156,16 +157,16 @@ class Baseline:
         assert self._outputs is not None
         return [self._outputs.read(item) for item in kept["outputs"]]
 
-    def again(
-        self, reference: Reference, chosen: int, windows: Windows
-    ) -> tuple[list[torch.Tensor], list[States]]:
-        """Eager's outputs, and what it leaves in its inputs, on windows of set `chosen`; and how."""
+    def again(self, reference: Reference, chosen: int, windows: Windows) -> Expected:
+        """What eager gives on windows of set `chosen`, as on a set of its own."""
         request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
         eager, states = self.outputs(self.ask(request, timeout_s).message["kept"]), []
         if reference.mutated:
             reply = self.ask(states_request(reference, chosen, windows), timeout_s).message
             states = self._states(reference, chosen, windows, reply)
-        return _with_inputs(eager, states), states
+        exact = self._float64(reference, chosen, windows) if reference.expected[chosen].known else None
+        facts = reference.expected[chosen].facts
+        return Expected(_with_inputs(eager, states), facts, exact, states)
 
     def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
         """The operators of eager's whose rounding shows, on the first input set where one does.
@@ -194,11 +195,35 @@ class Baseline:
         return answer
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
-        rotation = Rotation.of(subgraph)
+        """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
+        captured = captures.without_dynamo(subgraph, self._config.device)
+        values = beyond.begin(subgraph, captured)
+        while True:
+            try:
+                made = self._drawn(name, subgraph, values.subgraph, dispatch)
+            except TaskError as error:
+                if isinstance(error.__cause__, WorkerTimeout | WorkerDied) or is_recorded(values.subgraph):
+                    raise
+                values = Wider(as_recorded(subgraph), ["every input: eager fails on other values"])
+                continue
+            closer = beyond.closer(values, made)
+            if captured is None:  # now it is known
+                captured = captures.KeptGraph(made.nodes, made.order)
+                closer = values if is_recorded(values.subgraph) else beyond.begin(subgraph, captured)
+            if closer.subgraph == values.subgraph:
+                made.narrowed = values.kept
+                return made
+            values = closer
+            made.close()
+            self.ask({"op": "release", "ids": [name]}, self._config.timeout_s)
+
+    def _drawn(self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str) -> Reference:
+        """`wider`: the same with what its inputs may be."""
+        rotation = Rotation.of(wider)
         seed, more = secrets.randbits(62), secrets.randbits(62)
 
         def drawn(variant: int) -> list[Any]:
-            values = make_inputs(subgraph, "cpu", seed, variant)
+            values = make_inputs(wider if variant else subgraph, "cpu", seed, variant)
             return [
                 rotation.reservoir(i, v, more, variant) if isinstance(v, torch.Tensor) else v
                 for i, v in enumerate(values)
@@ -265,12 +290,12 @@ class Baseline:
             if mutated:
                 reply = self._run(states_request(made, chosen, first), subgraph)
                 states = self._states(made, chosen, first, reply)
-            exact = self._float64(made, chosen) if is_small else None
+            exact = self._float64(made, chosen, first) if is_small else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
         made.often = self._affordable(made)
 
-    def _float64(self, made: Reference, chosen: int) -> list[torch.Tensor] | None:
-        request = states_request(made, chosen, made.rotation.first()) | {"op": "float64"}
+    def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
+        request = states_request(made, chosen, windows) | {"op": "float64"}
         reply = self._run(request, made.subgraph)
         return None if reply["outputs"] is None else self.outputs(reply)
 

@@ -42,6 +42,8 @@ _WRONG = 2.0**-5
 """Beyond this error a value is not of low precision but wrong."""
 _MANY = 0.03
 """Share of an output's values that may be wrong beyond 4 times eager's: those on the other side of a jump."""
+_OTHER = 1 / 8
+"""Share of integers or bools that may differ for inputs beyond the recorded: some lie at a border."""
 _STRAYS = 2
 """Single values that may be wrong for inputs of large magnitude: they may jump where none of eager's does."""
 
@@ -213,22 +215,28 @@ def as_exact(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
     )
 
 
-def extreme_problem(expected: Expected, got: Sequence[torch.Tensor]) -> str | None:
+def extreme_problem(expected: Expected, got: Sequence[torch.Tensor], is_beyond: bool = False) -> str | None:
     """What is wrong with outputs for inputs of large magnitude, where tolerances say little; None: nothing.
 
-    They must be finite where eager's and the float64 values are, and not far off for their size.
+    They must be finite where eager's and the float64 values are, and not far off for their size. `is_beyond`:
+    the inputs are ordinary, but beyond what was recorded: what is no float must be eager's, too.
     """
+    inputs = "beyond the recorded range" if is_beyond else "of large magnitude"
     for position, triple in enumerate(zip(expected.exact, expected.eager, got, strict=True)):
         want, eager, have = map(_real, triple)
-        if not _comparable(want, eager, have) or equal(eager, have):
+        if eager.shape != have.shape or equal(eager, have):
             continue
         where = place(position, expected.input_at(position))
+        if is_beyond and not eager.is_floating_point() and float((eager != have).double().mean()) > _OTHER:
+            return f"{where} is not eager's for inputs {inputs}"
+        if not _comparable(want, eager, have):
+            continue
         if not _is_finite(want, eager, have):
-            return f"{where} is not finite where eager's is, for inputs of large magnitude"
+            return f"{where} is not finite where eager's is, for inputs {inputs}"
         if expected.far(position, _error(want, have)):
-            return f"{where} is far from eager's for inputs of large magnitude"
+            return f"{where} is far from eager's for inputs {inputs}"
         if expected.known and _strays(want, have, expected.strays_from[position]) > _STRAYS:
-            return f"{where} is wrong in single places for inputs of large magnitude"
+            return f"{where} is wrong in single places for inputs {inputs}"
     return None
 
 

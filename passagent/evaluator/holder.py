@@ -93,7 +93,8 @@ class Holder:
 
     def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
-        reply = self.ask({"op": "audit", "id": reference.name, "sets": sets})
+        before = secrets.choice([one for one in range(SETS) if one != sets[0]])
+        reply = self.ask({"op": "audit", "id": reference.name, "sets": sets, "before": before})
         for chosen, kept, copies in zip(sets, reply["kept"], reply["copies"], strict=True):
             refuse_kept(reference, reference.expected[chosen].facts, kept)
             refuse_copies(reference.expected[chosen].eager, outputs, copies)

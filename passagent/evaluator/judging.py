@@ -20,13 +20,14 @@ from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import InfrastructureError
 from passagent.evaluator import clocks, pace, score
-from passagent.evaluator.agreement import judge_drift, judge_sets, judge_timed
+from passagent.evaluator.agreement import judge_sets, judge_timed
 from passagent.evaluator.aside import Aside
 from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.drawing import Drawing
 from passagent.evaluator.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
 from passagent.evaluator.estimate import typical_ns
+from passagent.evaluator.exactness import Expected
 from passagent.evaluator.failures import merged
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.holder import Holder, Second
@@ -303,7 +304,7 @@ class Judging:
     def _check(self, drawing: Drawing, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
         reference = drawing.get(subgraph)
-        result.moved_bytes = reference.moved_bytes
+        result.moved_bytes, result.narrowed = reference.moved_bytes, reference.narrowed
         outputs = holder.take(reference, result)
         if self._second is not None:
             self._second.warm(reference)
@@ -344,14 +345,16 @@ class Judging:
             expected = reference.expected[chosen]
             if self._is_candidate:
                 refuse_kept(reference, expected.facts, kept)
-            eager, states = self.baseline.again(reference, chosen, windows)
-            got = outputs_of(outputs, kept, states)
+            eager = self.baseline.again(reference, chosen, windows)
+            judge(expected, eager, outputs_of(outputs, kept, eager.states))
 
-            def judge() -> None:
-                judge_timed(expected, eager, got, result, allowed)
-                judge_drift(expected, eager, got, result, self._is_candidate)
-
-            self._aside.do(judge, sum(tensor.nbytes for tensor in (*eager, *got)))
+        def judge(expected: Expected, eager: Expected, got: list[torch.Tensor]) -> None:
+            work = functools.partial(
+                judge_timed, expected, eager, got, result, allowed, is_candidate=self._is_candidate
+            )
+            self._aside.do(
+                work, sum(tensor.nbytes for tensor in (*eager.eager, *(eager.float64 or ()), *got))
+            )
             if not self._has_room:
                 self._aside.wait()
 
@@ -359,8 +362,7 @@ class Judging:
             if self._is_candidate:
                 chosen = secrets.randbelow(SETS)
                 (got,) = holder.audited(reference, outputs, [chosen])
-                expected = reference.expected[chosen]
-                judge_timed(expected, expected.eager, got, result, allowed)
+                judge(reference.expected[chosen], reference.expected[chosen], got)
 
         side = Watched(holder.worker)
         assert self._twin is not None
@@ -381,11 +383,10 @@ class Judging:
                         part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
                         patience,
                     )
-            if not self.passbench:
-                surprise()
-                if self._is_candidate:
-                    first = reference.rotation.first()
-                    holder.ask({"op": "held", "id": reference.name, "set": 0, "windows": first})
+                    surprise()
+            if self._is_candidate and not self.passbench:
+                first = reference.rotation.first()
+                holder.ask({"op": "held", "id": reference.name, "set": 0, "windows": first})
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

@@ -16,6 +16,8 @@ from passagent.tasks.reader import Subgraph
 
 SETS = 3
 """Input sets that outputs are compared on: the recorded statistics and own draws."""
+BEYOND_SET = 5
+"""The set of values beyond what was recorded, of small subgraphs."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Reference:
     dispatch: str
     arena: Arena
     described: list[list[dict[str, Any]]]
-    """SETS sets that outputs are compared on, and the extreme ones."""
+    """SETS sets that outputs are compared on, and those of large and of other values than recorded."""
     rotation: Rotation
     nodes: list[dict[str, Any]]
     """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
@@ -40,6 +42,8 @@ class Reference:
     """Inputs that get fresh values before every call; the others, too large for that, once a block."""
     outputs: list[Output] = field(default_factory=list)
     """What eager returns, as it lies in memory."""
+    narrowed: list[str] = field(default_factory=list)
+    """Inputs that stay as recorded in all sets, and why."""
     operators: int = 0
     moved_bytes: int = 0
     """Of inputs and outputs, see GraphResult."""

@@ -142,6 +142,8 @@ class GraphResult(BaseModel):
     applied: list[str] = Field(default_factory=list)
     """Name of the pass behind each replacement, in order."""
     mismatches: list[Mismatch] = Field(default_factory=list)
+    narrowed: list[str] = Field(default_factory=list)
+    """Inputs that no input set takes beyond what was recorded, and why."""
     passes_from_t: int | None = None
     """Smallest t in -10..1 at which every output passes; None: at none."""
     roundings: list[str] = Field(default_factory=list)

@@ -15,6 +15,7 @@ from passagent.evaluator import calls
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.gate import Gate
+from passagent.evaluator.guards.zones import between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.evaluator.passes import LoadedPass
 from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
@@ -54,7 +55,9 @@ def take(
     outputs = Arena(fds[1], message["output_bytes"])
     sets = InputSets(message["sets"], inputs, device)
     shapes = [item.get("shape") for item in message["sets"][0]]
-    live = [_live(value, shape) for value, shape in zip(sets[len(message["sets"]) - 1], shapes, strict=True)]
+    memory: list[torch.Tensor] = []
+    first = sets[len(message["sets"]) - 1]
+    live = [_live(value, shape, memory) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = message["dispatch"] == "dynamo"
     module = None
     if message["nodes"] is None or by_dynamo:
@@ -90,6 +93,7 @@ def take(
         outputs,
         nodes,
         message["written"],
+        memory,
     )
     reply = built.report | {"nodes": nodes, "order": order} if message["nodes"] is None else built.report
     return graph, reply | {"operators": _operators(nodes)}
@@ -130,9 +134,15 @@ def _report(rewritten: Any) -> dict[str, Any]:
     }
 
 
-def _live(value: Any, shape: list[int] | None) -> Any:
-    """The tensor that calls are given, at an address that stays."""
-    return value if shape is None else value[: math.prod(shape)].reshape(shape).clone()
+def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor]) -> Any:
+    """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`."""
+    if shape is None:
+        return value
+    values = value[: math.prod(shape)].reshape(shape)
+    raw, live = between_zones(torch.empty_like(values))
+    fill_zones(raw, ordinary_bytes(values, values, unpredictable()))
+    memory.append(raw)
+    return live.copy_(values)
 
 
 def _subgraph(data: dict[str, Any]) -> Subgraph:

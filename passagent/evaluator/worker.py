@@ -29,6 +29,7 @@ from passagent.evaluator.guards.kept import Kept
 from passagent.evaluator.inplace import states_of
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.passes import PACKAGE, load_passes
+from passagent.evaluator.reference import SETS
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.rounding import round_as_hardware_does
 from passagent.evaluator.subgraphs import Loaded
@@ -206,20 +207,24 @@ def _device(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str,
 def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """One call on each of `sets`, each at addresses of its own, all outputs alive until the end.
 
-    `stable`: no later call changed the outputs of an earlier one. `copies`: for each call and output what
-    torch had copied to where the candidate's kernel then wrote it, none where it had not.
+    One on set `before` goes first, whose values are not judged: the memory of the first of `sets` holds what
+    it left. That of sets of large values, which a kernel can tell, is poisoned. `stable`: no later call
+    changed the outputs of an earlier one. `copies`: for each call and output what torch had copied to where
+    the candidate's kernel then wrote it, none where it had not.
     """
     assert state.loaded is not None
     graph, audit = state.graphs[message["id"]], state.loaded.audit
     assert graph.audited is not None
     results, kept, copies = [], [], []
-    for chosen in message["sets"]:
+    for chosen in [message["before"], *message["sets"]]:
+        audit.begin(poisoned=chosen >= SETS)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         out = graph.audited(*[given[i] for i in graph.order])
         seen = calls.Graph(**{**vars(graph), "live": given, "refreshers": {}})
         kept.append(calls.keep_call(seen, out, chosen, [0] * len(given)))
         results.append(calls.tensors(out))
         copies.append([audit.copy_of(tensor) for tensor in results[-1]])
+    del results[0], kept[0], copies[0]
     audit.check_zones()
     stable = all(
         calls.same_bytes(now, then)

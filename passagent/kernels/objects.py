@@ -202,7 +202,10 @@ def _instruction(line: str) -> str:
 def _problem(instruction: str) -> tuple[str, str] | None:
     """The rule that an instruction breaks and a message, or None."""
     if _INDIRECT[_MACHINE].match(instruction):
-        message = "calls or jumps through a pointer; use a template parameter, a lambda or a switch"
+        message = (
+            "calls or jumps through a pointer, as function pointers, std::function and virtual methods do; "
+            "call functions by name in a `switch`, or take them by `template <class F> void each(..., F f)`"
+        )
         return "cpp_pointer_call", message
     words = instruction.split()
     while words and words[0] in _PREFIXES:

@@ -29,6 +29,11 @@ RARE = 5
 """The variant in which activations are ordinary but for FEW, or 1 in RARELY, of size LARGE: a kernel that
 looks at some values to tell what all are like does not see those."""
 FEW, RARELY = 4, 1 << 14
+BEYOND = 6
+"""The variant in which floats go beyond every recorded range: without its limits, on both sides of 0, around
+another mean."""
+_OVERFLOWS = 1e30
+"""From this size on a value is a limit, such as a mask adds, and stays."""
 SPREADS = (1.0, 0.5, 2.0, LARGE, 1.0)
 """Variant v >= 1 draws floats with SPREADS[(v - 1) % 5] times the recorded std. Large activations are of all
 sizes from the recorded one to LARGE at least: a model whose weights were never trained records logits near 0,
@@ -54,23 +59,28 @@ def make_inputs(subgraph: Subgraph, device: str, seed: int, variant: int = 0) ->
     target = full_device(device)
     inputs: list[Any] = []
     for meta in subgraph.inputs:
-        if meta.is_python_scalar:
-            inputs.append((int if meta.dtype == "int" else float)(_flat(meta.data)[0]))
-            continue
-        tensor = _draw(meta, seed, variant)
-        stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
-        inputs.append(tensor if stays else tensor.to(target))
+        value = draw_one(meta, seed, variant)
+        stays = meta.is_python_scalar or (subgraph.home == "cuda" and meta.device.startswith("cpu"))
+        inputs.append(value if stays else value.to(target))
     return inputs
+
+
+def draw_one(meta: TensorMeta, seed: int, variant: int) -> Any:
+    """A tensor on the CPU, or a Python number."""
+    if meta.is_python_scalar:
+        return (int if meta.dtype == "int" else float)(_flat(meta.data)[0])
+    return _draw(meta, seed, variant)
 
 
 def is_endless(meta: TensorMeta) -> bool:
     """More values of this input can be drawn than it holds: it is no recorded tensor, nor a single mask."""
-    return meta.data is None and not (_is_bits(meta) and len(meta.shape) < 2)
+    return meta.data is None and not ((_is_bits(meta) or meta.role == "rising") and len(meta.shape) < 2)
 
 
 def more_values(meta: TensorMeta, count: int, seed: int, variant: int) -> torch.Tensor:
     """`count` more elements of an endless input, flat, on the CPU; whole rows of a mask."""
-    shape = (count // meta.shape[-1], meta.shape[-1]) if _is_bits(meta) and count else (count,)
+    by_rows = (_is_bits(meta) or meta.role == "rising") and count
+    shape = (count // meta.shape[-1], meta.shape[-1]) if by_rows else (count,)
     return _draw(replace(meta, shape=shape), seed, variant).reshape(-1)
 
 
@@ -91,7 +101,7 @@ def shift_unit(meta: TensorMeta) -> int:
         return 0
     if floats:
         return 1
-    if _is_bits(meta):
+    if _is_bits(meta) or meta.role == "rising":
         return meta.shape[-1] if len(meta.shape) > 1 else 1
     if meta.data is None:
         return 1
@@ -123,6 +133,10 @@ def _varied(variant: int) -> Callable[[TensorMeta, torch.Generator], torch.Tenso
     def draw(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
         dtype = getattr(torch, meta.dtype)
         if meta.is_floating or dtype.is_complex:
+            if variant == BEYOND and not (meta.is_variance or meta.role == "recorded"):
+                shift = 0.5 + float(torch.rand((), generator=generator)) / 2
+                shift *= 0 if meta.is_parameter else 1 - 2 * int(torch.randint(2, (), generator=generator))
+                return _from_noise(meta, generator, lambda noise: _beyond(meta, noise, shift))
             drawn = _from_noise(meta, generator, lambda noise: _varied_floats(meta, noise, scale))
             return _with_few_far(drawn, meta, generator) if variant == RARE else drawn
         if _is_bits(meta):
@@ -150,6 +164,17 @@ def _varied_floats(meta: TensorMeta, noise: torch.Tensor, scale: float) -> torch
     if meta.is_variance:
         drawn = drawn.abs().clamp(min=max(0.05 * abs(mean), 1e-3))
     return _clamp(drawn, meta)
+
+
+def _beyond(meta: TensorMeta, noise: torch.Tensor, shift: float) -> torch.Tensor:
+    """See BEYOND; `shift`: of the mean, in spreads."""
+    if meta.data is not None:
+        base = torch.tensor(_flat(meta.data), dtype=noise.dtype).reshape(meta.shape)
+    else:
+        base = torch.tensor(meta.mean or 0.0)
+    spread = base.abs().clamp(min=DEFAULT_STD if meta.std is None else meta.std)
+    spread = torch.where(spread == 0, 1.0, spread)
+    return torch.where(spread < _OVERFLOWS, base + (noise + shift) * spread, base)
 
 
 def _with_few_far(drawn: torch.Tensor, meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
@@ -199,24 +224,31 @@ def _clamp(values: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
 
 
 def _integers(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
-    """Within the recorded range; {0, 1} where none was recorded."""
+    """Within the recorded range, or a wider one that the graph allows."""
+    low, high = recorded_range(meta)
+    drawn = torch.randint(low, high + 1, meta.shape, generator=generator)
+    return drawn.sort(-1).values if meta.role == "rising" else drawn
+
+
+def recorded_range(meta: TensorMeta) -> tuple[int, int]:
+    """The smallest and the largest integer of an input; 0 and 1 where nothing was recorded."""
+    if meta.data is not None:
+        return int(min(_flat(meta.data))), int(max(_flat(meta.data)))
     low = 0 if meta.min_val is None else int(meta.min_val)
-    high = max(low, 1) if meta.max_val is None else int(meta.max_val)
-    return torch.randint(low, high + 1, meta.shape, generator=generator)
+    return low, max(low, 1) if meta.max_val is None else int(meta.max_val)
 
 
 def _is_bits(meta: TensorMeta) -> bool:
     """Of bools, or a mask."""
-    return meta.dtype == "bool" or (not meta.is_floating and _is_mask(meta))
+    return meta.dtype == "bool" or (meta.is_integer and _is_mask(meta))
 
 
 def _is_mask(meta: TensorMeta) -> bool:
-    """An integer input that is a mask by its name and holds nothing but 0 and 1."""
-    if meta.data is not None:
-        low, high = min(_flat(meta.data)), max(_flat(meta.data))
-    else:
-        low, high = meta.min_val or 0, 1 if meta.max_val is None else meta.max_val
-    return "mask" in meta.original_name.lower() and meta.numel > 1 and low >= 0 and high <= 1
+    """An integer input that is a mask, by its use or its name, and holds nothing but 0 and 1."""
+    if meta.numel < 2 or meta.role == "index":
+        return False
+    low, high = recorded_range(meta)
+    return (meta.role == "mask" or "mask" in meta.original_name.lower()) and low >= 0 and high <= 1
 
 
 def _mask(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:

@@ -41,6 +41,9 @@ class TensorMeta:
     max_val: float | None = None
     data: list[Any] | int | float | bool | None = None
     """The literal values, flat or nested; None if only statistics were recorded."""
+    role: str = ""
+    """What the graph uses it for (uses.py; no file holds it): `positive`, `mask`, `index`, or `rising` for
+    indices that rise within a row. `recorded`: nothing is drawn beyond what was recorded."""
 
     @property
     def is_python_scalar(self) -> bool:
@@ -53,9 +56,14 @@ class TensorMeta:
         return self.dtype.startswith(("float", "bfloat"))
 
     @property
+    def is_integer(self) -> bool:
+        """A tensor of integers, bools not included."""
+        return self.dtype.startswith(("int", "uint")) and not self.is_python_scalar
+
+    @property
     def is_variance(self) -> bool:
-        """A batch norm's running variance, by its name in the model."""
-        return "running_var" in self.original_name
+        """A batch norm's running variance, by its use or its name in the model."""
+        return self.role == "positive" or "running_var" in self.original_name
 
     @property
     def is_parameter(self) -> bool:

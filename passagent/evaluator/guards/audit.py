@@ -1,9 +1,11 @@
 """Audit calls: whose kernels wrote the outputs, and into whose memory (INTEGRITY L3). Not timed.
 
-While a replaced region runs, every allocation becomes a block filled with NaN between two guard zones;
-what its kernels are given is noted; afterwards each output must be a block that a kernel of the candidate was
-given, a constant fill, a copy of such a block, or a view of an argument. Computing operators are noted as the
-gate notes them; its dispatch key and a dispatch mode cannot be on at once, so here the mode does it.
+While a replaced region runs, every allocation becomes a block between two guard zones; what its kernels are
+given is noted; afterwards each output must be a block that a kernel of the candidate was given, a constant
+fill, a copy of such a block, or a view of an argument. A block holds what the same block of the call before
+held, as recycled memory does in timed calls, but for a run of other values: what a kernel leaves as it was is
+wrong. Computing operators are noted as the gate notes them; its dispatch key and a dispatch mode cannot be on
+at once, so here the mode does it.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ import torch
 
 from passagent.evaluator.guards.gate import Gate, computes, plain
 from passagent.evaluator.guards.launches import observed
+from passagent.evaluator.guards.zones import ZONE, between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.evaluator.mode import Mode
 from passagent.evaluator.result import Violation
 
-ZONE = 4096
-"""Bytes of each guard zone."""
 _POISON = 0xFF
-_ZONE_BYTES = range(0xF9, 0xFF)
-"""Of guard zones, another for each block: what is read beside one and written beside another is seen."""
+"""Bytes of NaN: in calls whose inputs tell a kernel that no time is measured."""
+_EXCHANGED = 4
+"""Of a block one part in so many holds other values than it held before."""
 _EMPTY = {"empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided"}
 _FILLED = {
     "zeros",
@@ -51,8 +53,9 @@ class Block:
     nbytes: int
     origin: str | int
     """`empty`, `filled`, or the address that it was copied from."""
-    zone: int
-    """What its guard zones are filled with."""
+    zones: torch.Tensor
+    """What its guard zones were filled with."""
+    dtype: torch.dtype
     copied: torch.Tensor | None = None
     """What torch copied into it, bytes: a kernel that leaves it so did not write it."""
 
@@ -67,8 +70,7 @@ class Block:
 
     def overrun(self) -> bool:
         """Something was written beside the block."""
-        zones = (self.raw[:ZONE], self.raw[ZONE + self.nbytes :])
-        return not all(bool((zone == self.zone).all()) for zone in zones)
+        return not torch.equal(torch.cat([self.raw[:ZONE], self.raw[-ZONE:]]), self.zones)
 
 
 class Audit:
@@ -78,6 +80,15 @@ class Audit:
         self.gate, self._root = gate, f"{root}/"
         self.blocks: list[Block] = []
         self._copies: dict[int, torch.Tensor] = {}
+        self._before = self._first = 0
+        """Where the blocks of the call before, and of this one, begin."""
+        self._is_poisoned = False
+        self._random = unpredictable()
+
+    def begin(self, *, poisoned: bool = False) -> None:
+        """A call begins: its blocks hold what those of the call before do; NaN if `poisoned`."""
+        self._before, self._first = self._first, len(self.blocks)
+        self._is_poisoned = poisoned
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement function, audited at every call."""
@@ -120,6 +131,7 @@ class Audit:
 
     def close(self) -> None:
         """Free the memory of the calls made so far; their outputs must not be used any more."""
+        self._before = self._first = 0
         self.blocks.clear()
         self._copies.clear()
 
@@ -127,20 +139,47 @@ class Audit:
         self, like: torch.Tensor, origin: str | int, values: torch.Tensor | None = None
     ) -> torch.Tensor:
         """A tensor of the shape, strides, dtype and device of `like` in a block of its own."""
-        nbytes = like.untyped_storage().nbytes()
-        zone = _ZONE_BYTES[len(self.blocks) % len(_ZONE_BYTES)]
-        raw = torch.full((nbytes + 2 * ZONE,), zone, dtype=torch.uint8, device=like.device)
-        raw[ZONE : ZONE + nbytes] = _POISON
-        storage = torch._C._construct_storage_from_data_pointer(raw.data_ptr() + ZONE, like.device, nbytes)
-        made = torch.empty(0, dtype=like.dtype, device=like.device)
-        made.set_(storage, like.storage_offset(), like.size(), like.stride())
+        raw, made = between_zones(like)
+        block = Block(raw, raw.data_ptr() + ZONE, len(raw) - 2 * ZONE, origin, raw, like.dtype)
+        self._fill(block, like, values)
         if values is not None:
             made.copy_(values)
-        block = Block(raw, raw.data_ptr() + ZONE, nbytes, origin, zone)
         if isinstance(origin, int):
             block.copied = block.inside().clone()
         self.blocks.append(block)
         return made
+
+    def _fill(self, block: Block, like: torch.Tensor, values: torch.Tensor | None) -> None:
+        """What is in the block and around it before anything is written there."""
+        if self._is_poisoned:
+            block.raw.fill_(_POISON)
+            block.zones = torch.cat([block.raw[:ZONE], block.raw[-ZONE:]])
+            return
+        inside, before = block.inside(), self._block_before(block)
+        known = values
+        if known is None and before is not None:
+            known = before.inside().view(block.dtype)
+        block.zones = ordinary_bytes(known, like, self._random)
+        fill_zones(block.raw, block.zones)
+        if values is None and block.nbytes:
+            start, end = 0, block.nbytes
+            if before is not None:
+                inside.copy_(before.inside())
+                count = block.nbytes // like.itemsize
+                length = max(1, count // _EXCHANGED)
+                start = int(torch.randint(count - length + 1, (), generator=self._random)) * like.itemsize
+                end = start + length * like.itemsize
+            other = ordinary_bytes(known, like, self._random)
+            inside[start:end] = other.repeat((end - start) // len(other) + 1)[: end - start]
+
+    def _block_before(self, block: Block) -> Block | None:
+        """The block of the call before that was made in its turn; None if there is none of its kind."""
+        place = self._before + len(self.blocks) - self._first
+        if place >= self._first:
+            return None
+        before = self.blocks[place]
+        alike = before.nbytes == block.nbytes and before.dtype == block.dtype
+        return before if alike and block.nbytes % block.dtype.itemsize == 0 else None
 
     def allocated(self, name: str, made: torch.Tensor, args: Any) -> torch.Tensor:
         """What an allocating or copying operator returned, moved into a block."""

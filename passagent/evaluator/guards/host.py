@@ -345,7 +345,10 @@ class Host(Decorators):
             else:
                 self.visit(part)
         if other:
-            self.report("statement", node, f"{node.name} {other}; {records.MESSAGE}")
+            inner = [part.name for part in node.body if isinstance(part, ast.ClassDef)]
+            moved = [node.name] if self.inside else inner
+            instead = f"move `class {moved[0]}` to the top of the file" if moved else records.MESSAGE
+            self.report("statement", node, f"{node.name} {other}; {instead}")
 
     def method(self, node: ast.FunctionDef) -> bool:
         """Inspect a method like any function; False if a class may not have it.

@@ -143,11 +143,7 @@ class Names(ast.NodeVisitor):
             new |= ast.unparse(node) in self.asked and self.is_object(node.value)
             if new and isinstance(node.ctx, ast.Store) and not node.attr.startswith("__"):
                 return
-            message = (
-                "stores into an attribute; return values, store into an object of its own in __init__, or "
-                "under `if self.plan is None:`, and keep configurations in module-level constants"
-            )
-            self.report("attribute_store", node, message)
+            self.report("attribute_store", node, rules.stored(self.dotted(node) or "", self.world.target))
             return
         kind = node.value if node.attr == "__name__" else None
         if isinstance(kind, ast.Attribute) and kind.attr == "__class__":

@@ -152,7 +152,14 @@ IMPORT_INSTEAD = {
     "random": "what a pass does depends on its arguments only: write the number as a constant",
     "re": "take a text apart with split and partition",
     "threading": "a pass runs in one thread and needs no lock",
-    "types": "write a NamedTuple or a dataclass to give names to numbers",
+    "types": (
+        "write a dataclass at the top of the file instead: `@dataclasses.dataclass(frozen=True)`, "
+        "`class Config:`, `block: int = 64`; then read `Config().block`"
+    ),
+    "triton.knobs": (
+        "delete this line: a pass has no settings of Triton's; give num_warps and num_stages to the launch "
+        "or to triton.Config"
+    ),
     "torch.library": "return a plain function that launches the kernel; it needs no registration",
     "torch.autograd": "write the forward as a plain function; no gradient is asked for",
     "importlib": "try the import itself, and `except ImportError`",
@@ -376,6 +383,9 @@ def is_of_kernels(full: str) -> bool:
     return known and name in KERNEL_NAMES
 
 
+_PRECISION = 'how precise it is (tl.dot(a, b, input_precision="ieee"))'
+
+
 def pattern_reference(name: str) -> str:
     """Message for a use of pattern or replacement_args."""
     return (
@@ -388,11 +398,26 @@ def only_entered(name: str) -> str:
     return f"`{name}` makes a context, which lives as long as a `with`; write `with {name}(...):`"
 
 
+def stored(full: str, target: Target) -> str:
+    """Message for a value that is stored into an attribute."""
+    if full.startswith(("torch.backends.", "triton.knobs.")):
+        return unknown_name(full, target)
+    return (
+        "stores into an attribute; return values, store into an object of its own in __init__, or under "
+        "`if self.plan is None:`, and keep configurations in module-level constants"
+    )
+
+
 def unknown_name(full: str, target: Target) -> str:
     """Message for a full name that is not in the closed world."""
     root = full.split(".", maxsplit=1)[0]
     if root not in target.imports and any(root in one.imports for one in (CPU, CUDA)):
         return f"`{full}` is of no use on the {target.name} target; write kernels in {target.language}"
+    if full.startswith("torch.backends.") or full == "torch.set_float32_matmul_precision":
+        precisely = _PRECISION if target is CUDA else "how precise it is"
+        return f"`{full}` is a flag of the process; delete this line: a kernel says itself {precisely}"
+    if full.startswith("triton.knobs"):
+        return f"`{full}` is a setting of the process; {IMPORT_INSTEAD['triton.knobs']}"
     if full.startswith(("torch.library.", "torch.ops.")):
         return f"`{full}` asks torch for an operator; {IMPORT_INSTEAD['torch.library']}"
     if root == "torch":

@@ -1,0 +1,324 @@
+"""What a graph uses its inputs for, and so how far their values may go beyond what was recorded.
+
+Recorded statistics are no promise: token types that were all 0 index a table of two rows. The graph is
+followed with the values of its integers, on the CPU, and with the shapes of all else. What indexes a table
+may be any index of it, a mask may be 0 or 1, and what decides a shape stays as it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.tasks.inputs import draw_one, recorded_range
+from passagent.tasks.meta import TensorMeta
+from passagent.tasks.reader import Subgraph
+
+_SAME_VALUES = {
+    "view", "reshape", "flatten", "unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "clone",
+    "detach", "permute", "transpose", "t", "getitem", "to", "long", "int", "float", "repeat", "narrow",
+    "select", "cuda",
+}  # fmt: skip
+_INDEXING = {
+    "embedding": ("input", 0, "weight", 1),
+    "index_select": ("index", 2, "input", 0),
+    "gather": ("index", 2, "input", 0),
+}
+"""Operators that take indices: name and position of these, and of the table."""
+_ELEMENTWISE = {
+    "add", "sub", "rsub", "mul", "div", "truediv", "floordiv", "maximum", "minimum", "where", "masked_fill",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "logical_and", "logical_or", "cat", "stack", "type_as",
+    "to", "pow", "expand_as", "view_as", "reshape_as", "scaled_dot_product_attention",
+}  # fmt: skip
+"""Operators in which an integer may meet other values, whatever it is."""
+_SHAPES = {"size", "dim", "numel", "stride", "getattr"}
+_IN_PLACE = {f"i{name}": name for name in ("add", "sub", "mul", "truediv", "floordiv", "and", "or", "pow")}
+_CORNERS = 8
+"""Draws of nothing but the ends of the ranges: there an index that is computed is farthest out."""
+_MOST = 1 << 24
+"""Elements of a value that is followed."""
+
+
+@dataclass(frozen=True)
+class Wider:
+    """A subgraph whose inputs' metadata say what they may be, and what was left as recorded."""
+
+    subgraph: Subgraph
+    kept: list[str]
+    """Inputs whose integers were recorded all alike and stay so, and why."""
+
+
+def wider(subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int]) -> Wider:
+    """Let inputs take what the graph allows. `order`: for each of its placeholders its input's position."""
+    metas, kept = list(subgraph.inputs), dict[int, str]()
+    for position in _variances(graph_module.graph, order):
+        metas[position] = replace(metas[position], role="positive")
+    integers = [i for i, meta in enumerate(metas) if meta.is_integer and meta.numel]
+    if integers:
+        proposed, kept = _ranges(subgraph, graph_module, order, integers)
+        metas = [proposed.get(i, meta) for i, meta in enumerate(metas)]
+    told = [f"{metas[i].name}: {why}" for i, why in sorted(kept.items()) if _is_one(metas[i])]
+    return Wider(replace(subgraph, inputs=tuple(metas)), told)
+
+
+_NARROWED = 8
+"""Inputs that are narrowed one after the other; then all are."""
+
+
+def narrower(values: Wider) -> Wider:
+    """One more float stays as recorded: those first that have limits. All after some; the same if all do."""
+    metas = list(values.subgraph.inputs)
+    left = [i for i, meta in enumerate(metas) if meta.is_floating and not (meta.role or meta.is_variance)]
+    left.sort(key=lambda i: not _has_limits(metas[i]))
+    done = sum(meta.is_floating and meta.role == "recorded" for meta in metas)
+    chosen = left[:1] if done < _NARROWED else left
+    for i in chosen:
+        metas[i] = replace(metas[i], role="recorded")
+    told = [f"{metas[i].name}: other values leave results that are not finite" for i in chosen]
+    return Wider(replace(values.subgraph, inputs=tuple(metas)), values.kept + told)
+
+
+def as_recorded(subgraph: Subgraph) -> Subgraph:
+    """The subgraph with every input as recorded."""
+    inputs = tuple(
+        meta if meta.is_python_scalar or meta.role == "positive" else replace(meta, role="recorded")
+        for meta in subgraph.inputs
+    )
+    return replace(subgraph, inputs=inputs)
+
+
+def is_recorded(subgraph: Subgraph) -> bool:
+    """No input goes beyond what was recorded."""
+    return subgraph == as_recorded(subgraph)
+
+
+def _has_limits(meta: TensorMeta) -> bool:
+    return meta.data is not None or meta.min_val is not None or meta.max_val is not None
+
+
+def _variances(graph: fx.Graph, order: Sequence[int]) -> set[int]:
+    """Inputs that a batch norm takes for its running variance."""
+    places = dict(zip(graph.find_nodes(op="placeholder"), order, strict=True))
+    found = set()
+    for node in graph.nodes:
+        if _called(node) == "batch_norm":
+            value = node.args[2] if len(node.args) > 2 else node.kwargs.get("running_var")
+            while isinstance(value, fx.Node) and _called(value) in _SAME_VALUES:
+                value = value.args[0]
+            if value in places:
+                found.add(places[value])
+    return found
+
+
+def _ranges(
+    subgraph: Subgraph, graph_module: fx.GraphModule, order: Sequence[int], integers: list[int]
+) -> tuple[dict[int, TensorMeta], dict[int, str]]:
+    """New metadata for those of `integers` that may go further; why others may not."""
+    recorded = [_followed_value(meta) for meta in subgraph.inputs]
+
+    def follow(given: dict[int, torch.Tensor], shapes: dict[fx.Node, tuple[int, ...]]) -> _Following:
+        values = [given.get(i, value) for i, value in enumerate(recorded)]
+        following = _Following(graph_module, order, shapes)
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            following.run(*[values[i] for i in order])
+        return following
+
+    try:
+        seen = follow({}, {})
+    except _Broken:
+        return {}, dict.fromkeys(integers, "the graph cannot be followed")
+    kept = {i: why for i, why in seen.fixed.items() if i in integers}
+    proposed = {i: _proposed(subgraph.inputs[i], seen.limits.get(i)) for i in integers if i not in kept}
+    found = {i: meta for i, meta in proposed.items() if meta is not None}
+    while found:
+        try:
+            for number in range(_CORNERS):
+                follow({i: _corner(meta, number) for i, meta in found.items()}, seen.shapes)
+            break
+        except _Broken as broken:
+            for i in (broken.sources & found.keys()) or list(found):
+                meta = found.pop(i)
+                if i in seen.limits and meta.role != "rising" and meta.shape and meta.shape[-1] > 1:
+                    found[i] = replace(meta, role="rising")
+                else:
+                    kept[i] = "other values lead out of a table, or to other shapes"
+    return found, kept
+
+
+def _proposed(meta: TensorMeta, limit: int | None) -> TensorMeta | None:
+    """Metadata with a wider range: all of the table that an input indexes, or more than one number."""
+    low, high = recorded_range(meta)
+    if limit is not None and low >= 0 and limit > 0:
+        is_wider = limit > high or low > 0 or meta.data is not None
+        return replace(meta, data=None, min_val=0, max_val=limit, role="index") if is_wider else None
+    if limit is not None or low != high:
+        return None
+    is_mask = low in (0, 1) and bool(meta.shape) and meta.shape[-1] > 1
+    low, high = min(low, 0), max(high, 1)
+    return replace(meta, data=None, min_val=low, max_val=high, role="mask" if is_mask else "")
+
+
+def _corner(meta: TensorMeta, number: int) -> torch.Tensor:
+    low, high = int(meta.min_val or 0), int(meta.max_val or 0)
+    chance = torch.rand(meta.shape, generator=torch.Generator().manual_seed(number))
+    is_high = chance < (0.0, 1.1, 0.5)[min(number, 2)]
+    drawn = torch.where(is_high, high, low).to(getattr(torch, meta.dtype))
+    return drawn.sort(-1).values if meta.role == "rising" else drawn
+
+
+def _followed_value(meta: TensorMeta) -> Any:
+    """An input as it is followed: numbers and integers as drawn, else only what it is like."""
+    if meta.is_python_scalar or meta.is_integer or meta.dtype == "bool":
+        return draw_one(meta, 0, 1)
+    return torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
+
+
+def _is_one(meta: TensorMeta) -> bool:
+    low, high = recorded_range(meta)
+    return low == high
+
+
+class _Broken(Exception):
+    """An index is out of range, or the graph does not run on these values."""
+
+    def __init__(self, sources: frozenset[int]) -> None:
+        super().__init__()
+        self.sources = sources
+        """The inputs that it comes of; none if that is not known."""
+
+
+class _Following(fx.Interpreter):
+    """Runs a graph with the values of integers and the shapes of all else.
+
+    Raises _Broken, also where a value that is followed has not the shape that `shapes` says.
+    """
+
+    def __init__(
+        self, graph_module: fx.GraphModule, order: Sequence[int], shapes: dict[fx.Node, tuple[int, ...]]
+    ) -> None:
+        super().__init__(graph_module)
+        self._expected = shapes
+        self._places = dict(zip(graph_module.graph.find_nodes(op="placeholder"), order, strict=True))
+        self.sources: dict[fx.Node, frozenset[int]] = {}
+        """Of values that are followed: the inputs that they come of."""
+        self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+        self.limits: dict[int, int] = {}
+        """Of inputs that index something themselves: the largest index."""
+        self.fixed: dict[int, str] = {}
+        """Inputs that must not vary, and why."""
+        self._direct: dict[fx.Node, int] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """The node's value."""
+        if n.op == "output":
+            return None
+        if n.op == "placeholder":
+            value = super().run_node(n)
+            if isinstance(value, torch.Tensor) and not value.is_meta:
+                self.sources[n], self._direct[n] = frozenset([self._places[n]]), self._places[n]
+            return value
+        name = _called(n)
+        args, kwargs = fx.node.map_aggregate(self.fetch_args_kwargs_from_env(n), _here)
+        sources = frozenset[int]().union(*(self.sources.get(one, ()) for one in n.all_input_nodes))
+        self._check_indices(n, name, args, kwargs)
+        if any(value.is_meta for value in _tensors((args, kwargs))):
+            if sources and name not in {"getitem", *_INDEXING, *_ELEMENTWISE}:
+                self._fix(sources, f"{name} may depend on its value")
+            args, kwargs = fx.node.map_aggregate((args, kwargs), _as_meta)
+            sources = frozenset()
+        try:
+            value = args[0] if name in ("cuda", "cpu") else getattr(self, n.op)(n.target, args, kwargs)
+        except Exception as error:
+            raise _Broken(sources) from error
+        if isinstance(value, torch.Tensor) and not value.is_meta and value.numel() > _MOST:
+            self._fix(sources, "too large a value comes of it")
+            return value.to("meta")
+        if sources:
+            self._note(n, name, value, sources)
+        return value
+
+    def _note(self, n: fx.Node, name: str, value: Any, sources: frozenset[int]) -> None:
+        """Remember what a value comes of."""
+        if value is not None and not _tensors(value) and name not in _SHAPES:
+            self._fix(sources, f"{name} makes a Python number of it")
+        self.sources[n] = sources
+        if isinstance(value, torch.Tensor):
+            self.shapes[n] = tuple(value.shape)
+            if self._expected.get(n, value.shape) != value.shape:
+                raise _Broken(sources)
+        first = n.args[0] if n.args else None
+        if isinstance(first, fx.Node):
+            if name in _SAME_VALUES and first in self._direct and len(sources) == 1:
+                self._direct[n] = self._direct[first]
+            if name != getattr(n.target, "__name__", n.target) or name == "setitem":  # in place
+                self.sources[first] = self.sources.get(first, frozenset()) | sources
+                self._direct.pop(first, None)
+
+    def _check_indices(self, n: fx.Node, name: str, args: Any, kwargs: Any) -> None:
+        """Raises _Broken where an index is out of range."""
+        if name in _INDEXING:
+            index, at, table, among = _INDEXING[name]
+            node = n.args[at] if len(n.args) > at else n.kwargs.get(index)
+            values = args[at] if len(args) > at else kwargs.get(index)
+            indexed = args[among] if len(args) > among else kwargs.get(table)
+            dim = 0 if name == "embedding" else args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if isinstance(values, torch.Tensor) and isinstance(indexed, torch.Tensor) and indexed.dim():
+                self._check_index(node, values, 0, indexed.shape[dim])
+        elif name == "getitem" and isinstance(args[0], torch.Tensor):
+            nodes, items = (x if isinstance(x, tuple) else (x,) for x in (n.args[1], args[1]))
+            taken = sum(_dims(item) for item in items)
+            dim = 0
+            for node, item in zip(nodes, items, strict=True):
+                if isinstance(item, torch.Tensor) and item.dtype == torch.bool:
+                    self._fix(self.sources.get(node, frozenset()), "it selects")
+                elif isinstance(item, torch.Tensor):
+                    self._check_index(node, item, -args[0].shape[dim], args[0].shape[dim])
+                dim += args[0].dim() - taken if item is Ellipsis else _dims(item)
+
+    def _check_index(self, node: Any, values: torch.Tensor, low: int, size: int) -> None:
+        if values.is_meta or values.numel() == 0:
+            return
+        if int(values.min()) < low or int(values.max()) >= size:
+            raise _Broken(self.sources.get(node, frozenset()))
+        if (position := self._direct.get(node)) is not None:
+            self.limits[position] = min(self.limits.get(position, size - 1), size - 1)
+
+    def _fix(self, sources: frozenset[int], why: str) -> None:
+        for position in sources:
+            self.fixed.setdefault(position, why)
+
+
+def _called(node: fx.Node) -> str:
+    """The operator's name, of one in place without what says so."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return _IN_PLACE.get(name, name.rstrip("_"))
+
+
+def _dims(item: Any) -> int:
+    """How many dimensions an item of an index takes."""
+    if isinstance(item, torch.Tensor):
+        return item.dim() if item.dtype == torch.bool else 1
+    return 0 if item is None or item is Ellipsis else 1
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    found = list[Any]()
+    fx.node.map_aggregate(values, found.append)
+    return [value for value in found if isinstance(value, torch.Tensor)]
+
+
+def _here(value: Any) -> Any:
+    """On the CPU what the graph has elsewhere."""
+    is_elsewhere = isinstance(value, torch.device) or (isinstance(value, str) and value.startswith("cuda"))
+    return torch.device("cpu") if is_elsewhere else value
+
+
+def _as_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    return torch.device("meta") if isinstance(value, torch.device) else value
