@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from passagent.evaluator.fresh import MIX, PIECE, Refresh, Windows, made_ahead, 
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.reservoirs import InputSets
+from passagent.tasks.graphio import load_graph
 
 _clock = time.perf_counter_ns
 _SETTLE_S = 0.001
@@ -61,6 +63,11 @@ class Graph:
     memory: list[torch.Tensor] = field(default_factory=list)
     """What `live` lies in, with the zones around."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
+
+    @cached_property
+    def plain(self) -> torch.fx.GraphModule:
+        """Eager's graph, as it was captured."""
+        return load_graph(self.nodes)
 
     @property
     def args(self) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ from passagent.evaluator.result import Candidate
 from passagent.evaluator.rounding import round_as_hardware_does
 from passagent.evaluator.subgraphs import Loaded
 from passagent.evaluator.without_gpu import stand_in
-from passagent.tasks.graphio import load_graph
 from passagent.tasks.module import full_device
 
 
@@ -216,7 +216,7 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
         audit.begin(poisoned=chosen >= SETS)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         out = graph.audited(*[given[i] for i in graph.order])
-        seen = calls.Graph(**{**vars(graph), "live": given, "refreshers": {}})
+        seen = replace(graph, live=given, refreshers={})
         kept.append(calls.keep_call(seen, out, chosen, [0] * len(given)))
         results.append(calls.tensors(out))
         copies.append([audit.copy_of(tensor) for tensor in results[-1]])
@@ -258,7 +258,7 @@ def _float64(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str
     graph, order = state.graphs[message["id"]], message["order"]
     values = _values(graph, message["set"], message["windows"])
     written = [order.index(i) for i in message["inputs"]]
-    outputs = in_float64(load_graph(graph.nodes), [values[i] for i in order], written)
+    outputs = in_float64(graph.plain, [values[i] for i in order], written)
     graph.outputs.reset()
     return {"outputs": None if outputs is None else [graph.outputs.write(tensor) for tensor in outputs]}
 
@@ -268,7 +268,7 @@ def _states(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str,
     graph = state.graphs[message["id"]]
     values = _values(graph, message["set"], message["windows"])
     inputs = [values[i] for i in message["inputs"]]
-    found = states_of(load_graph(graph.nodes), [values[i] for i in message["order"]], inputs)
+    found = states_of(graph.plain, [values[i] for i in message["order"]], inputs)
     graph.outputs.reset()
     return {"states": [[graph.outputs.write(tensor) for tensor in states] for states in found]}
 
