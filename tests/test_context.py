@@ -22,7 +22,7 @@ from passagent.search import context
 from passagent.search.relatives import attempt
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, evaluations, nodes, runs
-from passagent.store.packing import pack_result
+from passagent.store.packing import pack_diagnosis, pack_result
 
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
@@ -32,7 +32,7 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
-    parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
+    parent: Any = SimpleNamespace(diagnosis=pack_diagnosis(json.dumps({"label": label, "text": ""})))
     return [p.path for p in context.passages(known, None if label == "start" else parent)]
 
 

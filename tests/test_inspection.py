@@ -24,7 +24,7 @@ from passagent.evaluator.environment import import_path
 from passagent.evaluator.guards import static, unused
 from passagent.evaluator.limits import INSPECTION
 from passagent.evaluator.result import Candidate
-from passagent.kernels import cuda_source, ptx
+from passagent.kernels import cuda_source, lexer, ptx
 from passagent.kernels.lexer import MAX_SOURCE
 
 LEVELS = INSPECTION.sizes["levels of nesting"]
@@ -190,7 +190,8 @@ def work(kind: str, count: int) -> int:
 def test_sources_and_ptx_are_read_in_one_go():
     """Each took minutes of the trusted side's time."""
     called = "f " * 200_000
-    (kernel,) = [cuda_source.find(f"{called}; __global__ void f(int n) {{}} {'using ' * 200_000}", "f")]
+    source = f"{called}; __global__ void f(int n) {{}} {'using ' * 200_000}"
+    (kernel,) = [cuda_source.find(lexer.read(source, "cuda"), "f")]
     assert [parameter.base for parameter in kernel.parameters] == ["int"]
     tables = "".join(f".visible .global .align 4 .u32 t{n};\n" for n in range(5000))
     loads = "".join(f"mov.u64 %rd{n}, t{n};\nld.global.u32 %r{n}, [%rd{n}];\n" for n in range(5000))

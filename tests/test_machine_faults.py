@@ -27,6 +27,7 @@ from passagent.bench import measure
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator import builds
+from passagent.evaluator.messages import ModuleBuild
 from passagent.evaluator.pool import EvaluatorPool
 from passagent.search import candidates
 from passagent.store import Store
@@ -141,7 +142,7 @@ def test_a_cache_that_cannot_be_written_ends_a_run_and_charges_no_candidate(
 def test_a_read_only_cache_is_named(read_only_disk, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(read_only_disk))
     with pytest.raises(MachineFault, match=r"cannot be used \(read-only file system\).*PASSAGENT_CACHE"):
-        builds.answer({"kind": "launch"})
+        builds.answer(ModuleBuild(kind="launch"))
     with pytest.raises(MachineFault, match="read-only file system"):
         faults.check_places()
 

@@ -24,12 +24,12 @@ from passagent.tasks.reader import load_task
 
 TASK = Path(__file__).parents[1] / "examples/tasks/add_layer_norm"
 TENSOR = {"dtype": "float32", "shape": [2, 3], "offset": 64}
-FACTS = {"contiguous": True, "device": "cpu", "new": True, "own": True}
+FACTS = {"contiguous": True, "strides": [3, 1], "device": "cpu", "new": True, "own": True}
 KEPT = {"outputs": [TENSOR | FACTS], "mutated": [0], "left": [None, TENSOR]}
 GROUP = {"samples": [5, 6], "held": 20, "without": 30}
 VIOLATION = {"rule": "r", "file": "f", "line": 1, "message": "m"}
 ERROR = {"kind": "runtime_error", "message": "no", "violation": VIOLATION}
-MATCHED = {"matches": 1, "applied": ["P"], "mismatches": [], "nodes_after": 1, "operators": 3}
+MATCHED = {"matches": 1, "applied": ["P"], "mismatches": [], "left": ["P"], "operators": 3}
 HONEST = [
     ({"op": "load"}, {}),
     ({"op": "load"}, {"error": ERROR, "violations": [VIOLATION]}),
