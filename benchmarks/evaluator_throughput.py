@@ -64,13 +64,13 @@ def watching(spent: Counter[str]) -> Iterator[None]:
     within: list[str] = []
 
     def timed(function: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             if within or threading.current_thread() is not threading.main_thread():
-                return function(*args)
+                return function(*args, **named)
             within.append(name(*args))
             started = time.monotonic()
             try:
-                return function(*args)
+                return function(*args, **named)
             finally:
                 spent[within.pop()] += time.monotonic() - started
 

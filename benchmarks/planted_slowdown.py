@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator import worker
+from passagent.evaluator import messages, worker
 
 FLOOR_NS = 1000
 """More than it takes to find out that the time is over."""
@@ -38,6 +38,16 @@ def plant() -> None:
         return reply | {"planted": share}
 
     worker._graph = planted
+
+
+class _Graph(messages._Graph):
+    """What a worker replies that has planted something."""
+
+    planted: float = 0.0
+
+
+class _CapturedGraph(messages._CapturedGraph):
+    planted: float = 0.0
 
 
 def _longer(call: Callable[..., Any], share: float, on_gpu: bool) -> Callable[..., Any]:
@@ -78,7 +88,10 @@ def _nothing() -> None:
 
 @contextmanager
 def planting() -> Iterator[None]:
-    """Zygotes that are started meanwhile call `plant`, through a sitecustomize.py on their import path."""
+    """Zygotes that are started meanwhile call `plant`, through a sitecustomize.py on their import path.
+
+    The referee takes a reply that says what was planted.
+    """
     with tempfile.TemporaryDirectory() as folder:
         lines = [
             "import sys",
@@ -89,8 +102,11 @@ def planting() -> Iterator[None]:
         (Path(folder) / "sitecustomize.py").write_text("\n".join(lines) + "\n")
         places = [folder, str(Path(__file__).parent)]
         sys.path[:0] = places
+        kinds = messages._REPLIES["graph"], messages._CapturedGraph
+        messages._REPLIES["graph"], messages._CapturedGraph = _Graph, _CapturedGraph
         try:
             yield
         finally:
+            messages._REPLIES["graph"], messages._CapturedGraph = kinds
             for place in places:
                 sys.path.remove(place)

@@ -116,7 +116,7 @@ def test_the_first_episode_of_every_island_starts_from_the_seed(store, task, tmp
     for prompt in prompts[drafts : drafts + 2]:
         assert f"node {seed.id}, a seed of this run: status ok, AS {seed.as_score:.4f}" in prompt
         assert 'WORDS = "given"' in prompt and "speedup over eager" in prompt
-    assert not any("given" in prompt or "a seed" in prompt for prompt in prompts[:drafts])
+    assert not any('WORDS = "given"' in prompt or "a seed of" in prompt for prompt in prompts[:drafts])
     if policy == "evolutionary":  # it explores again from the second one on
         assert [row["parent_id"] for row in rows[drafts + 2 :]] == [None] * (6 - drafts)
     assert "starts from the run's best seed" in why_data_of(store, rows[drafts]["id"])

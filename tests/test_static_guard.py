@@ -20,7 +20,6 @@ from cases import HERE, read_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passagent.evaluator import inspection
 from passagent.evaluator.guards.records import is_field
 from passagent.evaluator.guards.rules import HOST_ATTRIBUTES
 from passagent.evaluator.guards.static import inspect
@@ -1152,7 +1151,7 @@ def test_a_refusal_names_only_what_works_on_the_target(device):
     target = target_of(device)
     told = 0
     for path in sorted((HERE / "adversarial").glob("*.py")):
-        for violation in inspection.inspect(read_case(path).candidate, device=device):
+        for violation in inspect(read_case(path).candidate, target=target):
             message = re.sub(r"`[^`]*`", "", violation.message)
             message = message.replace("Triton is of no use on the cpu target, ", "")
             if violation.rule.startswith(("cpp_", "cuda_")):  # of a C++ or CUDA source that is there
