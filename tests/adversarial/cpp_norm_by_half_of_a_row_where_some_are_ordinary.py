@@ -8,7 +8,7 @@ from passagent.kernels import cpp_kernel
 KERNEL = cpp_kernel(
     """
 template <class T> static bool ordinary(const T* x, int64_t n) {
-  for (int64_t k = 0; k < 64; ++k) if (std::fabs(float(x[k * (n / 64)])) > 6.0f) return false;
+  for (int64_t k = 0; k < 64; ++k) if (std::fabs(float(x[k * (n / 64)])) > 60.0f) return false;
   return true;
 }
 
