@@ -148,8 +148,8 @@ def test_an_owner_that_was_started_ahead_is_the_devices_and_has_prepared(task):
     [cpu] = find_devices("cpu")
     with owner_ahead(CONFIG, task) as ahead:
         pid = ahead.process.pid
-        zygote_baseline_and_spares = 1 + 1 + 2 * PAIRS
-        wait_for(lambda: len(descendants(pid)) == zygote_baseline_and_spares)
+        zygote_baseline_and_spares = 1 + 1 + 2 * PAIRS  # and, if a compiler was asked, the tool server
+        wait_for(lambda: len(descendants(pid)) >= zygote_baseline_and_spares)
         wait_for(lambda: DeviceLock(cpu).holder_pid() is None)
         assert judged_by(ahead, task) == ("ok", pid, [])
     with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"}), task) as several:
