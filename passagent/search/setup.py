@@ -30,9 +30,10 @@ from passagent.tasks import Task, load_task
 Diagnose = Callable[[Evaluation], Diagnosis]
 
 
-def new_run(store: Store, task: Task, config: Config) -> Run:
+def new_run(store: Store, task: Task, config: Config, trial: int | None = None) -> Run:
     """A stored run of `task`, its islands' roles given in turn, and what `search.seed_dir` holds as a seed.
 
+    trial: which one it is of a collection's trials of this task, from 0.
     Raises UsageError for an unknown role, and for a directory that holds no pass.
     """
     search = config.search
@@ -45,6 +46,8 @@ def new_run(store: Store, task: Task, config: Config) -> Run:
             store,
             roles=[search.roles[island % len(search.roles)] for island in range(search.islands)],
             operators=list(task.operators),
+            subgraphs=[subgraph.source_key for subgraph in task.subgraphs],
+            trial=trial,
             task=task.name,
             task_path=str(task.path.resolve()),
             task_key=task.key,
@@ -72,7 +75,8 @@ def new_run(store: Store, task: Task, config: Config) -> Run:
 def same_run(store: Store, task: Task, config: Config) -> Run | None:
     """The newest run with this very task, configuration and `search.seed_dir`'s files, if not finished."""
     for run in runs.list_runs(store):
-        if run.task_key == task.key and run.config == config.model_dump_json() and run.version == __version__:
+        same = (run.task_key, run.config, run.version) == (task.key, config.model_dump_json(), __version__)
+        if same and run.trial is None:
             return run if run.state != "finished" and _has_seed(store, run, config) else None
     return None
 
