@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from passagent.models.types import LENGTH, REFUSAL
 from passagent.store.trajectories import Call as Usage
 from passagent.store.trajectories import Trajectory
 from passagent.store.trajectories import Turn as Stored
@@ -77,7 +78,10 @@ class Example:
 
 
 def whole(trajectory: Trajectory) -> Example:
-    """The episode as one example. A reply with arguments that are no JSON object is not trained."""
+    """The episode as one example.
+
+    Not trained is a reply with arguments that are no JSON object, and one that is empty, cut off or declined.
+    """
     [system, *rest] = [_turn(stored) for stored in trajectory.messages]
     return Example(
         id=f"{trajectory.run}/{trajectory.episode}",
@@ -135,10 +139,15 @@ def _turn(stored: Stored) -> Turn:
         message["content"],
         calls=calls,
         reasoning=plain_reasoning(message.get("raw", {})),
-        is_trained=all(call.raw is None for call in calls),
+        is_trained=_is_whole(message) and all(call.raw is None for call in calls),
         at=stored.at,
         usage=stored.usage,
     )
+
+
+def _is_whole(message: dict[str, Any]) -> bool:
+    said = bool(message["content"].strip() or message["tool_calls"])
+    return said and message.get("stop_reason") not in (LENGTH, REFUSAL)
 
 
 def _call(call: dict[str, str]) -> ToolCall:
