@@ -52,9 +52,9 @@ def card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str,
             *_section(
                 "Where a row comes from",
                 [
-                    "`provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, model, "
-                    "evaluator version, device, the scores of its candidates. `passagent export check` "
-                    "holds the data against it.",
+                    "`provenance.jsonl` has a line for each row: its file and line, sha256, run, episode, "
+                    "model, evaluator version, device, the scores of its candidates. "
+                    "`passagent export check` holds the data against it.",
                 ],
             ),
         ]
@@ -85,11 +85,11 @@ def _shares(counts: dict[str, int], whole: int) -> list[str]:
 
 def _reasoning(summary: Summary) -> str:
     said = (
-        f"Of {summary.replies} replies {summary.trained} are trained; for {summary.without_reasoning} of these no "
-        "reasoning text is known."
+        f"Of {summary.replies} replies {summary.trained} are trained; for {summary.without_reasoning} of "
+        "these no reasoning text is known."
     )
     if summary.without_reasoning:
-        said += " A chat template that writes an empty thought for them teaches not to think: choose one that does not."
+        said += " A chat template that writes an empty thought for them teaches not to think: choose another."
     return said
 
 

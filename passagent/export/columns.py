@@ -52,7 +52,8 @@ COLUMNS = {
 
 _EPISODES = """
 SELECT e.id AS episode_id, r.id || '/' || e.number AS id, r.id AS run, e.number AS episode,
-    NULL AS node, r.trial, r.task, r.task_key, r.operators, coalesce(e.model, r.model) AS model, r.device, i.role,
+    NULL AS node, r.trial, r.task, r.task_key, r.operators, coalesce(e.model, r.model) AS model,
+    r.device, i.role,
     r.subgraphs, e.parent_id,
     CASE WHEN e.best_as IS NULL THEN (SELECT n.status FROM nodes n WHERE n.episode_id = e.id
         AND n.state = 'done' ORDER BY n.place DESC LIMIT 1) ELSE 'ok' END AS status,
