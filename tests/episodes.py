@@ -1,9 +1,9 @@
 """A database with finished episodes of every kind, made by real runs against the wire server: for exports.
 
-`build(directory)` gives the runs directory, in a few seconds. Each of RUNS has an episode of every kind of KINDS:
-with plans beside the calls, parallel calls, arguments that are no JSON, unknown tools, empty, cut-off and
-declined replies, remarks, text that looks like a template's words, lone surrogates. Some are longer than what
-the model is sent. Thoughts are told as `reasoning_content`, encrypted items or signed blocks, or not at all.
+`build(directory)` gives the runs directory, in a few seconds. Each of RUNS has an episode of every kind of
+KINDS: with plans beside the calls, parallel calls, arguments that are no JSON, unknown tools, empty, cut-off
+and declined replies, remarks, text that looks like a template's words, lone surrogates. Some are longer than
+what the model is sent. Thoughts are told as `reasoning_content`, encrypted or signed, or not at all.
 """
 
 from __future__ import annotations
