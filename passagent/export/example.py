@@ -153,6 +153,7 @@ def _is_whole(message: dict[str, Any]) -> bool:
 def _call(call: dict[str, str]) -> ToolCall:
     try:
         arguments = json.loads(call["arguments"].strip() or "{}")
+        json.dumps(arguments, allow_nan=False)  # Python reads NaN and 1e999, which are no JSON
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
