@@ -132,10 +132,14 @@ class Told:
 
 def read_episodes(store: Store) -> list[Told]:
     """Every finished episode of the database, with returns and advantages over its group."""
-    told = list(_read(store))
+    return with_advantages(list(_read(store)))
+
+
+def with_advantages(told: list[Told]) -> list[Told]:
+    """Every revision with its return and its leave-one-out advantage (TRLOO: Dr. Kernel, 2602.05885)."""
     groups = dict[tuple[Any, ...], list[list[float]]]()
     for one in told:
-        groups.setdefault(one.group, []).append(_returns(one))
+        groups.setdefault(one.group, []).append(returns_of(one))
     totals = {
         group: [math.fsum(column) for column in zip_longest(*returns, fillvalue=0.0)]
         for group, returns in groups.items()
@@ -183,11 +187,11 @@ def _revisions(store: Store, episode_id: int, start: float | None) -> Iterator[R
 
 
 def _judged(one: Told, totals: list[float], size: int) -> Told:
-    """With return and leave-one-out advantage (TRLOO: Dr. Kernel, 2602.05885) of each revision.
+    """With return and advantage of each revision.
 
     totals: of the returns at each place over the `size` episodes of the group.
     """
-    own = _returns(one)
+    own = returns_of(one)
     found = []
     for place, revision in enumerate(one.revisions):
         advantage = own[place] - (totals[place] - own[place]) / (size - 1) if size > 1 else None
@@ -195,7 +199,7 @@ def _judged(one: Told, totals: list[float], size: int) -> Told:
     return replace(one, revisions=tuple(found))
 
 
-def _returns(one: Told) -> list[float]:
+def returns_of(one: Told) -> list[float]:
     """Of each revision the sum of the rewards from it on."""
     rewards = [revision.reward for revision in one.revisions]
     return [math.fsum(rewards[place:]) for place in range(len(rewards))]

@@ -86,5 +86,5 @@ def _explained(message: str) -> str:
     """What SQLite says, with the nearest column or all of them."""
     unknown = message.removeprefix("no such column: ")
     if unknown == message:
-        return "only conditions over columns" if "prohibited" in message else message
+        return "only conditions over columns" if message == "not authorized" else message
     return f"no column '{unknown}'{nearest(unknown, list(COLUMNS))}"

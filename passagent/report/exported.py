@@ -25,7 +25,8 @@ def print_row(origin: dict[str, Any], row: dict[str, Any], console: Console) -> 
     )
     console.print(plain(f"{origin['file']}:{origin['line']}, {origin['tokens']} tokens"))
     for name in _LISTS:
-        for place, message in enumerate(row.get(name) or [], 1):
+        found = row.get(name)
+        for place, message in enumerate(found if isinstance(found, list) else [], 1):
             _print_message(
                 name, place, message.get("message", message) if name == "messages" else message, console
             )
