@@ -83,11 +83,10 @@ def optional(name: str) -> Path:
 
 
 def said(turn: Turn) -> str:
-    """A reply as Qwen3's template writes it, its beginning and the end of its line left out."""
+    """A reply as Qwen3's template writes it."""
+    written = [(call.name, json.dumps(plain(call.arguments), ensure_ascii=False)) for call in turn.calls]
     calls = [
-        f'<tool_call>\n{{"name": "{call.name}", "arguments": {json.dumps(plain(call.arguments), ensure_ascii=False)}}}'
-        "\n</tool_call>"
-        for call in turn.calls
+        f'<tool_call>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call>' for name, text in written
     ]
     text = "\n".join([plain(turn.content), *calls] if turn.content else calls)
     return f"<think>\n{plain(turn.reasoning or '')}\n</think>\n\n{text}<|im_end|>\n"
