@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from passagent.export.example import Example, Turn
 from passagent.export.formats.common import Row, has_untrained, provenance, stretches
@@ -22,7 +23,7 @@ _BETWEEN = "\n</tool_response>\n<tool_response>\n"
 
 def rows(example: Example) -> Iterator[Row]:
     """The conversation as far as every reply is trained; and one row for each trained reply after that."""
-    shared = provenance(example)
+    shared = {name: _flat(value) for name, value in provenance(example).items()}
     shared |= {"system": example.turns[0].content, "tools": json.dumps(example.tools, ensure_ascii=False)}
     for begin, end in stretches(example.turns):
         if not has_untrained(example.turns[:begin]):
@@ -50,6 +51,11 @@ def extra_files(names: list[str]) -> dict[str, str]:
         for name in names
     }
     return {INFO: json.dumps(described, indent=2) + "\n"}
+
+
+def _flat(value: Any) -> Any:
+    """A column's value, objects and lists as JSON text: LLaMA-Factory's `datasets` has no type for them."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
 
 
 def _conversation(turns: Sequence[Turn]) -> list[Row]:

@@ -1,0 +1,17 @@
+"""`python atif_validates.py DIR`: harbor's validator reads every document."""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import tiny
+from harbor.utils.trajectory_validator import TrajectoryValidator
+
+errors = {}
+for path in sorted(Path(sys.argv[1]).glob("*.json")):
+    validator = TrajectoryValidator()
+    if not validator.validate(path):
+        errors[path.name] = validator.get_errors()
+tiny.tell(
+    errors=errors, count=len(list(Path(sys.argv[1]).glob("*.json"))), versions={"harbor": version("harbor")}
+)
