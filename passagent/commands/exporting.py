@@ -20,6 +20,7 @@ from passagent.export.card import card
 from passagent.export.checking import check_directory
 from passagent.export.columns import read_episodes
 from passagent.export.formats import find_format
+from passagent.export.formats.parquet import check_pyarrow, write_parquet
 from passagent.export.overlap import EvaluationTasks
 from passagent.export.selection import Chosen, Selection, failures, select
 from passagent.export.writing import CARD, Writer, new_directory, provenance, read_manifest, texts
@@ -62,6 +63,8 @@ def export(request: Request, as_json: bool) -> None:
     form = find_format(request.form)
     if request.parquet and not form.is_table:
         raise UsageError(f"--parquet: rows of {form.name} are no table")
+    if request.parquet:
+        check_pyarrow()
     if request.with_pairs and form.name != "trl":
         raise UsageError("--pairs is for --format trl: other trainers have no common form for preferences")
     count, counted_by = lengths.counter(request.tokenizer)
@@ -94,6 +97,9 @@ def export(request: Request, as_json: bool) -> None:
                 "parquet": request.parquet,
             }
             summary = writer.finish(asked)
+            if request.parquet:
+                for name in summary.files:
+                    write_parquet(directory / name, (directory / name).with_suffix(".parquet"))
             tasks = Counter(one.columns["task"] for one in chosen)
             (directory / CARD).write_text(card(form, summary, asked, tasks), encoding="utf-8")
     print(

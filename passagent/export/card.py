@@ -25,7 +25,7 @@ def card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str,
     """README.md in Markdown. tasks: name to its number of examples."""
     return "\n".join(
         [
-            *_front(summary),
+            *_front(summary, ".parquet" if asked["parquet"] else ".jsonl"),
             "# Trajectories of compiler-pass search",
             "",
             f"{summary.examples} examples in {summary.rows} rows of the format `{form.name}` "
@@ -61,12 +61,13 @@ def card(form: Format, summary: Summary, asked: dict[str, Any], tasks: dict[str,
     )
 
 
-def _front(summary: Summary) -> list[str]:
+def _front(summary: Summary, suffix: str) -> list[str]:
     """What the Hugging Face hub reads."""
     configs = []
     for name in summary.files:
         if not name.startswith("*"):
-            configs += [f"- config_name: {name.split('.')[0]}", f"  data_files: {name}"]
+            stem = name.removesuffix(".jsonl")
+            configs += [f"- config_name: {stem}", f"  data_files: {stem}{suffix}"]
     head = ["configs:", *configs] if configs else []
     return ["---", *head, "tags: [passagent, tool-use, compilers]", "---", ""]
 
