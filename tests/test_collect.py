@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
 import json
 import multiprocessing
 import multiprocessing.process
 import os
-import random
 import re
 import shutil
 import signal
@@ -24,10 +22,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import paid_collection
 import paid_run
 import pytest
 import tiny_search
-from test_ledger import FORKS
+from paid_collection import (
+    MODEL,
+    QUICK,
+    STEPS,
+    brain,
+    check_ledger,
+    collect_with_kills,
+    pairs_in,
+    start,
+    write_tasks,
+)
 from wire_server import Said, WireServer
 
 from passagent import cli
@@ -36,54 +45,11 @@ from passagent.collect.plan import Entry
 from passagent.collect.summary import Summary, summarise
 from passagent.commands import collecting
 from passagent.errors import InfrastructureError, TaskError, UsageError
+from passagent.report.collect_table import status_line
 from passagent.report.text import width
 from passagent.store import Store, evaluations, merging, nodes, runs, trials
 from passagent.store.trajectories import find_episode, trajectory
 from passagent.store.trials import Outcome
-
-MODEL = "openai/m-1"
-QUICK = ["--model", MODEL, "--set", "model.max_output_tokens=400"]
-STEPS = 3
-"""Model calls of a conversation with `brain`: two candidates, and an end."""
-
-
-def write_tasks(path: Path, count: int) -> list[str]:
-    """Variants of one task, each another graph."""
-    for number in range(count):
-        task = tiny_search.write_task(path / f"task{number:02}")
-        model = task / "graphs/g/model.py"
-        model.write_text(model.read_text().replace("relu(in_0)", f"relu(in_0 + {number}.5)"))
-    return sorted(str(task) for task in path.iterdir())
-
-
-def brain(body: dict[str, Any]) -> Said:
-    """Two candidates in a conversation; all is fixed by the task and the episode's seed."""
-    messages = body["messages"]
-    text = json.dumps(messages[:2])
-    task = re.search(r"# Task (\w+)", text)
-    seed = re.search(r"Episode seed: (\d+)", text)
-    assert task and seed
-    step = sum(message["role"] == "assistant" for message in messages)
-    words = f"{task.group(1)} {seed.group(1)} {step}"
-    digest = hashlib.sha256(words.encode()).digest()
-    calls = []
-    if step < STEPS - 1:
-        for name, content in tiny_search.candidate_files(words).items():
-            arguments = {"command": "create", "path": name, "file_text": content}
-            if step and name != "Fused.py":
-                continue
-            if step:
-                old = tiny_search.candidate_files(f"{task.group(1)} {seed.group(1)} {step - 1}")[name]
-                arguments = {"command": "str_replace", "path": name, "old_str": old, "new_str": content}
-            calls.append((f"c{step}_{len(calls)}", "file_editor", json.dumps(arguments)))
-        calls.append((f"c{step}_e", "pass_evaluator", "{}"))
-    return Said(
-        text="" if calls else "That is all.",
-        calls=calls,
-        input_tokens=1000 + digest[0],
-        output_tokens=100 + digest[1],
-        key=(task.group(1), seed.group(1), step),
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +57,7 @@ def _loaded() -> Iterator[None]:
     """Processes are forked from one that has imported everything: a start takes no time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        FORKS.set_forkserver_preload(["paid_run", "passagent.commands.collecting", "openai"])
+        paid_collection.preload()
         yield
 
 
@@ -129,91 +95,8 @@ def server(monkeypatch) -> Iterator[WireServer]:
         yield one
 
 
-def start(server: WireServer, out: Path, *words: object) -> multiprocessing.process.BaseProcess:
-    """`passagent collect WORDS` in a process of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PASSAGENT"))}
-    environment = kept | {"OPENAI_BASE_URL": f"{server.url}/v1"} | paid_run.SECRETS
-    process = FORKS.Process(
-        target=paid_run.child, args=(environment, str(out), ["collect", *map(str, words)])
-    )
-    process.start()
-    return process
-
-
-def pairs_in(runs_dir: Path) -> collections.Counter[tuple[str, int]]:
-    """How often each task and trial is in a database, and that each came to its end."""
-    with Store.open(runs_dir, create=False) as store:
-        found = list(trials.outcomes(store))
-    assert all(one.is_done for one in found)
-    return collections.Counter((one.task, one.trial) for one in found)
-
-
-def check_ledger(runs_dir: Path, server: WireServer) -> int:
-    """The database's calls are the server's, but for what was lost in flight; how many calls were lost."""
-    with Store.open(runs_dir) as store:
-        rows = store.rows("SELECT state, input_tokens, output_tokens FROM calls")
-        sums = store.row("SELECT sum(input_tokens) AS a, sum(output_tokens) AS b, count(*) AS n FROM runs")
-        steps = store.row("SELECT count(*) AS n FROM steps WHERE output_tokens IS NOT NULL")
-    assert sums and steps
-    states = collections.Counter(row["state"] for row in rows)
-    assert set(states) <= {"done", "lost"}
-    sent = collections.Counter(entry.key for entry in server.ledger)
-    usage = {entry.key: (entry.input_tokens, entry.output_tokens) for entry in server.ledger}
-    again = {key: count - 1 for key, count in sent.items() if count > 1}
-    assert states["done"] == len(sent) == steps["n"] == STEPS * sums["n"]
-    assert sum(again.values()) <= states["lost"]
-    extra = [sum(usage[key][i] * n for key, n in again.items()) for i in (0, 1)]
-    assert (sums["a"], sums["b"]) == (server.billed[0] - extra[0], server.billed[1] - extra[1])
-    assert sums["a"] == sum(row["input_tokens"] for row in rows)
-    return states["lost"]
-
-
-def collect_with_kills(tmp_path: Path, tasks: int, count: int, kills: int, seed: int) -> int:
-    """Collect with so many `kill -9` at random moments; the lost calls. Each pair is made once."""
-    words = [*write_tasks(tmp_path / "tasks", tasks), "--runs-dir", tmp_path / "runs", "--trials", count]
-    words += ["--parallel", 4, *QUICK]
-    rng, change, allowed, answers = random.Random(seed), threading.Condition(), 0, 0
-    share = tasks * count * STEPS // (kills + 1)
-
-    def gated(body: dict[str, Any]) -> Said:
-        """So many replies between two kills, so that there is work left for after the last one."""
-        nonlocal answers
-        with change:
-            change.wait_for(lambda: answers < allowed)
-            answers += 1
-        return brain(body)
-
-    def allow(more: int) -> None:
-        nonlocal allowed
-        with change:
-            allowed = answers + more
-            change.notify_all()
-
-    with WireServer(gated, seconds=0.01) as server:
-        for _ in range(kills):
-            seen = len(server.ledger)
-            wanted = rng.randint(1, share)
-            allow(wanted)
-            process = start(server, tmp_path / "out", *words)
-            # the moment: after so many replies of this process, and a little
-            while process.exitcode is None and len(server.ledger) < seen + wanted:
-                time.sleep(0.005)
-            time.sleep(rng.random() * 0.1)
-            assert process.exitcode is None, (tmp_path / "out").read_text()[-3000:]
-            process.kill()
-            process.join()
-        allow(10**6)
-        process = start(server, tmp_path / "out", *words)
-        process.join(120)
-        assert process.exitcode == 0, (tmp_path / "out").read_text()[-3000:]
-        lost = check_ledger(tmp_path / "runs", server)
-    made = pairs_in(tmp_path / "runs")
-    assert len(made) == tasks * count and set(made.values()) == {1}
-    return lost
-
-
 def test_killed_at_random_moments_and_gone_on_with(tmp_path: Path) -> None:
-    lost = collect_with_kills(tmp_path, tasks=4, count=2, kills=3, seed=1)
+    lost = collect_with_kills(tmp_path, write_tasks(tmp_path / "tasks", 4), count=2, kills=3, seed=1)
     assert 0 < lost <= 3 * 4
     assert "0 of them made before" in (tmp_path / "out").read_text()
 
@@ -269,6 +152,8 @@ def test_progress_fits_in_80_columns(call, server, tmp_path, monkeypatch):
     lines = [line for line in out.splitlines()[1:] if line]
     assert all(len(line) <= 80 for line in lines), max(lines, key=len)
     assert width() == 80
+    large = Summary("m", runs=9876, kept=5432)
+    assert len(status_line(large, 9999, 987_654_321, 9876.5, 360_000.0)) <= 80
     assert re.search(
         r"^\[ +\d:\d\d\] \d/6 a_task_with\S*\.\.\. trial [01]: AS \d\.\d{3}, 3 steps, 2 eval", out, re.M
     )
@@ -276,12 +161,15 @@ def test_progress_fits_in_80_columns(call, server, tmp_path, monkeypatch):
 
 
 def test_trials_do_not_know_of_each_other(call, server, tmp_path):
-    """What is asked for a trial is the same whatever was collected before, in whatever order, by how many."""
+    """What is asked for a trial is the same whatever was collected before, in whatever order, by how many.
+
+    By a preset that shows hints and past tasks, too.
+    """
     write_tasks(tmp_path / "tasks", 3)
 
     def asked(*words: object) -> dict[object, str]:
         before = len(server.requests)
-        assert call("collect", "tasks", *QUICK, *words)[0] == 0
+        assert call("collect", "tasks", *QUICK, "--config", "default", *words)[0] == 0
         bodies = [body for _, _, body in server.requests[before:]]
         return {brain(body).key: json.dumps(body["messages"]) for body in bodies}
 

@@ -29,11 +29,11 @@ class CollectProgress:
         self._started = self._told = time.monotonic()
         self._bar = None
         if stream.isatty():
-            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.progress import Progress, TextColumn
 
-            columns = (BarColumn(bar_width=12), TextColumn("{task.description}"))
+            columns = (TextColumn("{task.description}", markup=False),)
             self._bar = Progress(*columns, console=console(stream), transient=True)
-            self._task = self._bar.add_task("", total=total, completed=summary.runs)
+            self._task = self._bar.add_task("beginning", total=total)
             self._bar.start()
 
     def event(self, pair: Pair, event: Event) -> None:
@@ -54,7 +54,7 @@ class CollectProgress:
         spent = budget.spent()
         line = status_line(self.summary, self.total, spent.tokens, spent.cost, self.left_s(budget))
         if self._bar:
-            self._bar.update(self._task, description=line, completed=self.summary.runs)
+            self._bar.update(self._task, description=line)
         else:
             self._print(f"[{clock(now - self._started):>5}] {line}")
 

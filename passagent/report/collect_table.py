@@ -53,7 +53,7 @@ def text(summaries: list[Summary]) -> str:
 
 
 def status_line(summary: Summary, total: int, spent_tokens: int, cost: float, left_s: float | None) -> str:
-    """Where a collection stands, in less than 80 characters."""
+    """Where a collection stands, in less than 80 characters for up to 9,999 trials."""
     left = "" if left_s is None else f", {clock(left_s)} left"
     return (
         f"{summary.runs}/{total} done, {summary.kept} kept, AS {number(summary.as_score, 2)}, "

@@ -23,7 +23,7 @@ _LOOK_S = 0.2
 async def describe(session: Session, episode: Episode) -> None:
     """Have `session.eager` known before an episode's prompt is composed, as far as WAIT_S go.
 
-    A session that `waits_for_eager` waits as long as it takes: then the prompt does not depend on how busy the
+    A session that `waits_for_eager` waits as long as it takes: its prompt does not depend on how busy the
     device is. The expert reads the task itself and is not held up. Raises Stopping.
     """
     if session.eager:
