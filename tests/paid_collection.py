@@ -59,7 +59,7 @@ def brain(body: dict[str, Any]) -> Said:
             calls.append((f"c{step}_{len(calls)}", "file_editor", json.dumps(arguments)))
         calls.append((f"c{step}_e", "pass_evaluator", "{}"))
     return Said(
-        text="" if calls else "That is all.",
+        text="" if calls else "That is all. " * 60,  # long enough to be packed against the task
         calls=calls,
         input_tokens=1000 + digest[0],
         output_tokens=100 + digest[1],

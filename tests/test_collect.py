@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import multiprocessing.process
 import os
+import random
 import re
 import shutil
 import signal
@@ -43,12 +44,13 @@ from passagent import cli
 from passagent.collect import plan, work
 from passagent.collect.plan import Entry
 from passagent.collect.summary import Summary, summarise
-from passagent.commands import collecting
+from passagent.commands import beginning, collecting
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.report.collect_table import status_line
 from passagent.report.text import width
 from passagent.store import Store, evaluations, merging, nodes, runs, trials
-from passagent.store.trajectories import find_episode, trajectory
+from passagent.store.episodes import Episode, get_episode
+from passagent.store.trajectories import trajectory
 from passagent.store.trials import Outcome
 
 
@@ -71,6 +73,8 @@ def call(monkeypatch, capsys, tmp_path):
     real = collecting.collect
     run.parts = paid_run.parts()
     monkeypatch.setattr(collecting, "collect", lambda request: real(request, run.parts))
+    search = beginning.run
+    monkeypatch.setattr(beginning, "run", lambda *words: search(*words, run.parts))
 
     def called(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
@@ -177,6 +181,8 @@ def test_trials_do_not_know_of_each_other(call, server, tmp_path):
     again = asked("--parallel", 6, "--shuffle", 5, "--runs-dir", "two")
     assert len(once) == 6 * STEPS
     assert once == again
+    with Store.open("two") as store:
+        assert store.rows("SELECT * FROM hints_shown") == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -184,6 +190,7 @@ def test_shards_are_a_partition(count):
     entries = [Entry(Path(f"t{n}"), f"t{n}", str(n)) for n in range(7)]
     for shuffle in (None, 3):
         whole = plan.pairs_of(entries, 2, shuffle)
+        assert len(set(whole)) == 14
         shards = [plan.pairs_of(entries, 2, shuffle, (index, count)) for index in range(count)]
         assert sorted(map(str, whole)) == sorted(str(pair) for shard in shards for pair in shard)
         assert max(map(len, shards)) - min(map(len, shards)) <= 1
@@ -445,65 +452,114 @@ def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
 # Merging
 
 
-def told(store: Store, run_id: str) -> dict[str, Any]:
-    """A trial's trajectory and evaluations without the numbers of rows."""
-    found = trajectory(
-        store, runs.get_run(store, run_id), find_episode(store, runs.get_run(store, run_id), 1)
-    )
-    data = found.model_dump()
-    order = {node["node"]: place for place, node in enumerate(data["nodes"])}
-    data["best_node"] = order.get(data["best_node"])
-    for node in data["nodes"]:
-        node["evaluation"] = evaluations.get_evaluation(
-            store, nodes.get_node(store, node["node"]).evaluation_id or 0
+class Sampled(paid_run.AnyEvaluator):
+    """Its results have timing samples."""
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        found = await super().evaluate(task_path, candidate, bar)
+        rng = random.Random(candidate.key)
+        samples = [rng.randint(1000, 9000) / 1e6 for _ in range(1500)]
+        graph = found.graphs[0].model_copy(
+            update={"eager_samples_ms": samples, "compiled_samples_ms": samples}
         )
-        node["text"] = nodes.get_files(store, nodes.get_node(store, node["node"]))
-        for key in ("node", "parent", "repeat_of"):
-            node[key] = order.get(node[key])
-    return data
+        return found.model_copy(update={"graphs": [graph]})
+
+
+def told(store: Store, run_id: str) -> list[dict[str, Any]]:
+    """A run's trajectories, evaluations and tree without ids and numbers of rows."""
+    run_ = runs.get_run(store, run_id)
+    every = [trajectory(store, run_, episode) for episode in episodes_of(store, run_id)]
+    order = {node.node: (one.episode, place) for one in every for place, node in enumerate(one.nodes)}
+    order |= {None: None, 0: "the task"}  # type: ignore[dict-item]
+    found = []
+    for one in every:
+        data = one.model_dump(exclude={"run"})
+        data |= {key: order[data[key]] for key in ("best_node", "parent")}
+        for node in data["nodes"]:
+            stored = nodes.get_node(store, node["node"])
+            node["evaluation"] = evaluations.get_evaluation(store, stored.evaluation_id or 0)
+            node["text"] = nodes.get_files(store, stored)
+            node |= {key: order[node[key]] for key in ("node", "parent", "repeat_of")}
+        found.append(data)
+    where = {"run": run_id}
+    places = store.rows(
+        "SELECT node_id, parent_id, visits FROM tree WHERE run_id = :run ORDER BY number", where
+    )
+    islands = store.rows("SELECT best_node, best_as FROM islands WHERE run_id = :run ORDER BY island", where)
+    archive = store.rows("SELECT node_id FROM archive WHERE run_id = :run ORDER BY number, place", where)
+    found += [
+        {
+            key: order[value] if key in ("node_id", "parent_id", "best_node") else value
+            for key, value in row.items()
+        }
+        for row in [*places, *islands, *archive]
+    ]
+    return found
+
+
+def episodes_of(store: Store, run_id: str) -> list[Episode]:
+    rows = store.rows("SELECT id FROM episodes WHERE run_id = :run ORDER BY number", {"run": run_id})
+    return [get_episode(store, row["id"]) for row in rows]
+
+
+def rename(runs_dir: str, run_id: str, name: str) -> None:
+    """Give a run another id."""
+    with contextlib.closing(sqlite3.connect(f"{runs_dir}/passagent.db")) as database:
+        tables = "SELECT m.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE c.name = 'run_id' "
+        for (table,) in database.execute(f"{tables} AND m.type = 'table'").fetchall():
+            database.execute(f"UPDATE {table} SET run_id = ? WHERE run_id = ?", (name, run_id))
+        database.execute("UPDATE runs SET id = ? WHERE id = ?", (name, run_id))
+        database.commit()
 
 
 def test_merged_databases_are_their_union(call, server, tmp_path):
-    """The shards have the trials of the same tasks, so that results are packed with other examples."""
-    write_tasks(tmp_path / "tasks", 4)
+    """The shards have the trials of the same tasks, so that results are packed with other examples.
+
+    Each has a search of many episodes, too, and two runs happen to have the same id.
+    """
+    run.parts = type(run.parts)(None, Sampled(), run.parts.diagnose)
+    write_tasks(tmp_path / "tasks", 3)
     for index in (0, 1):
-        words = ["--shard", f"{index}/2", "--runs-dir", f"part{index}"]
-        assert call("collect", "tasks", *QUICK, *words)[0] == 0
+        words = [*QUICK, "--runs-dir", f"part{index}"]
+        assert call("collect", "tasks", *words, "--shard", f"{index}/2")[0] == 0
+        more = ["--iters", 6, "--islands", 2, "--set", "search.policy=mcts", "--set", "search.expert_seeds=0"]
+        assert call("run", f"tasks/task0{index}", *words, *more, "--set", "search.finalists=0")[0] == 0
+    with Store.open("part0") as first, Store.open("part1") as second:
+        common = runs.list_runs(first)[0].id
+        taken = runs.list_runs(second)[0].id
+    rename("part1", taken, common)
     code, out, err = call("collect", "--merge", "part0", "part1", "--runs-dir", "all")
     assert code == 0, err
-    assert "part0: 4 runs\npart1: 4 runs\nall: 8 runs\n" in out and re.search(r"^runs +8$", out, re.M)
+    assert "part0: 4 runs\npart1: 4 runs\nall: 8 runs\n" in out and re.search(r"^runs +6$", out, re.M)
     with Store.open("all", create=False) as merged:
-        assert len(pairs_in(tmp_path / "all")) == 8
+        assert merged.rows("PRAGMA foreign_key_check") == []
+        assert merged.row("SELECT count(*) AS n FROM conditions") == {"n": 3}
+        places = {(one.task_key, one.trial, one.created_at): one.id for one in runs.list_runs(merged)}
         for part in ("part0", "part1"):
             with Store.open(part, create=False) as store:
-                for run_ in runs.list_runs(store):
-                    assert told(merged, run_.id) == told(store, run_.id)
+                for one in runs.list_runs(store):
+                    place = places[one.task_key, one.trial, one.created_at]
+                    assert (place == one.id) == ((part, one.id) != ("part1", common))
+                    assert told(merged, place) == told(store, one.id)
                     shown = [
-                        call("show", run_.id, "1", "--json", "--runs-dir", place)[1]
-                        for place in (part, "all")
+                        call("show", name, "1", "--json", "--runs-dir", where)[1]
+                        for name, where in ((one.id, part), (place, "all"))
                     ]
-                    unnumbered = [re.sub(r'"(node|parent|best_node)": ?\d+', "", text) for text in shown]
-                    assert unnumbered[0] == unnumbered[1] and '"messages"' in shown[0]
-        assert merged.rows("PRAGMA foreign_key_check") == []
-        assert merged.row("SELECT count(*) AS n FROM conditions") == {"n": 4}
-        # every table has what both have together
+                    ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
+                    assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
         for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "workers", "tree",
-                      "archive", "gains", "samples"):  # fmt: skip
-            counts = {}
+                      "archive", "gains", "samples", "messages", "hints_shown"):  # fmt: skip
+            counts = []
             for place in ("part0", "part1", "all"):
                 with Store.open(place, create=False) as store:
-                    counts[place] = (store.row(f"SELECT count(*) AS n FROM {table}") or {})["n"]
-            assert counts["all"] == counts["part0"] + counts["part1"], table
-        for name, owner in (("best_node", "episodes"), ("best_node", "islands"), ("node_id", "tree")):
-            dangling = merged.rows(
-                f"SELECT {name} FROM {owner} LEFT JOIN nodes ON nodes.id = {name} "
-                f"WHERE {name} IS NOT NULL AND nodes.run_id IS NOT {owner}.run_id"
-            )
-            assert dangling == []
+                    counts.append((store.row(f"SELECT count(*) AS n FROM {table}") or {})["n"])
+            assert counts[2] == counts[0] + counts[1] > 1, table
+        uses = merged.row("SELECT sum(uses) AS n FROM hints")
+        assert uses == merged.row("SELECT count(*) AS n FROM hint_uses")
     # it is gone on with like any other
     asked = len(server.ledger)
     code, out, _ = call("collect", "tasks", *QUICK, "--runs-dir", "all", "--trials", 3)
-    assert code == 0 and len(server.ledger) == asked + 4 * STEPS
+    assert code == 0 and len(server.ledger) == asked + 3 * STEPS
 
 
 def test_a_trial_in_two_databases_is_refused(call, server, tmp_path):

@@ -27,7 +27,8 @@ _REFERENCES = {
     ("messages", "base"): "messages",
     ("messages", "beside"): "messages",
 }
-"""Columns that hold another row's number without being a foreign key. A base of 0 is no row (messages.py)."""
+"""Columns that hold another row's number without being a foreign key. 0 is no row there: it is
+the task in `tree`, and a text of messages.py as a base."""
 _ADDED = {
     "hints": "INSERT INTO main.hints SELECT * FROM source.hints WHERE true ON CONFLICT (id) DO UPDATE SET "
     "uses = uses + excluded.uses, credited = credited + excluded.credited, "
@@ -201,21 +202,23 @@ def _copy_table(store: Store, table: _Table, above: dict[str, int]) -> None:
     """Copy a table's rows, each column that names a row translated."""
 
     def translated(column: str) -> str:
-        owner = table.refers.get(column)
+        owner, value = table.refers.get(column), f"theirs.{column}"
         if owner == "runs":
-            return f"coalesce((SELECT fresh FROM temp.renamed WHERE renamed.id = {column}), {column})"
+            return f"coalesce((SELECT fresh FROM temp.renamed WHERE renamed.id = {value}), {value})"
         if owner == "conditions" and table.name != "conditions":
-            return f"(SELECT target FROM temp.matched WHERE matched.id = {column})"
-        if owner == "messages" and column == "base":  # 0 is no row
-            return f"CASE WHEN base = 0 THEN 0 ELSE base + {above[owner]} END"
-        return f"{column} + {above[owner]}" if owner else column
+            return f"(SELECT target FROM temp.matched WHERE matched.id = {value})"
+        if owner is None:
+            return value
+        raised = f"{value} + {above[owner]}"
+        is_checked = (table.name, column) not in _REFERENCES  # by SQLite
+        return raised if is_checked else f"CASE {value} WHEN 0 THEN 0 ELSE {raised} END"
 
     where = "WHERE id IN (SELECT id FROM temp.matched WHERE is_new)" if table.name == "conditions" else ""
     order = "ORDER BY rowid" if table.name == "runs" else ""
-    shown = ", ".join(translated(column) for column in table.columns)
+    names, values = ", ".join(table.columns), ", ".join(map(translated, table.columns))
     store.execute(
-        f"INSERT INTO main.{table.name} ({', '.join(table.columns)}) "
-        f"SELECT {shown} FROM source.{table.name} {where} {order}",
+        f"INSERT INTO main.{table.name} ({names}) SELECT {values} FROM source.{table.name} AS theirs "
+        f"{where} {order}",
         {},
     )
 
