@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from passagent.bench.tasklist import find_tasks
+from passagent.tasks.tasklist import find_tasks
 from passagent.errors import UsageError
 from passagent.export import lengths, preferences
 from passagent.export.building import build

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
+from passagent.store.messages import remember
 from passagent.store.packing import (
     PackedResult,
     needs_example,
@@ -18,6 +19,8 @@ from passagent.store.packing import (
 
 PIECES = 1 << 20
 """The samples of evaluation n have the ids from n times this on."""
+_EXAMPLES = 64
+"""Examples that are kept in memory: a process may work on thousands of tasks."""
 _PIECE = 496
 """Bytes of samples in a row: eight fill a page of the database. A row as long as most samples are would leave
 a third of it empty."""
@@ -82,7 +85,7 @@ def _example(store: Store, conditions_id: int) -> bytes:
             return b""
         if store.db.conn.in_transaction:  # it may not be committed
             return text_of(row["example"])
-        store.examples[conditions_id] = text_of(row["example"])
+        remember(store.examples, conditions_id, text_of(row["example"]), _EXAMPLES)
     return store.examples[conditions_id]
 
 
