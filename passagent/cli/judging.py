@@ -204,3 +204,39 @@ def tasks_list(json: Json = False) -> None:
     from passagent.commands import evaluating
 
     evaluating.list_tasks(json)
+
+
+@tasks_app.command("export")
+def tasks_export(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
+        ),
+    ],
+    harbor: Annotated[
+        str,
+        typer.Option(
+            "--harbor",
+            envvar="PASSAGENT_HARBOR",
+            metavar="DIR",
+            help="Write Harbor tasks into DIR, a new one.",
+        ),
+    ],
+    device: Device = None,
+    wheel: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_WHEEL",
+            metavar="FILE",
+            help="Install this wheel of passagent in the images.",
+            show_default="the released version",
+        ),
+    ] = None,
+    set_: SetOption = None,
+    json: Json = False,
+) -> None:
+    """Write tasks as another tool's environments: instruction, image, and a test that writes the reward."""
+    from passagent.commands import exporting
+
+    exporting.export_harbor(tasks, harbor, device or "cpu", wheel, set_ or [], json)
