@@ -24,10 +24,10 @@ EVALUATION, REWARD = "evaluation.json", "reward.txt"
 
 def verify(task_path: str, pass_dir: str, device: str, settings: list[str], out: Path) -> None:
     """Judge `pass_dir` and write both files. Raises PassagentError."""
+    for name in (EVALUATION, REWARD):
+        (out / name).unlink(missing_ok=True)  # an earlier one's, whatever fails below
     config = load_config(None, parse_set(settings) | {"evaluator.device": device}).evaluator
     task = load_task(task_path)
-    for name in (EVALUATION, REWARD):
-        (out / name).unlink(missing_ok=True)
     try:
         candidate = Candidate.from_dir(pass_dir)
     except UsageError as error:
