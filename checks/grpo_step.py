@@ -1,9 +1,9 @@
 """One optimiser step of TRL's GRPOTrainer with PassEnv, on the CPU; test_rl.py runs it in `.envs/trl`.
 
 The student is a tiny Qwen3 with random weights and a tokenizer trained here. One so random never calls a
-tool, so its `generate` is scripted: of two completions one writes the given pass, checks and evaluates it,
-the other gives up. Everything else is TRL's own: the tools' schemas, parsing the calls, running them,
-rewards, advantages, loss and the step.
+tool, so its `generate` is scripted: of three completions one writes the given pass, checks and evaluates it,
+one gives up, and one does as the first, on a machine that fails. Everything else is TRL's own: the tools'
+schemas, parsing the calls, running them, rewards, advantages, loss and the step.
 """
 
 import json
@@ -17,9 +17,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
+from passagent.errors import InfrastructureError
 from passagent.rl import PassEnv
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+QUICK = {"evaluator.budget_s": 0.1}
 MARKS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
 
 
@@ -63,6 +65,21 @@ def call(name, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+class LostMachine:
+    """In the evaluator's place: no evaluation comes back."""
+
+    async def evaluate(self, task, candidate):
+        raise InfrastructureError("a lost GPU")
+
+
+def make_environments(make):
+    """Three environments, the last on a machine that fails."""
+    last = make()
+    opened = last._open_tools
+    last._open_tools = lambda task, evaluator: opened(task, LostMachine())
+    yield from (make(), make(), last)
+
+
 def main(task, files, runs_dir, out):
     writes = [
         call("file_editor", command="create", path=name, file_text=text) for name, text in files.items()
@@ -82,19 +99,19 @@ def main(task, files, runs_dir, out):
         pad_token_id=tokenizer.pad_token_id,
     )
     model = Scripted(config)
-    Scripted.tokenizer, Scripted.script = tokenizer, iter([[acts, "I give up."], ["Done."]])
+    Scripted.tokenizer, Scripted.script = tokenizer, iter([[acts, "I give up.", acts], ["Done.", "Done."]])
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    environment = partial(PassEnv, settings={"evaluator.budget_s": 0.1}, rules=False, runs_dir=runs_dir)
+    environments = make_environments(partial(PassEnv, settings=QUICK, rules=False, runs_dir=runs_dir))
     trainer = GRPOTrainer(
         model=model,
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": ""}], "task": task}] * 2),
-        environment_factory=environment,
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": ""}], "task": task}] * 3),
+        environment_factory=lambda: next(environments),
         args=GRPOConfig(
             output_dir=out,
             max_steps=1,
-            num_generations=2,
-            per_device_train_batch_size=2,
+            num_generations=3,
+            per_device_train_batch_size=3,
             max_completion_length=8192,
             learning_rate=1e-2,
             use_cpu=True,
@@ -112,6 +129,7 @@ def main(task, files, runs_dir, out):
         "tools": sorted(tool.__name__ for tool in trainer.tools),
         "mean": logged["reward"],
         "rewards": [env.reward for env in trainer.environments],
+        "faults": [env.fault for env in trainer.environments],
         "files": trainer.environments[0].best_files,
         "calls": logged["tools/call_frequency"],
         "failures": logged["tools/failure_frequency"],

@@ -20,7 +20,7 @@ from passagent.cli.options import (
 )
 
 commands = typer.Typer()
-tasks_app = typer.Typer(help="Look at tasks.", no_args_is_help=True, rich_markup_mode=None)
+tasks_app = typer.Typer(help="Look at tasks, and export them.", no_args_is_help=True, rich_markup_mode=None)
 commands.add_typer(tasks_app, name="tasks")
 
 
@@ -240,3 +240,22 @@ def tasks_export(
     from passagent.commands import exporting
 
     exporting.export_harbor(tasks, harbor, device or "cpu", wheel, set_ or [], json)
+
+
+@tasks_app.command("reward")
+def tasks_reward(
+    task: TaskArgument,
+    pass_dir: Annotated[str, typer.Option(envvar="PASSAGENT_PASS_DIR", help="The candidate.")],
+    out: Annotated[
+        str,
+        typer.Option(envvar="PASSAGENT_OUT", metavar="DIR", help="Where reward.txt and evaluation.json go."),
+    ],
+    device: Device = None,
+    set_: SetOption = None,
+) -> None:
+    """Judge a pass directory and write its reward, as the test of an exported task does."""
+    from pathlib import Path
+
+    from passagent.rl.verify import verify
+
+    verify(task, pass_dir, device or "cpu", set_ or [], Path(out))

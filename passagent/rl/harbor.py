@@ -169,6 +169,6 @@ def _test_script(shared: Export) -> str:
 set -eu
 root="${{PASSAGENT_ROOT:-}}"
 mkdir -p "$root{LOGS}"
-exec python -m passagent.rl.verify "$root{APP}/task" "$root{APP}/pass_dir" \\
+exec passagent tasks reward "$root{APP}/task" --pass-dir "$root{APP}/pass_dir" \\
     --out "$root{LOGS}" --device {shared.device}{settings}
 """
