@@ -71,7 +71,9 @@ def main() -> None:
     args = parser.parse_args()
     from passagent.evaluator.environment import describe
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     data: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip(),
@@ -81,7 +83,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         for size, runs in build(work / "made", args.task, args.episodes).items():
-            rows = data["sizes"][size] = {"database_mb": round((runs / "passagent.db").stat().st_size / 2**20)}
+            rows = data["sizes"][size] = {
+                "database_mb": round((runs / "passagent.db").stat().st_size / 2**20)
+            }
             dump = "import sqlite3, sys\nfor line in sqlite3.connect(sys.argv[1]).iterdump(): print(line)"
             rows["sqlite3 dump"] = measured([sys.executable, "-c", dump, str(runs / "passagent.db")], work)
             for form in args.formats:

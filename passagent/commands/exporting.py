@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from passagent.tasks.tasklist import find_tasks
 from passagent.errors import UsageError
 from passagent.export import lengths, preferences
 from passagent.export.building import build
@@ -29,6 +28,7 @@ from passagent.report.text import console, counted
 from passagent.store import Store
 from passagent.store.database import DATABASE
 from passagent.tasks import load_task
+from passagent.tasks.tasklist import find_tasks
 
 FAILURES = "failures.jsonl"
 
