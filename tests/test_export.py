@@ -291,7 +291,8 @@ SPOIL = {
     "both": "UPDATE evaluations SET as_score = 9.0",
     "another status": "UPDATE nodes SET status = 'ok' WHERE status = 'wrong_result'",
     "another's evaluation": "UPDATE nodes SET (evaluation_id, as_score) = "
-    "(SELECT evaluation_id, as_score FROM nodes AS o WHERE o.status = 'ok' AND o.as_score > nodes.as_score LIMIT 1) WHERE id = :node",
+    "(SELECT evaluation_id, as_score FROM nodes AS o WHERE o.status = 'ok' AND o.as_score > nodes.as_score "
+    "LIMIT 1) WHERE id = :node",
     "none": "UPDATE nodes SET evaluation_id = NULL WHERE id = :node",
     "another's files": "UPDATE nodes SET files = (SELECT files FROM nodes AS o WHERE o.candidate_key != "
     "nodes.candidate_key LIMIT 1) WHERE id = :node",
