@@ -17,7 +17,7 @@ FILE = "train.jsonl"
 CONFIG = "axolotl.yaml"
 _DATASET = """\
   - path: {path}
-    ds_type: json
+    ds_type: {kind}
     type: chat_template
     field_messages: messages
     field_tools: tools
@@ -44,7 +44,9 @@ def rows(example: Example) -> Iterator[Row]:
 
 def extra_files(names: list[str]) -> dict[str, str]:
     """The part of an axolotl configuration that reads the data files."""
-    return {CONFIG: "datasets:\n" + "".join(_DATASET.format(path=name) for name in names)}
+    kinds = {name: "parquet" if name.endswith(".parquet") else "json" for name in names}
+    parts = [_DATASET.format(path=name, kind=kind) for name, kind in kinds.items()]
+    return {CONFIG: "datasets:\n" + "".join(parts)}
 
 
 def _message(turn: Turn) -> Row:
