@@ -10,7 +10,7 @@ from passagent import __version__
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
-from passagent.config import Config, validate
+from passagent.config import Config, SearchConfig, validate
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.devices import first_device
 from passagent.evaluator.environment import device_name
@@ -38,9 +38,7 @@ def new_run(store: Store, task: Task, config: Config, trial: int | None = None) 
     """
     search = config.search
     seed = given_seed(config)
-    for role in search.roles:
-        if role not in roles():
-            raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
+    check_roles(search)
     with store.transaction():
         run = runs.create_run(
             store,
@@ -70,6 +68,13 @@ def new_run(store: Store, task: Task, config: Config, trial: int | None = None) 
                 model=f"directory {search.seed_dir}",
             )
     return run
+
+
+def check_roles(search: SearchConfig) -> None:
+    """Raise UsageError for a role that has no prompt."""
+    for role in search.roles:
+        if role not in roles():
+            raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
 
 
 def same_run(store: Store, task: Task, config: Config) -> Run | None:

@@ -62,7 +62,7 @@ class Run:
     subgraphs: str = "[]"
     """JSON list: the sha256 of each subgraph's model.py."""
     trial: int | None = None
-    """Which one it is of the trials that `collect` makes of a task with a model, from 0; None: a run of its own."""
+    """Which of the trials that `collect` makes of a task with a model, from 0; None: a run of its own."""
 
     @property
     def tokens(self) -> int:

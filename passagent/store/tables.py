@@ -32,7 +32,12 @@ CREATE TABLE runs (
     trial INTEGER
 );
 CREATE INDEX runs_by_task ON runs (task_key);
-CREATE UNIQUE INDEX runs_trials ON runs (task_key, model, trial) WHERE trial IS NOT NULL
+CREATE UNIQUE INDEX runs_trials ON runs (task_key, model, trial) WHERE trial IS NOT NULL;
+
+CREATE TABLE collections (
+    model TEXT PRIMARY KEY,
+    elapsed_s REAL NOT NULL
+) WITHOUT ROWID
 ;
 
 CREATE TABLE workers (

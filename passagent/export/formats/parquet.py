@@ -7,6 +7,7 @@ objects back as they were; others read text.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator
 from itertools import islice
@@ -27,11 +28,10 @@ def write_parquet(lines: Path, target: Path) -> int:
 
     A null in place of a column that a row has not. Raises UsageError without pyarrow.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise UsageError("parquet needs pyarrow: pip install 'passagent[parquet]'") from error
+    check_pyarrow()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     kinds = column_kinds(_rows(lines))
     types: dict[str, Any] = {kind: pa.type_for_alias(name) for kind, name in _SCALARS.items()}
     types[_JSON] = pa.json_()
@@ -56,6 +56,12 @@ def write_parquet(lines: Path, target: Path) -> int:
             writer.write_batch(pa.record_batch(columns, schema=schema))
             count += len(batch)
     return count
+
+
+def check_pyarrow() -> None:
+    """Raise UsageError if pyarrow is not there."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UsageError("parquet needs pyarrow: pip install 'passagent[parquet]'")
 
 
 def column_kinds(rows: Iterator[dict[str, Any]]) -> dict[str, str | tuple[str, ...]]:

@@ -20,9 +20,9 @@ def rows(example: Example) -> Iterator[Row]:
     for begin, end in stretches(example.turns):
         before, trained = example.turns[:begin], example.turns[begin:end]
         if has_untrained(before):
-            yield {**shared, "prompt": [*map(_message, before)], "completion": [*map(_message, trained)]}
+            yield {**shared, "prompt": [*map(message, before)], "completion": [*map(message, trained)]}
         else:
-            yield {**shared, "messages": [*map(_message, example.turns[:end])]}
+            yield {**shared, "messages": [*map(message, example.turns[:end])]}
 
 
 def file_of(row: Row) -> str:
@@ -30,8 +30,9 @@ def file_of(row: Row) -> str:
     return WHOLE if "messages" in row else PARTS
 
 
-def _message(turn: Turn) -> Row:
-    message = chat_message(turn, lambda call: call.arguments)
+def message(turn: Turn) -> Row:
+    """A turn as TRL takes it."""
+    said = chat_message(turn, lambda call: call.arguments)
     if turn.reasoning is not None:
-        message["reasoning_content"] = turn.reasoning
-    return message
+        said["reasoning_content"] = turn.reasoning
+    return said
