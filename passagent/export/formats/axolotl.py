@@ -17,7 +17,7 @@ FILE = "train.jsonl"
 CONFIG = "axolotl.yaml"
 _DATASET = """\
   - path: {path}
-    ds_type: {kind}
+    ds_type: json
     type: chat_template
     field_messages: messages
     field_tools: tools
@@ -44,9 +44,7 @@ def rows(example: Example) -> Iterator[Row]:
 
 def extra_files(names: list[str]) -> dict[str, str]:
     """The part of an axolotl configuration that reads the data files."""
-    kinds = {name: "parquet" if name.endswith(".parquet") else "json" for name in names}
-    parts = [_DATASET.format(path=name, kind=kind) for name, kind in kinds.items()]
-    return {CONFIG: "datasets:\n" + "".join(parts)}
+    return {CONFIG: "datasets:\n" + "".join(_DATASET.format(path=name) for name in names)}
 
 
 def _message(turn: Turn) -> Row:
