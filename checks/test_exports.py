@@ -22,21 +22,28 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "checks")]
 import episodes  # noqa: E402
 from environments import python_of  # noqa: E402
 
+from passagent.commands import exporting  # noqa: E402
 from passagent.export.example import Example, Turn, steps, whole  # noqa: E402
 from passagent.export.formats import FORMATS  # noqa: E402
+from passagent.export.selection import Selection  # noqa: E402
 from passagent.store import Store, runs  # noqa: E402
 from passagent.store.trajectories import find_episode, trajectory  # noqa: E402
 
-Exported = tuple[Path, dict[str, Example]]
 KINDS = ("whole", "steps")
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Example]]:
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with the episodes of real runs."""
+    return episodes.build(tmp_path_factory.mktemp("database"))
+
+
+@pytest.fixture(scope="module")
+def examples(runs_dir: Path) -> dict[str, list[Example]]:
     """Whole episodes, and the steps that led to their nodes."""
     found: dict[str, list[Example]] = {kind: [] for kind in KINDS}
-    with Store.open(episodes.build(tmp_path_factory.mktemp("database"))) as store:
-        for row in store.rows("SELECT run_id, number FROM episodes ORDER BY run_id, number"):
+    with Store.open(runs_dir) as store:
+        for row in store.rows("SELECT run_id, number FROM episodes ORDER BY id"):
             run = runs.get_run(store, row["run_id"])
             told = trajectory(store, run, find_episode(store, run, row["number"]))
             found["whole"].append(whole(told))
@@ -46,21 +53,27 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Example
 
 
 @pytest.fixture(scope="module")
-def exported(examples: dict[str, list[Example]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory `KIND/FORMAT` for each kind of example and each format."""
+def exported(
+    runs_dir: Path, examples: dict[str, list[Example]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A directory `KIND/FORMAT` for each kind of example and each format.
+
+    The whole episodes are written by `passagent export`; of the steps it would choose the best ones only.
+    """
     place = tmp_path_factory.mktemp("exported")
-    for kind, chosen in examples.items():
-        for made in FORMATS.values():
-            directory = place / kind / made.name
-            directory.mkdir(parents=True)
-            names: dict[str, None] = {}
-            for example in chosen:
-                for row in made.rows(example):
-                    names[made.file_of(row)] = None
-                    with (directory / made.file_of(row)).open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-            for name, text in made.extra_files(list(names)).items():
-                (directory / name).write_text(text)
+    for made in FORMATS.values():
+        request = exporting.Request(made.name, str(place / "whole" / made.name), Selection(), str(runs_dir))
+        exporting.export(request, as_json=True)
+        directory = place / "steps" / made.name
+        directory.mkdir(parents=True)
+        names: dict[str, None] = {}
+        for example in examples["steps"]:
+            for row in made.rows(example):
+                names[made.file_of(row)] = None
+                with (directory / made.file_of(row)).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+        for name, text in made.extra_files(list(names)).items():
+            (directory / name).write_text(text)
     return place
 
 
@@ -74,11 +87,11 @@ def told_by(python: Path, script: str, *words: object) -> dict[str, Any]:
     return dict(result)
 
 
-def optional(name: str) -> Path:
+def optional(name: str, least: tuple[int, int] | None = None) -> Path:
     """The environment of a tool that may not be there."""
     try:
-        return python_of(name)
-    except subprocess.CalledProcessError as error:
+        return python_of(name, least)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
         pytest.skip(f"{name} cannot be installed here: {error}")
 
 
@@ -123,9 +136,9 @@ def check_trained(
 def test_trl_trains_what_is_trained(kind: str, examples: dict[str, list[Example]], exported: Path) -> None:
     directory = exported / kind / "trl"
     told = told_by(python_of("trl"), "trl_loads.py", directory)
-    both = told["trained"].pop("both")
-    check_trained(examples[kind], directory, told["trained"], ("messages", "prompt_completion"))
-    assert both == [*told["trained"]["messages"], *told["trained"]["prompt_completion"]]
+    trained = told["trained"]
+    check_trained(examples[kind], directory, trained, ("messages", "prompt_completion"))
+    assert trained["both"] == [*trained["messages"], *trained["prompt_completion"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -179,7 +192,7 @@ def template() -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_harbor_accepts_the_documents(kind: str, examples: dict[str, list[Example]], exported: Path) -> None:
-    told = told_by(optional("harbor"), "atif_validates.py", exported / kind / "atif")
+    told = told_by(optional("harbor", (3, 12)), "atif_validates.py", exported / kind / "atif")
     assert told["errors"] == {}
     assert told["count"] == len(examples[kind])
 
@@ -187,9 +200,8 @@ def test_harbor_accepts_the_documents(kind: str, examples: dict[str, list[Exampl
 def test_datasets_reads_the_parquet(exported: Path) -> None:
     """No keys with null where a row had none, and every value as it was."""
     tables = [made for made in FORMATS.values() if made.is_table]
-    files = [
-        path for made in tables for kind in KINDS for path in (exported / kind / made.name).glob("*.jsonl")
-    ]
+    files = [exported / kind / made.name / name for made in tables for kind in KINDS for name in made.files]
+    files = [path for path in files if path.exists()]
     assert len(files) > len(tables)
     told = told_by(python_of("trl"), "parquet_loads.py", *files)
     assert told["wrong"] == {}

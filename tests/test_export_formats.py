@@ -23,6 +23,8 @@ from passagent.store.trajectories import Turn as Stored
 
 TRAINERS = ("trl", "openai", "llamafactory", "axolotl")
 SPECIMENS = [
+    "",
+    " ",
     "a plan",
     "two\nlines\n",
     "\ud800 lone",
@@ -229,7 +231,7 @@ def test_results_answer_the_calls_before_them(example: Example) -> None:
 def test_atif_tells_the_whole_conversation(example: Example) -> None:
     (row,) = rows_of("atif", example)
     assert [step["step_id"] for step in row["steps"]] == [*range(1, len(row["steps"]) + 1)]
-    found = []
+    found, broken = [], []
     for step in row["steps"]:
         found.append((step["message"], step.get("reasoning_content", "")))
         calls = {call["tool_call_id"]: call for call in step.get("tool_calls", [])}
@@ -239,7 +241,11 @@ def test_atif_tells_the_whole_conversation(example: Example) -> None:
         raw = [call["extra"]["raw_arguments"] for call in calls.values() if "extra" in call]
         assert all(isinstance(call["arguments"], dict) for call in calls.values())
         assert not raw or not step["extra"]["is_trained"]
+        broken += raw
     assert found == [(clean(turn.content), clean(turn.reasoning or "")) for turn in example.turns]
+    assert broken == clean(
+        [call.raw for turn in example.replies for call in turn.calls if call.raw is not None]
+    )
     replies = [step["extra"]["is_trained"] for step in row["steps"] if step["source"] == "agent"]
     assert replies == [turn.is_trained for turn in example.replies]
     for node, part in steps(example.trajectory).items():

@@ -7,11 +7,10 @@ from pathlib import Path
 import tiny
 from harbor.utils.trajectory_validator import TrajectoryValidator
 
+paths = [path for path in sorted(Path(sys.argv[1]).glob("*.json")) if path.name != "export.json"]
 errors = {}
-for path in sorted(Path(sys.argv[1]).glob("*.json")):
+for path in paths:
     validator = TrajectoryValidator()
     if not validator.validate(path):
         errors[path.name] = validator.get_errors()
-tiny.tell(
-    errors=errors, count=len(list(Path(sys.argv[1]).glob("*.json"))), versions={"harbor": version("harbor")}
-)
+tiny.tell(errors=errors, count=len(paths), versions={"harbor": version("harbor")})

@@ -11,7 +11,7 @@ FILE = "episodes.jsonl"
 
 
 def rows(example: Example) -> Iterator[Row]:
-    """`Trajectory`, `columns`, and `files` where the example has them."""
+    """A line that `Trajectory` reads, its `columns` and `files` filled in."""
     columns = dict(example.columns)
     files = columns.pop(FILES, None)
     row = {**example.trajectory.model_dump(), "columns": columns}
