@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check-wheel check-docs clean
+.PHONY: demo test lint types check-wheel check-docs check-collect check-exports clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -16,6 +16,13 @@ check-wheel: $(VENV)/.installed-test
 
 check-docs: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_docs.py
+
+# Other people's tools, each in an environment of its own under .envs (checks/environments.py).
+check-exports: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py
+
+check-collect: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_collect.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

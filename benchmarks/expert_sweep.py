@@ -22,7 +22,6 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent import __version__
-from passagent.bench.tasklist import find_tasks
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.exactness import Expected, as_exact
 from passagent.evaluator.passes import LoadedPass, load_passes
@@ -37,6 +36,7 @@ from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.tasklist import find_tasks
 
 
 def equal(eager: list[torch.Tensor], ours: list[torch.Tensor]) -> str | None:

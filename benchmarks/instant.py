@@ -127,7 +127,8 @@ class InstantEvaluator:
         if bar is not None and found.status == "ok" and (found.as_high or math.inf) < bar:
             found = cut_short(found, bar)
         score = None if found.as_score is None else found.as_score * (1 + 1e-3 * share(key))
-        found = found.model_copy(update={"candidate": key, "as_score": score})
+        es = None if found.es is None or score is None else dict.fromkeys(found.es, score)  # whose mean it is
+        found = found.model_copy(update={"candidate": key, "as_score": score, "es": es})
         self.spent_s += time.perf_counter() - began
         return found
 

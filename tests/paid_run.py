@@ -2,7 +2,7 @@
 
 Also a program: `python tests/paid_run.py run TASK RUNS_DIR ITERS ISLANDS MODELS [KEY=VALUE ...]` and
 `... resume RUN RUNS_DIR` are `passagent run` and `passagent resume` with the real SDK clients and a fast
-evaluator; MODELS is what `--model` takes, separated by spaces.
+evaluator; MODELS is what `--model` takes, separated by spaces. `... collect WORDS` is `passagent collect`.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ def program() -> None:
     from passagent.models import retry
 
     retry.BACKOFF = wait_random(0, 0.05)  # type: ignore[assignment]
+    if sys.argv[1] == "collect":
+        return collect()
     verb, target, runs_dir, *rest = sys.argv[1:]
     if verb == "run":
         iters, islands, models, *pairs = rest
@@ -106,6 +108,16 @@ def program() -> None:
         beginning.run(target, None, chosen, runs_dir, True, False, parts())
     else:
         searching.resume(target, {}, runs_dir, True, parts())
+
+
+def collect() -> None:
+    """The command line itself, with a fast evaluator behind it."""
+    from passagent import cli
+    from passagent.commands import collecting
+
+    real = collecting.collect
+    collecting.collect = lambda request: real(request, parts())  # type: ignore[assignment]
+    cli.app(standalone_mode=False)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tiny
 
-from passagent.bench.tasklist import find_tasks
 from passagent.errors import UsageError
+from passagent.tasks.tasklist import find_tasks
 
 
 def test_tasks_directories_globs_and_lists(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_a_wheel_finds_its_prompts_knowledge_and_configs(installed, tmp_path):
     file, found, prompt, prelude = in_wheel(installed, code, tmp_path).splitlines()
     assert Path(file).is_relative_to(installed)
     assert Path(prompt).is_relative_to(installed)
-    assert found == "['default', 'kernel_evolve', 'kernel_foundry', 'passnet'] True True True"
+    assert found == "['default', 'kernel_evolve', 'kernel_foundry', 'passnet', 'teacher'] True True True"
     assert prelude == "[True, True, True]"
 
 

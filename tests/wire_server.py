@@ -34,6 +34,12 @@ class Said:
     cached: int = 0
     key: object = None
     """What the request was, for the ledger."""
+    thought: str = ""
+    """Of a reply that is not streamed: its reasoning, where the API tells it."""
+    signature: str = ""
+    """Of the thought, as Anthropic signs it."""
+    stop: str = ""
+    """`length` or `refusal`, in a reply that is not streamed; else the reply is whole."""
 
 
 @dataclass
@@ -243,7 +249,11 @@ def message_of(api: str, said: Said) -> Body:
                 {"id": i, "type": "function", "function": {"name": n, "arguments": a}}
                 for i, n, a in said.calls
             ]
-        choice = {"finish_reason": "tool_calls" if said.calls else "stop", "index": 0, "message": message}
+        if said.thought:
+            message["reasoning_content"] = said.thought
+        reason = {"length": "length", "refusal": "content_filter"}.get(said.stop)
+        reason = reason or ("tool_calls" if said.calls else "stop")
+        choice = {"finish_reason": reason, "index": 0, "message": message}
         return {
             "id": "c",
             "object": "chat.completion",
@@ -253,16 +263,30 @@ def message_of(api: str, said: Said) -> Body:
             "usage": usage,
         }
     if api == "anthropic":
-        content: list[Body] = [{"type": "text", "text": said.text}] if said.text else []
-        content += [
-            {"type": "tool_use", "id": i, "name": n, "input": json.loads(a)} for i, n, a in said.calls
-        ]
-        stop = "tool_use" if said.calls else "end_turn"
+        content: list[Body] = []
+        if said.thought:
+            content.append({"type": "thinking", "thinking": said.thought, "signature": said.signature})
+        content += [{"type": "text", "text": said.text}] if said.text else []
+        content += [{"type": "tool_use", "id": i, "name": n, "input": input_of(a)} for i, n, a in said.calls]
+        stop = {"length": "max_tokens", "refusal": "refusal"}.get(said.stop)
+        stop = stop or ("tool_use" if said.calls else "end_turn")
         return {
             "id": "m", "type": "message", "role": "assistant", "model": "m", "content": content,
             "stop_reason": stop, "stop_sequence": None, "usage": usage,
         }  # fmt: skip
-    return {"id": "r", "object": "response", "status": "completed", "output": items_of(said), "usage": usage}
+    reply: Body = {"id": "r", "object": "response", "status": "completed", "usage": usage}
+    if said.stop:
+        why = {"length": "max_output_tokens", "refusal": "content_filter"}[said.stop]
+        reply |= {"status": "incomplete", "incomplete_details": {"reason": why}}
+    return reply | {"output": items_of(said)}
+
+
+def input_of(arguments: str) -> Any:
+    """A call's input in a message: the object, or the text where it is no JSON."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 def items_of(said: Said) -> list[Body]:

@@ -70,6 +70,7 @@ class EpisodeContext:
     target: str
     """`cpu` or `cuda`."""
     device_name: str
+    """Empty: not known; then the prompt has no figures of the hardware."""
     role: str
     """Name of a file in prompts/roles."""
     seed: int

@@ -45,7 +45,9 @@ def compose(context: EpisodeContext) -> list[Message]:
         "works": target_of(context.target),
         "tools": context.limits.tools,
         "view": view_task(context.task, budget.task, context.eager),
-        "hardware": figures(context.target, context.device_name, context.machine),
+        "hardware": figures(context.target, context.device_name, context.machine)
+        if context.device_name
+        else (),
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},
         "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",
         "attempts": [attempt_line(one) for one in context.attempts[len(context.attempts) - newest :]],

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from passagent import __version__
-from passagent.cli import judging, looking, operating, searching
+from passagent.cli import collecting, exporting, judging, looking, operating, searching
 from passagent.commands.expert import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.faults import machine_fault
@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (searching, looking, operating, judging):
+for group in (searching, looking, operating, judging, collecting, exporting):
     app.add_typer(group.commands)
 app.add_typer(expert_app, name="expert")
 

@@ -20,7 +20,7 @@ from passagent.cli.options import (
 )
 
 commands = typer.Typer()
-tasks_app = typer.Typer(help="Look at tasks.", no_args_is_help=True, rich_markup_mode=None)
+tasks_app = typer.Typer(help="Look at tasks, and export them.", no_args_is_help=True, rich_markup_mode=None)
 commands.add_typer(tasks_app, name="tasks")
 
 
@@ -204,3 +204,58 @@ def tasks_list(json: Json = False) -> None:
     from passagent.commands import evaluating
 
     evaluating.list_tasks(json)
+
+
+@tasks_app.command("export")
+def tasks_export(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
+        ),
+    ],
+    harbor: Annotated[
+        str,
+        typer.Option(
+            "--harbor",
+            envvar="PASSAGENT_HARBOR",
+            metavar="DIR",
+            help="Write Harbor tasks into DIR, a new one.",
+        ),
+    ],
+    device: Device = None,
+    wheel: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_WHEEL",
+            metavar="FILE",
+            help="Install this wheel of passagent in the images.",
+            show_default="the released version",
+        ),
+    ] = None,
+    set_: SetOption = None,
+    json: Json = False,
+) -> None:
+    """Write tasks as another tool's environments: instruction, image, and a test that writes the reward."""
+    from passagent.commands import harbor as command
+
+    command.export_harbor(tasks, harbor, device or "cpu", wheel, set_ or [], json)
+
+
+@tasks_app.command("reward")
+def tasks_reward(
+    task: TaskArgument,
+    pass_dir: Annotated[str, typer.Option(envvar="PASSAGENT_PASS_DIR", help="The candidate.")],
+    out: Annotated[
+        str,
+        typer.Option(envvar="PASSAGENT_OUT", metavar="DIR", help="Where reward.txt and evaluation.json go."),
+    ],
+    device: Device = None,
+    set_: SetOption = None,
+) -> None:
+    """Judge a pass directory and write its reward, as the test of an exported task does."""
+    from pathlib import Path
+
+    from passagent.rl.verify import verify
+
+    verify(task, pass_dir, device or "cpu", set_ or [], Path(out))

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from passagent.bench.measure import EXPERT, NO_PASSES, PASS_DIR, RUN, Work, measure, plan
 from passagent.bench.results import SEARCHES, Results, Row, identity, open_results
 from passagent.bench.summary import Summary, summarise
-from passagent.bench.tasklist import find_tasks
 from passagent.config import Config, load_config
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, TaskError, UsageError
 from passagent.evaluator.devices import find_devices
@@ -22,6 +21,7 @@ from passagent.report import bench_table
 from passagent.report.bench_progress import BenchProgress
 from passagent.search.runlog import run_log
 from passagent.tasks import Task, load_task
+from passagent.tasks.tasklist import find_tasks
 
 Form = Literal["table", "json", "csv", "markdown"]
 

@@ -37,8 +37,8 @@ def coverage(
     ] = False,
 ) -> None:
     """Say what the expert takes of each task, what stays with eager, and why. Nothing is run or timed."""
-    from passagent.bench.tasklist import find_tasks
     from passagent.models.expert.coverage import cover, totals
+    from passagent.tasks.tasklist import find_tasks
 
     paths = find_tasks(tasks)
     found = []

@@ -103,7 +103,8 @@ def thousands(value: int) -> str:
 
 def counted(count: int, noun: str) -> str:
     """`1 island`, `2 islands`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    many = f"{noun[:-1]}ies" if noun.endswith("ply") else f"{noun}s"
+    return f"{count} {noun if count == 1 else many}"
 
 
 def percent(log_gain: float | None) -> str:

@@ -21,22 +21,20 @@ MAX_LINES = 60
 def print_trajectory(trajectory: Trajectory, console: Console) -> None:
     """Print the episode; long texts are cut, `--json` has them whole."""
     for line in _header(trajectory):
-        console.print(_plain(line))
+        console.print(plain(line))
     made = {node.call_id: node for node in trajectory.nodes}
     for position, turn in enumerate(trajectory.messages, 1):
         role = turn.message["role"]
-        console.print(Rule(_plain(f"{position} {_title(turn)}", "bold"), align="left", style="dim"))
+        console.print(Rule(plain(f"{position} {_title(turn)}", "bold"), align="left", style="dim"))
         is_opening = position <= 2 and role != "assistant"
         text = turn.message["content"].strip()
         if text:
-            console.print(
-                _cut(text, HEAD if is_opening else MAX_LINES), style="dim" if role == "tool" else ""
-            )
+            console.print(cut(text, HEAD if is_opening else MAX_LINES), style="dim" if role == "tool" else "")
         for call in turn.message.get("tool_calls", ()):
             console.print(_call(call))
         node = made.get(turn.message.get("tool_call_id", ""))
         if node:
-            console.print(_plain(_node(node, trajectory), "bold"))
+            console.print(plain(_node(node, trajectory), "bold"))
 
 
 def _header(trajectory: Trajectory) -> list[str]:
@@ -83,12 +81,12 @@ def _call(call: dict[str, str]) -> Text:
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        return _plain(f"-> {call['name']}: {call['arguments'][:400]}")
+        return plain(f"-> {call['name']}: {call['arguments'][:400]}")
     short = {key: value for key, value in arguments.items() if "\n" not in str(value)}
-    text = _plain(f"-> {call['name']} " + " ".join(f"{key}={_value(value)}" for key, value in short.items()))
+    text = plain(f"-> {call['name']} " + " ".join(f"{key}={_value(value)}" for key, value in short.items()))
     for key in arguments.keys() - short.keys():
-        text.append("\n").append(_plain(f"   {key}:\n", "dim"))
-        text.append(_cut("\n".join(f"   | {line}" for line in str(arguments[key]).split("\n")), MAX_LINES))
+        text.append("\n").append(plain(f"   {key}:\n", "dim"))
+        text.append(cut("\n".join(f"   | {line}" for line in str(arguments[key]).split("\n")), MAX_LINES))
     return text
 
 
@@ -104,12 +102,13 @@ def _node(node: Candidate, trajectory: Trajectory) -> str:
     return f"=> node {node.node}: {verdict}{score}{best}"
 
 
-def _cut(text: str, limit: int) -> Text:
+def cut(text: str, limit: int) -> Text:
+    """The first `limit` lines, and how many more there are."""
     lines = text.split("\n")
     more = f"\n... {len(lines) - limit} more lines" if len(lines) > limit else ""
-    return _plain("\n".join(lines[:limit]) + more)
+    return plain("\n".join(lines[:limit]) + more)
 
 
-def _plain(text: str, style: str = "") -> Text:
+def plain(text: str, style: str = "") -> Text:
     """Text as it is: no markup, and nothing that a terminal would obey."""
     return Text(printable(text), style)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 from passagent.errors import PassagentError
@@ -22,7 +23,8 @@ _LOOK_S = 0.2
 async def describe(session: Session, episode: Episode) -> None:
     """Have `session.eager` known before an episode's prompt is composed, as far as WAIT_S go.
 
-    The expert reads the task itself and is not held up. Raises Stopping.
+    A session that `waits_for_eager` waits as long as it takes: its prompt does not depend on how busy the
+    device is. The expert reads the task itself and is not held up. Raises Stopping.
     """
     if session.eager:
         return
@@ -32,7 +34,7 @@ async def describe(session: Session, episode: Episode) -> None:
         return
     if session.describing is None:
         session.describing = asyncio.create_task(_measure(session, device))
-    until = time.monotonic() + WAIT_S
+    until = math.inf if session.waits_for_eager else time.monotonic() + WAIT_S
     while not session.describing.done() and time.monotonic() < until:
         session.check()
         await asyncio.wait({session.describing}, timeout=_LOOK_S)

@@ -96,7 +96,7 @@ def environment_of(session: Session) -> str:
 
 def _check_fits(terms: Terms, other: Worker) -> None:
     """Raise _Unfit unless both may work side by side."""
-    differ = [key for key in _changed(other.config, terms.config) if not key.startswith(_OWN)]
+    differ = [key for key in changed_settings(other.config, terms.config) if not key.startswith(_OWN)]
     if differ:
         raise _Unfit(f"{named(other.owner)} works on this run with other settings ({', '.join(differ)})")
     if other.environment != terms.environment:
@@ -110,7 +110,9 @@ def changes_between(before: Worker | None, terms: Terms) -> list[str]:
     """What is different from the session before, and what is done about it, a line each."""
     if before is None or not before.version:
         return []
-    changes = [f"the settings have changed: {change}" for change in _changed(before.config, terms.config)]
+    changes = [
+        f"the settings have changed: {change}" for change in changed_settings(before.config, terms.config)
+    ]
     if before.version != terms.version:
         changes.append(f"passagent has changed: {before.version}, now {terms.version}")
     if before.prompts != terms.prompts:
@@ -125,8 +127,8 @@ def changes_between(before: Worker | None, terms: Terms) -> list[str]:
     return changes
 
 
-def _changed(before: str, after: str) -> list[str]:
-    """`section.key OLD, now NEW` for each setting that differs."""
+def changed_settings(before: str, after: str) -> list[str]:
+    """`section.key OLD, now NEW` for each setting of two configurations (JSON) that differs."""
     old, new = _flat(json.loads(before)), _flat(json.loads(after))
     return [
         f"{key} {json.dumps(old.get(key))}, now {json.dumps(new.get(key))}"

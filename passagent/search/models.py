@@ -87,6 +87,6 @@ async def _admit(
     session: Session, name: str, is_last: bool, tokens: int, cost: float | None
 ) -> Callable[[], None]:
     seconds = 0.0
-    if session.config.search.max_time_s is not None:
+    if session.limits.max_time_s is not None:
         seconds = calls.mean_latency_s(session.store, session.run.id, name)
     return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds), is_last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
-from passagent.config import Config
+from passagent.config import Config, SearchConfig
 from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.known import environment_key
 from passagent.evaluator.result import Candidate, Evaluation
@@ -59,6 +59,20 @@ class Evaluator(Protocol):
         ...
 
 
+class Budget(Protocol):
+    """Limits that several runs of this process share (collect.budget)."""
+
+    limits: SearchConfig
+    """Of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
+
+    async def admit(self, want: Want, ready: Callable[[], Awaitable[object]]) -> Callable[[], None]:
+        """Wait until there is room for `want`, and hold it until the returned function is called.
+
+        `ready` is awaited first. It raises Stopping where the session is to stop; so does this, without room.
+        """
+        ...
+
+
 @dataclass
 class Session:
     """One process's work on a run, on which others may work at the same time."""
@@ -83,6 +97,10 @@ class Session:
     """What was measured of this machine, for the prompts."""
     eager: tuple[EagerGraph, ...] = ()
     """What eager does on the task's subgraphs, for the prompts; () until it is known (describing.py)."""
+    waits_for_eager: bool = False
+    """A prompt waits for `eager` however long it takes; else describing.WAIT_S."""
+    budget: Budget | None = None
+    """Limits that this run shares with others; it then has none of its own."""
     describing: asyncio.Task[None] | None = None
     """Finds that out."""
     owner: str = ""
@@ -217,6 +235,8 @@ class Session:
         that could leave some; and where the session is to stop, unless this `is_last`: what a run that a rule
         has ended does before it is over.
         """
+        if self.budget is not None:
+            return await self.budget.admit(want, self.ready)
         reason: str | None = None
         with self.waiting(lambda: f"{reason}, unless what is under way takes less" if reason else ""):
             while True:
@@ -246,6 +266,11 @@ class Session:
     def _release(self, reservation: int) -> None:
         reservations.release(self.store, reservation)
         self.notify()
+
+    @property
+    def limits(self) -> SearchConfig:
+        """The limits that hold for the run, its own or shared ones."""
+        return self.config.search if self.budget is None else self.budget.limits
 
     def left(self) -> list[str]:
         """What is left of the run's budgets, as a model is told it."""

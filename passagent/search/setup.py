@@ -10,7 +10,7 @@ from passagent import __version__
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
-from passagent.config import Config, validate
+from passagent.config import Config, SearchConfig, validate
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.devices import first_device
 from passagent.evaluator.environment import device_name
@@ -30,21 +30,22 @@ from passagent.tasks import Task, load_task
 Diagnose = Callable[[Evaluation], Diagnosis]
 
 
-def new_run(store: Store, task: Task, config: Config) -> Run:
+def new_run(store: Store, task: Task, config: Config, trial: int | None = None) -> Run:
     """A stored run of `task`, its islands' roles given in turn, and what `search.seed_dir` holds as a seed.
 
+    trial: which one it is of a collection's trials of this task, from 0.
     Raises UsageError for an unknown role, and for a directory that holds no pass.
     """
     search = config.search
     seed = given_seed(config)
-    for role in search.roles:
-        if role not in roles():
-            raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
+    check_roles(search)
     with store.transaction():
         run = runs.create_run(
             store,
             roles=[search.roles[island % len(search.roles)] for island in range(search.islands)],
             operators=list(task.operators),
+            subgraphs=[subgraph.source_key for subgraph in task.subgraphs],
+            trial=trial,
             task=task.name,
             task_path=str(task.path.resolve()),
             task_key=task.key,
@@ -69,10 +70,18 @@ def new_run(store: Store, task: Task, config: Config) -> Run:
     return run
 
 
+def check_roles(search: SearchConfig) -> None:
+    """Raise UsageError for a role that has no prompt."""
+    for role in search.roles:
+        if role not in roles():
+            raise UsageError(f"search.roles: no prompt for role '{role}'{nearest(role, roles())}")
+
+
 def same_run(store: Store, task: Task, config: Config) -> Run | None:
     """The newest run with this very task, configuration and `search.seed_dir`'s files, if not finished."""
     for run in runs.list_runs(store):
-        if run.task_key == task.key and run.config == config.model_dump_json() and run.version == __version__:
+        same = (run.task_key, run.config, run.version) == (task.key, config.model_dump_json(), __version__)
+        if same and run.trial is None:
             return run if run.state != "finished" and _has_seed(store, run, config) else None
     return None
 

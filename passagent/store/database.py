@@ -10,6 +10,7 @@ import functools
 import os
 import sqlite3
 import time
+from collections import OrderedDict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ class Store:
         self.runs_dir = runs_dir
         self.db = db
         self.messages = Messages(self)
-        self.examples: dict[int, bytes] = {}
+        self.examples: OrderedDict[int, bytes] = OrderedDict()
         """Of conditions (see evaluations.pack) what their results are packed with; it never changes."""
         self.only_reads = False
         """Whether a `reading` is open."""
@@ -71,7 +72,7 @@ class Store:
         try:
             # transactions are begun and ended by `transaction` alone; any other statement is one of its own
             connection = sqlite3.connect(
-                f"{path.as_uri()}?{'' if is_writable else _read_only(path)}",
+                f"{path.as_uri()}?{'' if is_writable else read_only(path)}",
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
                 isolation_level=None,
@@ -247,7 +248,7 @@ def _when_free(connection: sqlite3.Connection, sql: str, parameters: dict[str, A
             time.sleep(_LOOK_AGAIN_S)
 
 
-def _read_only(path: Path) -> str:
+def read_only(path: Path) -> str:
     """How a database is opened that cannot be written: as one that nobody writes, where it has no log.
 
     Without a log nothing is under way, and SQLite would want to make one.

@@ -7,10 +7,20 @@ from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
-from passagent.store.packing import PackedResult, needs_example, pack_result, text_of, unpack_result
+from passagent.store.messages import remember
+from passagent.store.packing import (
+    PackedResult,
+    needs_example,
+    pack_result,
+    text_of,
+    unpack_figures,
+    unpack_result,
+)
 
 PIECES = 1 << 20
 """The samples of evaluation n have the ids from n times this on."""
+_EXAMPLES = 64
+"""Examples that are kept in memory: a process may work on thousands of tasks."""
 _PIECE = 496
 """Bytes of samples in a row: eight fill a page of the database. A row as long as most samples are would leave
 a third of it empty."""
@@ -75,7 +85,7 @@ def _example(store: Store, conditions_id: int) -> bytes:
             return b""
         if store.db.conn.in_transaction:  # it may not be committed
             return text_of(row["example"])
-        store.examples[conditions_id] = text_of(row["example"])
+        remember(store.examples, conditions_id, text_of(row["example"]), _EXAMPLES)
     return store.examples[conditions_id]
 
 
@@ -161,6 +171,15 @@ def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:
     if row is None:
         raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
     return _whole(store, row)
+
+
+def get_figures(store: Store, evaluation_id: int) -> dict[str, Any]:
+    """The result of this id without its timing samples, which are most of what there is to read."""
+    row = store.row("SELECT result, conditions_id FROM evaluations WHERE id = :id", {"id": evaluation_id})
+    if row is None:
+        raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
+    example = _example(store, row["conditions_id"]) if needs_example(row["result"]) else b""
+    return unpack_figures(row["result"], example)
 
 
 def _whole(store: Store, row: dict[str, Any]) -> dict[str, Any]:

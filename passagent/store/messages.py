@@ -28,6 +28,8 @@ _KEPT = 128
 """Texts of bases that are kept in memory."""
 _REMEMBERED = 512
 """Stored contents that are kept in memory."""
+_RUNS, _ISLANDS = 1024, 4096
+"""Runs and islands whose newest task message is kept in mind: a process may work on thousands of runs."""
 _SMALL = 512
 """Bytes of a message for which another message as the dictionary is not worth its time."""
 _ENOUGH = 0.6
@@ -81,13 +83,13 @@ class Messages:
         self._texts: OrderedDict[int, bytes] = OrderedDict()
         self._stored: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
         """Of what this process stored last: by digest the id, and the body, to see that it is still there."""
-        self._task_of_run: dict[str, tuple[int, int]] = {}
+        self._task_of_run: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """The run's newest task message without a base, and its packed size."""
         self._of_parent: OrderedDict[tuple[str, int | None], int] = OrderedDict()
         """The first task message with this parent."""
         self.tasks: OrderedDict[int, int] = OrderedDict()
         """Of an episode its task message, which never changes."""
-        self._of_island: dict[tuple[str, int], tuple[int, int]] = {}
+        self._of_island: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
         """The island's last task message, and its depth."""
         self._first: tuple[dict[str, Any], bytes, bytes] | None = None
         """The last message that came before a task message, its digest and its text."""
@@ -148,10 +150,10 @@ class Messages:
         """Remember a stored task message for those to come."""
         remember(self._texts, message_id, task.text, _KEPT)
         if packed.base is None:
-            self._task_of_run[run_id] = message_id, len(packed.body)
+            remember(self._task_of_run, run_id, (message_id, len(packed.body)), _RUNS)
         if packed.base is None or (run_id, task.parent) not in self._of_parent:
             remember(self._of_parent, (run_id, task.parent), message_id, _KEPT)
-        self._of_island[run_id, task.island] = message_id, task.depth
+        remember(self._of_island, (run_id, task.island), (message_id, task.depth), _ISLANDS)
 
     def _known(self, digest: bytes) -> int | None:
         """The id of a message of this text, if this process stored one lately."""

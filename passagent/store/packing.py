@@ -191,11 +191,7 @@ def _unpack_counts(packed: bytes, size: int) -> Any:
 
 def unpack_result(packed: bytes, samples: bytes = b"", example: bytes = b"") -> dict[str, Any]:
     """The inverse of pack_result."""
-    version, length = _HEAD.unpack_from(packed)
-    if version not in (_ALONE, _LIKE_ANOTHER):
-        raise ValueError(f"a result of the unknown format {version}")
-    head = packed[_HEAD.size : _HEAD.size + length]
-    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS + example))
+    result = unpack_figures(packed, example)
     stored = [
         (graph, name, graph[name])
         for graph in result["graphs"]
@@ -211,6 +207,16 @@ def unpack_result(packed: bytes, samples: bytes = b"", example: bytes = b"") -> 
         part = counts[used : used + of["n"]] + of["low"]
         used += of["n"]
         graph[name] = (part * of["unit"] / _NS).tolist()
+    return result
+
+
+def unpack_figures(packed: bytes, example: bytes = b"") -> dict[str, Any]:
+    """A packed result's head; in place of samples it has what unpacking them takes."""
+    version, length = _HEAD.unpack_from(packed)
+    if version not in (_ALONE, _LIKE_ANOTHER):
+        raise ValueError(f"a result of the unknown format {version}")
+    head = packed[_HEAD.size : _HEAD.size + length]
+    result: dict[str, Any] = json.loads(unpack_text(head, _WORDS + example))
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,6 +59,10 @@ class Run:
     """The run that this one was forked from, which may be gone; None: it began with the task."""
     forked_node: int | None
     """Its node that is this run's seed."""
+    subgraphs: str = "[]"
+    """JSON list: the sha256 of each subgraph's model.py."""
+    trial: int | None = None
+    """Which of the trials that `collect` makes of a task with a model, from 0; None: a run of its own."""
 
     @property
     def tokens(self) -> int:
@@ -101,12 +106,15 @@ class Standing:
     """Episodes since the run's best AS last rose."""
 
 
-def create_run(store: Store, *, roles: list[str], operators: list[str], **columns: Any) -> Run:
+def create_run(
+    store: Store, *, roles: list[str], operators: list[str], subgraphs: Iterable[str] = (), **columns: Any
+) -> Run:
     """A new run with an island for each of `roles`; `columns` are those of `runs` that a caller knows."""
     values = {
         **columns,
         "id": secrets.token_hex(4),
         "operators": json.dumps(operators),
+        "subgraphs": json.dumps(list(subgraphs)),
         "islands": len(roles),
         "state": "stopped",
         "created_at": now(),

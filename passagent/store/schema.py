@@ -12,7 +12,7 @@ from passagent import __version__
 from passagent.errors import UsageError
 from passagent.store import tables
 
-SCHEMA = 14
+SCHEMA = 16
 """Of the tables in tables.py (`PRAGMA user_version`)."""
 _PASSAGENT = 0x70617373
 """`PRAGMA application_id` of passagent's databases: "pass"."""

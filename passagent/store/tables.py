@@ -27,9 +27,17 @@ CREATE TABLE runs (
     environment TEXT,
     cost REAL NOT NULL DEFAULT 0,
     forked_run TEXT,
-    forked_node INTEGER
+    forked_node INTEGER,
+    subgraphs TEXT NOT NULL,
+    trial INTEGER
 );
-CREATE INDEX runs_by_task ON runs (task_key)
+CREATE INDEX runs_by_task ON runs (task_key);
+CREATE UNIQUE INDEX runs_trials ON runs (task_key, model, trial) WHERE trial IS NOT NULL;
+
+CREATE TABLE collections (
+    model TEXT PRIMARY KEY,
+    elapsed_s REAL NOT NULL
+) WITHOUT ROWID
 ;
 
 CREATE TABLE workers (

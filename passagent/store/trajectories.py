@@ -104,6 +104,10 @@ class Trajectory(_Part):
     finished_at: str | None
     messages: list[Turn] = Field(default_factory=list)
     nodes: list[Candidate] = Field(default_factory=list)
+    columns: dict[str, Any] = Field(default_factory=dict)
+    """Of an exported one: what docs/distillation.md says of it."""
+    files: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Of an exported one: the nodes' files, by their keys."""
 
 
 def find_episode(store: Store, run: Run, number: int) -> Episode:
@@ -121,8 +125,12 @@ def find_episode(store: Store, run: Run, number: int) -> Episode:
     return get_episode(store, row["id"])
 
 
-def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
-    """The episode as it is now, finished or not."""
+def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> Trajectory:
+    """The episode as it is now, finished or not.
+
+    clean: once more without what is a secret, which may have been learned since it was stored.
+    """
+    cleaned = redacted if clean else _as_it_is
     rows = store.rows(
         "SELECT base, beside, body, steps.*, model, cost, latency_s "
         "FROM steps JOIN messages ON messages.id = message_id "
@@ -156,18 +164,23 @@ def trajectory(store: Store, run: Run, episode: Episode) -> Trajectory:
         gain=episode.gain,
         created_at=episode.created_at,
         finished_at=episode.finished_at,
-        messages=[_turn(*pair) for pair in zip(rows, store.messages.read(rows), strict=True)],
-        nodes=[_candidate(node) for node in nodes.of_episode(store, episode.id)],
+        messages=[
+            _turn(row, cleaned(said)) for row, said in zip(rows, store.messages.read(rows), strict=True)
+        ],
+        nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )
 
 
+def _as_it_is(told: Any) -> Any:
+    return told
+
+
 def _turn(row: dict[str, Any], message: dict[str, Any]) -> Turn:
-    message = redacted(message)  # once more: what is a secret may have been learned since
     usage = Call(**{key: row[key] for key in Call.model_fields}) if message["role"] == "assistant" else None
     return Turn(message=message, usage=usage, at=written(row["at_ms"]))
 
 
-def _candidate(node: nodes.Node) -> Candidate:
+def _candidate(node: nodes.Node, note: str) -> Candidate:
     return Candidate(
         node=node.id,
         call_id=node.call_id,
@@ -175,7 +188,7 @@ def _candidate(node: nodes.Node) -> Candidate:
         state=node.state,
         status=node.status,
         as_score=node.as_score,
-        note=redacted(node.note),
+        note=note,
         files=node.files,
         repeat_of=node.repeat_of,
     )

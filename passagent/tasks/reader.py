@@ -47,6 +47,11 @@ class Subgraph:
     """As recorded in graph_hash.txt, empty if there is none."""
 
     @property
+    def source_key(self) -> str:
+        """sha256 of model.py."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+    @property
     def home(self) -> str:
         """The device type the subgraph was recorded on: `cpu` if all inputs were there, else `cuda`."""
         return "cpu" if self.inputs and all(meta.device.startswith("cpu") for meta in self.inputs) else "cuda"

@@ -1,0 +1,109 @@
+"""What stands between a database and a data set: examples are checked once more before they leave.
+
+A node must be what was measured: its files have the key that they are stored under, its score is that of its
+evaluation, which is the aggregate of its ES(t). Nothing that looks like a secret goes out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from passagent.errors import PassagentError
+from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.score import aggregate
+from passagent.export.columns import Revision
+from passagent.redaction import redact
+from passagent.store import evaluations, files
+from passagent.store.database import Store
+
+_EQUAL = 1e-9
+"""Relative: how far a score may be from the aggregate of its parts."""
+_SHAPES = {
+    "an AWS key": (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    "a GitHub token": (
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,})",
+    ),
+    "a GitLab token": (("glpat-",), r"\bglpat-[\w-]{20,}"),
+    "a Hugging Face token": (("hf_",), r"\bhf_[A-Za-z0-9]{30,}"),
+    "a Google key": (("AIza",), r"\bAIza[\w-]{35}"),
+    "a Slack token": (("xox",), r"\bxox[abprs]-[\w-]{10,}"),
+    "a private key": (("PRIVATE KEY-----",), r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+}
+"""A kind of secret: words one of which is in every text that has it, and its shape."""
+
+
+class NotFit(PassagentError):
+    """An example must not go out; the message names it and what to do."""
+
+
+def find_secret(text: str) -> str | None:
+    """What `text` holds that looks like a secret, in words; None: nothing."""
+    for kind, (words, shape) in _SHAPES.items():
+        if any(word in text for word in words) and re.search(shape, text):
+            return kind
+    return "a secret" if redact(text) != text else None
+
+
+def check_secrets(name: str, told: Any) -> None:
+    """Raise NotFit if `told`, plain data of the example `name`, holds what looks like a secret."""
+    if kind := find_secret(json.dumps(told, ensure_ascii=False)):
+        raise NotFit(f"{name}: holds what looks like {kind}; withdraw it, and {_without(name)}")
+
+
+def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
+    """The files of the node behind `revision`. Raises NotFit unless all is as it was measured."""
+    found = files.get(store, revision.files)
+    if Candidate(found).key != revision.candidate_key:
+        raise _tampered(name, revision, "its files are not those that were evaluated")
+    if revision.evaluation_id is None:
+        if revision.status == "ok":
+            raise _tampered(name, revision, "it counts as correct without an evaluation")
+        return found
+    stored = store.row(
+        "SELECT v.candidate_key AS key, v.status, v.as_score, n.canonical_key AS program FROM evaluations v "
+        "JOIN nodes n ON n.evaluation_id = v.id WHERE v.id = :evaluation AND n.id = :node",
+        {"evaluation": revision.evaluation_id, "node": revision.node},
+    )
+    if stored is None:
+        raise _tampered(name, revision, "its evaluation is gone")
+    if stored["key"] != revision.candidate_key and not _same_program(store, stored):
+        raise _tampered(name, revision, "its evaluation is another candidate's")
+    if stored["status"] != revision.status or revision.as_score not in (None, stored["as_score"]):
+        raise _tampered(name, revision, "its status or AS is not that of its evaluation")
+    figures = evaluations.get_figures(store, revision.evaluation_id)
+    whole = None if figures["es"] is None else aggregate({int(t): es for t, es in figures["es"].items()})
+    if not _equal(whole, stored["as_score"]) or figures["status"] != stored["status"]:
+        raise _tampered(name, revision, "the AS of its evaluation does not follow from its ES(t)")
+    return found
+
+
+def _same_program(store: Store, stored: dict[str, Any]) -> bool:
+    """Whether the evaluation is of a candidate that differs in comments and formatting only."""
+    return bool(
+        store.row(
+            "SELECT 1 FROM nodes WHERE candidate_key = :key "
+            "AND substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program",
+            stored,
+        )
+    )
+
+
+def _equal(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_EQUAL)
+
+
+def _tampered(name: str, revision: Revision, what: str) -> NotFit:
+    return NotFit(
+        f"{name}: node {revision.node} is not as it was measured ({what}); restore the database from a "
+        f"backup, or {_without(name)}"
+    )
+
+
+def _without(name: str) -> str:
+    return f"leave it out with --keep \"id != '{name}'\""

@@ -1,0 +1,176 @@
+"""A training example before it takes a trainer's form: a conversation, and which of its replies are trained.
+
+Every format (formats/) is a function of this. What a model said is read here once: its calls' arguments as
+objects, and of its reasoning only what is plain text. Signed or hidden reasoning is never text.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from passagent.models.types import LENGTH, REFUSAL
+from passagent.store.trajectories import Call as Usage
+from passagent.store.trajectories import Trajectory
+from passagent.store.trajectories import Turn as Stored
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as a model made it."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    """{} where what the model sent is no JSON object."""
+    raw: str | None = None
+    """The text that the model sent, where that is no JSON object."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of an example."""
+
+    role: Role
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    """Of a reply."""
+    reasoning: str | None = None
+    """Of a reply: what the model thought, where the provider tells it as plain text."""
+    answers: str | None = None
+    """Of a tool's result: the call's id."""
+    name: str | None = None
+    """Of a tool's result: the tool."""
+    is_trained: bool = False
+    """Whether a student learns to say this; replies only."""
+    at: str = ""
+    """When it was stored, ISO 8601, UTC."""
+    usage: Usage | None = None
+    """Of a reply: what its model call took."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A conversation that is complete on its own: system and task message, and at least one trained reply."""
+
+    id: str
+    """`RUN/EPISODE`, or `RUN/EPISODE/NODE` for the step that made a node."""
+    turns: tuple[Turn, ...]
+    tools: tuple[dict[str, Any], ...]
+    """The tools offered: `name`, `description`, `parameters` (a JSON schema)."""
+    trajectory: Trajectory
+    columns: dict[str, Any] = field(default_factory=dict)
+    """What is known of it beside the conversation: the columns of docs/distillation.md."""
+
+    @property
+    def replies(self) -> list[Turn]:
+        """What the model said."""
+        return [turn for turn in self.turns if turn.role == "assistant"]
+
+    @property
+    def reasoning(self) -> Literal["none", "some", "full"]:
+        """Of how many replies the reasoning is known."""
+        known = [turn.reasoning is not None for turn in self.replies]
+        return "full" if all(known) else "some" if any(known) else "none"
+
+
+def whole(trajectory: Trajectory) -> Example:
+    """The episode as one example.
+
+    Not trained is a reply with arguments that are no JSON object, and one that is empty, cut off or declined.
+    """
+    [system, *rest] = [_turn(stored) for stored in trajectory.messages]
+    return Example(
+        id=f"{trajectory.run}/{trajectory.episode}",
+        turns=(system, *rest),
+        tools=tuple(trajectory.messages[0].message.get("tools", ())),
+        trajectory=trajectory,
+    )
+
+
+def steps(trajectory: Trajectory) -> dict[int, Example]:
+    """For each node that the episode made, the example of the step that led to it.
+
+    The conversation up to the node's result; trained are the replies since the result of the node before.
+    """
+    episode = whole(trajectory)
+    made = {node.call_id: node.node for node in trajectory.nodes}
+    found, begin = dict[int, Example](), 0
+    for place, turn in enumerate(episode.turns):
+        if turn.role != "tool" or turn.answers not in made:
+            continue
+        node = made[turn.answers]
+        # of parallel calls the later ones are answered later: the step ends with its reply's last result
+        end = _end_of_reply(episode.turns, place)
+        turns = tuple(
+            replace(one, is_trained=one.is_trained and begin <= at)
+            for at, one in enumerate(episode.turns[:end])
+        )
+        if any(one.is_trained for one in turns):
+            found[node] = replace(episode, id=f"{episode.id}/{node}", turns=turns)
+        begin = end
+    return found
+
+
+def _end_of_reply(turns: tuple[Turn, ...], place: int) -> int:
+    """The place behind the last tool result in a row that begins at or before `place`."""
+    while place < len(turns) and turns[place].role == "tool":
+        place += 1
+    return place
+
+
+def _turn(stored: Stored) -> Turn:
+    message = stored.message
+    role: Role = message["role"]
+    if role != "assistant":
+        return Turn(
+            role,
+            message["content"],
+            answers=message.get("tool_call_id"),
+            name=message.get("name"),
+            at=stored.at,
+        )
+    calls = tuple(_call(call) for call in message["tool_calls"])
+    return Turn(
+        role,
+        message["content"],
+        calls=calls,
+        reasoning=plain_reasoning(message.get("raw", {})),
+        is_trained=_is_whole(message) and all(call.raw is None for call in calls),
+        at=stored.at,
+        usage=stored.usage,
+    )
+
+
+def _is_whole(message: dict[str, Any]) -> bool:
+    said = bool(message["content"].strip() or message["tool_calls"])
+    return said and message.get("stop_reason") not in (LENGTH, REFUSAL)
+
+
+def _call(call: dict[str, str]) -> ToolCall:
+    try:
+        arguments = json.loads(call["arguments"].strip() or "{}")
+        json.dumps(arguments, allow_nan=False)  # Python reads NaN and 1e999, which are no JSON
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        return ToolCall(call["id"], call["name"], {}, call["arguments"])
+    return ToolCall(call["id"], call["name"], arguments)
+
+
+def plain_reasoning(raw: dict[str, Any]) -> str | None:
+    """What a reply's provider told of its reasoning as plain text; None where it is signed, hidden or absent.
+
+    raw: a message's `raw`, see models/types.py. A summary, which some providers give instead, is not what the
+    model thought: it does not count.
+    """
+    told = raw.get("openai", {})
+    texts = [told.get(name) for name in ("reasoning_content", "reasoning")]
+    blocks = raw.get("anthropic", [])
+    thoughts = [block.get("thinking") for block in blocks if block.get("type") == "thinking"]
+    if not any(block.get("signature") for block in blocks):
+        texts.append("\n".join(text for text in thoughts if isinstance(text, str)))
+    return next((text for text in texts if isinstance(text, str) and text.strip()), None)

@@ -1,0 +1,113 @@
+"""Progress of a collection: a line for each trial, and below them, or now and then, one for all."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TextIO
+
+from passagent.collect.budget import CollectionBudget
+from passagent.collect.plan import Pair
+from passagent.collect.summary import Summary
+from passagent.faults import os_fault
+from passagent.report.collect_table import status_line
+from passagent.report.text import clock, console, number, thousands, width
+from passagent.search.events import Event, Trouble
+from passagent.store.trials import Outcome
+
+_EVERY_S = 30.0
+"""Between two lines about all, where there is no terminal, s."""
+
+
+class CollectProgress:
+    """See collect.work.Watch."""
+
+    def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
+        """`summary` of what was finished before, of `total` trials."""
+        self.summary, self.total, self.stream = summary, total, stream
+        self._before = summary.runs
+        self._started = self._told = time.monotonic()
+        self._bar = None
+        if stream.isatty():
+            from rich.progress import Progress, TextColumn
+
+            columns = (TextColumn("{task.description}", markup=False),)
+            self._bar = Progress(*columns, console=console(stream), transient=True)
+            self._task = self._bar.add_task("beginning", total=total)
+            self._bar.start()
+
+    def event(self, pair: Pair, event: Event) -> None:
+        """See Watch.event."""
+        if isinstance(event, Trouble):
+            self.say(f"{pair.entry.name} trial {pair.trial}: {event.message}")
+
+    def say(self, text: str) -> None:
+        """See Watch.say."""
+        self._print(f"        note: {text}")
+
+    def tick(self, budget: CollectionBudget) -> None:
+        """See Watch.tick."""
+        now = time.monotonic()
+        if not self._bar and now - self._told < _EVERY_S:
+            return
+        self._told = now
+        spent = budget.spent()
+        line = status_line(self.summary, self.total, spent.tokens, spent.cost, self.left_s(budget))
+        if self._bar:
+            self._bar.update(self._task, description=line)
+        else:
+            self._print(f"[{clock(now - self._started):>5}] {line}")
+
+    def left_s(self, budget: CollectionBudget) -> float | None:
+        """How long the rest takes at this pace, at most what the budget leaves, s; None: not known yet."""
+        made = self.summary.runs - self._before
+        found = []
+        if made:
+            found.append((time.monotonic() - self._started) / made * (self.total - self.summary.runs))
+        if budget.limits.max_time_s is not None:
+            found.append(max(0.0, budget.limits.max_time_s - budget.elapsed_s))
+        return min(found, default=None)
+
+    def ended(self, outcome: Outcome, error: str | None) -> None:
+        """See Watch.ended. A trial that a person or the budget stopped is not told here."""
+        if error is None and not outcome.is_done:
+            return
+        head = f"{outcome.task} trial {outcome.trial}:"
+        if error is not None:
+            self._print(f"{'':7} {head} failed: {error}")
+            return
+        self.summary.add(outcome)
+        clock_s = clock(time.monotonic() - self._started)
+        tail = (
+            f" AS {number(outcome.best_as)}, {outcome.steps} steps, {outcome.evaluations} evaluated, "
+            f"{thousands(outcome.tokens)} tokens"
+        )
+        front = f"[{clock_s:>5}] {self.summary.runs}/{self.total} "
+        room = max(10, width() - len(front) - len(tail))
+        self._print(front + _cut(head, room) + tail)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar:
+            self._bar.stop()
+
+    def _print(self, line: str) -> None:
+        """Raises PassagentError: an OSError would be taken for one of a file."""
+        if self._bar:
+            from rich.text import Text
+
+            self._bar.console.print(Text(line))
+            return
+        try:
+            print(line, file=self.stream, flush=True)
+        except OSError as error:
+            raise os_fault(error, Path(self.stream.name)) from error
+
+
+def _cut(head: str, room: int) -> str:
+    """`TASK trial 0:` with the task's name cut so that it fits."""
+    if len(head) <= room:
+        return head
+    name, _, rest = head.rpartition(" trial ")
+    kept = max(3, room - len(rest) - len(" trial ") - 3)
+    return f"{name[:kept]}... trial {rest}"

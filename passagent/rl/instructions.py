@@ -1,0 +1,30 @@
+"""What a policy is told of a task: the agent's own two opening messages, as one text."""
+
+from __future__ import annotations
+
+from passagent.agent.context import EpisodeContext
+from passagent.agent.prompt import compose
+from passagent.config import Config
+from passagent.evaluator.devices import first_device
+from passagent.evaluator.environment import device_name
+from passagent.evaluator.target import target_of
+from passagent.tasks import Task
+
+
+def task_text(task: Task, config: Config, role: str, rules: bool = True, here: bool = True) -> str:
+    """The rules of pass writing (unless not `rules`), then the task; a first draft in an empty directory.
+
+    here: whether candidates are judged on this machine, so that its figures belong into the text. Raises
+    UsageError for an unknown role, and for a device that is not on this machine.
+    """
+    device = config.evaluator.device
+    context = EpisodeContext(
+        task=task,
+        target=target_of(device).name,
+        device_name=device_name(first_device(device)) if here else "",
+        role=role,
+        seed=0,
+        limits=config.agent,
+    )
+    texts = [message["content"] for message in compose(context)]
+    return "\n\n".join(texts if rules else texts[1:])

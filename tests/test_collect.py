@@ -1,0 +1,633 @@
+"""`passagent collect`: each trial once, on one budget, whatever stops it; shards, and databases made one.
+
+Real processes, the real SDK client against a server on 127.0.0.1, real SQLite; candidates are judged at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import multiprocessing
+import multiprocessing.process
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paid_collection
+import paid_run
+import pytest
+import tiny_search
+from paid_collection import (
+    MODEL,
+    QUICK,
+    STEPS,
+    brain,
+    check_ledger,
+    collect_with_kills,
+    pairs_in,
+    start,
+    write_tasks,
+)
+from wire_server import Said, WireServer
+
+from passagent import cli
+from passagent.collect import plan, work
+from passagent.collect.plan import Entry
+from passagent.collect.summary import Summary, summarise
+from passagent.commands import beginning, collecting
+from passagent.errors import InfrastructureError, TaskError, UsageError
+from passagent.report.collect_table import status_line
+from passagent.report.text import width
+from passagent.store import Store, evaluations, merging, nodes, runs, trials
+from passagent.store.episodes import Episode, get_episode
+from passagent.store.trajectories import trajectory
+from passagent.store.trials import Outcome
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> Iterator[None]:
+    """Processes are forked from one that has imported everything: a start takes no time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        paid_collection.preload()
+        yield
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """`call("collect", ...)` gives exit code, stdout, stderr of the command in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PASSAGENT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    real = collecting.collect
+    run.parts = paid_run.parts()
+    monkeypatch.setattr(collecting, "collect", lambda request: real(request, run.parts))
+    search = beginning.run
+    monkeypatch.setattr(beginning, "run", lambda *words: search(*words, run.parts))
+
+    def called(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return called
+
+
+class run:
+    """What stands in for the evaluator; a test may exchange it."""
+
+    parts: Any = None
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[WireServer]:
+    with WireServer(brain) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
+        yield one
+
+
+def test_killed_at_random_moments_and_gone_on_with(tmp_path: Path) -> None:
+    lost = collect_with_kills(tmp_path, write_tasks(tmp_path / "tasks", 4), count=2, kills=3, seed=1)
+    assert 0 < lost <= 3 * 4
+    assert "0 of them made before" in (tmp_path / "out").read_text()
+
+
+# What is collected
+
+
+def test_a_collection_and_the_same_command_again(call, server, tmp_path):
+    """The table, as text and as JSON; a second time nothing is asked; equal tasks are one."""
+    write_tasks(tmp_path / "tasks", 3)
+    double = tmp_path / "tasks/task99"
+    shutil.copytree(tmp_path / "tasks/task00", double)
+    words = ["collect", "tasks", "--trials", "2", *QUICK]
+    code, out, err = call(*words, "--json")
+    assert code == 0, err
+    assert "task99 is the same task as tasks/task00: it is collected once" in err
+    data = json.loads(out)
+    [row] = data["table"]
+    assert (row["model"], row["runs"], data["trials"]) == (MODEL, 6, 6)
+    assert (row["median_steps"], row["median_evaluations"]) == (STEPS, 2)
+    assert row["tokens"] == sum(server.billed) and len(server.ledger) == 6 * STEPS
+    assert data["broken"] == data["failed"] == {} and data["unfinished"] == []
+
+    code, out, err = call(*words)
+    assert code == 0 and len(server.ledger) == 6 * STEPS
+    assert "6 trials, 6 of them made before" in out
+    assert re.search(r"^runs +6$", out, re.M) and re.search(r"^median steps +3$", out, re.M)
+
+    code, out, err = call("collect", "tasks", "--trials", "3", *QUICK)
+    assert code == 0 and len(server.ledger) == 9 * STEPS
+    with Store.open("runs") as store:
+        seeds = [run.seed for run in runs.list_runs(store)]
+        first = {run.trial: run for run in runs.list_runs(store)}[1]
+        config = json.loads(first.config)
+    assert collections.Counter(seeds) == {0: 3, 1: 3, 2: 3}
+    assert (first.islands, first.iters, config["agent"]["max_steps"], config["agent"]["hints"]) == (
+        1,
+        1,
+        50,
+        0,
+    )
+    assert config["model"]["temperature"] is None
+
+
+def test_progress_fits_in_80_columns(call, server, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("passagent.report.collect_progress._EVERY_S", 0.0)
+    long = "a_task_with_quite_a_long_name_as_they_come_from_model_hubs_and_others"
+    tiny_search.write_task(tmp_path / long)
+    write_tasks(tmp_path / "tasks", 2)
+    code, out, _ = call("collect", "tasks", long, *QUICK)
+    assert code == 0
+    lines = [line for line in out.splitlines()[1:] if line]
+    assert all(len(line) <= 80 for line in lines), max(lines, key=len)
+    assert width() == 80
+    large = Summary("m", runs=9876, kept=5432)
+    assert len(status_line(large, 9999, 987_654_321, 9876.5, 360_000.0)) <= 80
+    assert re.search(
+        r"^\[ +\d:\d\d\] \d/6 a_task_with\S*\.\.\. trial [01]: AS \d\.\d{3}, 3 steps, 2 eval", out, re.M
+    )
+    assert re.search(r"\] [0-6]/6 done, \d kept, AS \S+, \S+ tokens, \$0\.00", out)
+
+
+def test_trials_do_not_know_of_each_other(call, server, tmp_path):
+    """What is asked for a trial is the same whatever was collected before, in whatever order, by how many.
+
+    By a preset that shows hints and past tasks, too.
+    """
+    write_tasks(tmp_path / "tasks", 3)
+
+    def asked(*words: object) -> dict[object, str]:
+        before = len(server.requests)
+        assert call("collect", "tasks", *QUICK, "--config", "default", *words)[0] == 0
+        bodies = [body for _, _, body in server.requests[before:]]
+        return {brain(body).key: json.dumps(body["messages"]) for body in bodies}
+
+    once = asked("--parallel", 1, "--runs-dir", "one")
+    again = asked("--parallel", 6, "--shuffle", 5, "--runs-dir", "two")
+    assert len(once) == 6 * STEPS
+    assert once == again
+    with Store.open("two") as store:
+        assert store.rows("SELECT * FROM hints_shown") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_shards_are_a_partition(count):
+    entries = [Entry(Path(f"t{n}"), f"t{n}", str(n)) for n in range(7)]
+    for shuffle in (None, 3):
+        whole = plan.pairs_of(entries, 2, shuffle)
+        assert len(set(whole)) == 14
+        shards = [plan.pairs_of(entries, 2, shuffle, (index, count)) for index in range(count)]
+        assert sorted(map(str, whole)) == sorted(str(pair) for shard in shards for pair in shard)
+        assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    assert plan.pairs_of(entries, 2, 3) != plan.pairs_of(entries, 2) == plan.pairs_of(entries, 2, None)
+    assert plan.pairs_of(entries, 2, 3) == plan.pairs_of(entries, 2, 3) != plan.pairs_of(entries, 2, 4)
+
+
+def outcome(first: float | None, best: float | None, right: list[bool], state: str = "finished") -> Outcome:
+    return Outcome(
+        run="r", task="t", task_key="k", model="m", trial=0, state=state, reason=None, steps=len(right) + 1,
+        evaluations=len(right), tokens=10, cost=0.5, first_as=first, best_as=best, is_correct=any(right),
+        went_back=trials._went_back(right),
+    )  # fmt: skip
+
+
+def test_the_figures_of_the_table():
+    found = [
+        outcome(0.5, 2.0, [True, False, True]),
+        outcome(0.1, 0.1, [False]),
+        outcome(None, None, []),
+        outcome(1.0, 1.0, [True, False]),
+        outcome(3.0, 3.0, [True], state="stopped"),
+    ]
+    [one] = summarise(found)
+    assert (one.runs, one.unfinished, one.kept, one.correct, one.went_back) == (4, 1, 2, 2, 1)
+    assert (one.tokens, one.cost) == (50, 2.5)
+    assert one.kept_share() == 0.5 and one.went_back_share() == 0.5
+    assert one.as_score == pytest.approx((2.0 * 0.1 * 0.1 * 1.0) ** 0.25)
+    assert one.first_share == pytest.approx((0.5 / 2.0) ** 0.25)
+    assert (one.steps, one.evaluations) == (2.5, 1.5)
+    assert Summary("m").as_score is None
+    assert not trials._went_back([True, True]) and not trials._went_back([False, True, False])
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["missing"], "missing: no such directory or sample list"),
+        (["tasks", "--shard", "2/2"], "--shard 2/2: write I/N with I from 0 to N-1"),
+        (["tasks", "--shard", "x"], "--shard x: write I/N"),
+        (["tasks", "--shard", "7/9"], "no trial is in this shard"),
+        (["tasks", "--trials", "0"], "Invalid value for '--trials'"),
+        (["tasks", "--config", "techer"], "did you mean 'teacher'?"),
+        (["tasks", "--set", "agent.max_stps=1"], "did you mean 'agent.max_steps'?"),
+        (["tasks", "--set", "search.islands=3"], "search.islands: is 1 in a collection"),
+        (["tasks", "--set", "agent.hints=4"], "agent.hints: is 0 in a collection"),
+        (["tasks", "--model", "opnai/x"], "did you mean 'openai'?"),
+        (["tasks", "--model", "openai/x", "--max-cost", "1"], "price"),
+        (["tasks", "--device", "gpu"], "--device gpu: write cpu, cuda"),
+        (["--merge", "none"], "none: holds no runs"),
+        (["--merge", "foreign"], "foreign/passagent.db: a database of another program"),
+        (["--merge", "foreign", "--runs-dir", "tasks"], "tasks: exists"),
+    ],
+)
+def test_usage_mistakes(call, tmp_path, words, told):
+    write_tasks(tmp_path / "tasks", 2)
+    (tmp_path / "foreign").mkdir()
+    with contextlib.closing(sqlite3.connect("foreign/passagent.db")) as database:
+        database.execute("CREATE TABLE mine (id)")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = call("collect", *words)
+    assert (code, out) == (2, "")
+    line = err.splitlines()[-1]
+    assert line.startswith("passagent: error: ") and told in line
+    assert sorted(path for path in tmp_path.rglob("*") if "-shm" not in path.name) == before
+
+
+def test_a_foreign_database_is_refused(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 1)
+    (tmp_path / "runs").mkdir()
+    with contextlib.closing(sqlite3.connect("runs/passagent.db")) as database:
+        database.execute("CREATE TABLE mine (id)")
+    code, _, err = call("collect", "tasks", *QUICK)
+    assert code == 2 and "a database of another program" in err and server.ledger == []
+
+
+def test_other_settings_are_refused_and_named(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 2)
+    assert call("collect", "tasks", "--trials", 1, *QUICK)[0] == 0
+    asked = len(server.ledger)
+    code, _, err = call("collect", "tasks", *QUICK, "--max-steps", 7)
+    assert code == 2 and len(server.ledger) == asked
+    assert re.search(r"holds task0\d trial 0 of openai/m-1 made with .*agent.max_steps 50, now 7", err)
+    with contextlib.closing(sqlite3.connect("runs/passagent.db")) as database:
+        database.execute("UPDATE runs SET version = '0.0.7' WHERE task = 'task01'")
+        database.commit()
+    code, _, err = call("collect", "tasks", *QUICK)
+    assert code == 2 and re.search(r"task01 trial 0 .* passagent 0\.0\.7, now \d", err)
+    # what changes nothing in a conversation, and another budget, may be others
+    code, _, err = call(
+        "collect", "tasks/task00", *QUICK, "--set", "model.timeout_s=7", "--max-tokens", 10**7
+    )
+    assert code == 0, err
+
+
+def test_broken_tasks_are_listed_and_too_many_fail(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 4)
+    (tmp_path / "tasks/worse").mkdir()
+    (tmp_path / "tasks/worse/graph_list.txt").write_text("graphs/none\n")
+    code, out, _ = call("collect", "tasks", *QUICK, "--trials", 1)
+    assert code == 0 and "broken: tasks/worse: " in out  # one in five
+    (tmp_path / "tasks/worst").mkdir()
+    (tmp_path / "tasks/worst/graph_list.txt").write_text("graphs/none\n")
+    code, out, err = call("collect", "tasks", *QUICK, "--trials", 1)
+    assert code == 1 and "2 of 6 tasks are broken, such as tasks/wors" in err
+    assert re.search(r"^runs +4$", out, re.M)
+
+
+# Budgets and stops
+
+
+def test_the_budget_is_kept_and_gone_on_with(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 4)
+    words = ["collect", "tasks", *QUICK, "--parallel", 3]
+    limit = 30_000
+    code, out, _ = call(*words, "--max-tokens", limit)
+    spent = sum(server.billed)
+    assert code == 0 and 0 < spent <= limit
+    assert "stopped: the next call may take" in out and "the same command goes on" in out
+    with Store.open("runs") as store:
+        assert {run.state for run in runs.list_runs(store)} <= {"finished", "stopped"}
+        assert sum(run.tokens for run in runs.list_runs(store)) == spent
+    asked = len(server.ledger)
+    assert call(*words, "--max-tokens", spent + 1)[0] == 0  # counted from the database
+    assert len(server.ledger) == asked
+    assert call(*words)[0] == 0
+    assert check_ledger(tmp_path / "runs", server) == 0
+    assert len(pairs_in(tmp_path / "runs")) == 8
+
+
+def test_the_time_is_over_all_sessions(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 1)
+    assert call("collect", "tasks", *QUICK, "--trials", 1)[0] == 0
+    with Store.open("runs") as store:
+        took = trials.elapsed_s(store, MODEL)
+        assert took > 0
+        trials.set_elapsed(store, MODEL, 1000.0)
+    asked = len(server.ledger)
+    code, out, _ = call("collect", "tasks", *QUICK, "--max-time", 1000)
+    assert code == 0 and "stopped: 1000 s have passed" in out and len(server.ledger) == asked
+
+
+class Failing(paid_run.AnyEvaluator):
+    """Fails the candidates of some tasks."""
+
+    def __init__(self, fails: Callable[[Path], Exception | None]) -> None:
+        super().__init__()
+        self.fails = fails
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        if error := self.fails(task_path):
+            raise error
+        return await super().evaluate(task_path, candidate, bar)
+
+
+def with_evaluator(fails: Callable[[Path], Exception | None]) -> Any:
+    parts = paid_run.parts()
+    return type(parts)(None, Failing(fails), parts.diagnose)
+
+
+def test_a_trial_that_the_machine_failed_is_tried_again(call, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("passagent.search.candidates.RETRY_AFTER_S", ())
+    write_tasks(tmp_path / "tasks", 3)
+    run.parts = with_evaluator(lambda path: InfrastructureError("lost") if path.name == "task01" else None)
+    code, out, err = call("collect", "tasks", *QUICK, "--trials", 1)
+    assert code == 1 and "1 trial failed, such as run" in err and "the same command tries again" in err
+    assert re.search(r"^runs +2$", out, re.M) and "failed: run" in out
+    run.parts = paid_run.parts()
+    code, out, err = call("collect", "tasks", *QUICK, "--trials", 1)
+    assert code == 0, err
+    assert check_ledger(tmp_path / "runs", server) == 0
+    assert len(pairs_in(tmp_path / "runs")) == 3
+
+
+def test_a_machine_that_fails_every_trial_ends_it(call, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("passagent.search.candidates.RETRY_AFTER_S", ())
+    write_tasks(tmp_path / "tasks", 9)
+    run.parts = with_evaluator(lambda path: InfrastructureError("lost"))
+    code, _, err = call("collect", "tasks", *QUICK, "--trials", 1, "--parallel", 1)
+    assert code == 1 and f"{work.FAULTS} trials in a row failed, the last one with: lost" in err
+    assert len(server.ledger) == work.FAULTS
+
+
+def test_a_task_that_cannot_be_judged_is_broken(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 5)
+    run.parts = with_evaluator(lambda path: TaskError("eager fails") if path.name == "task01" else None)
+    code, out, _ = call("collect", "tasks", *QUICK, "--parallel", 1)
+    assert code == 0 and "broken: tasks/task01: eager fails" in out
+    with Store.open("runs") as store:  # its other trial is not begun
+        assert collections.Counter(run.task for run in runs.list_runs(store))["task01"] == 1
+    assert sum(entry.key[0] == "task01" for entry in server.ledger) == 1
+
+
+def test_a_wrong_key_ends_it_at_once(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 6)
+    server.fault = lambda: "401"  # type: ignore[method-assign]
+    code, _, err = call("collect", "tasks", *QUICK, "--parallel", 2)
+    assert code == 2 and "_API_KEY" in err.splitlines()[-1] and len(server.ledger) <= 2
+
+
+def wait_for(what: Callable[[], object], process: multiprocessing.process.BaseProcess, out: Path) -> None:
+    until = time.monotonic() + 60
+    while not what():
+        assert process.exitcode is None and time.monotonic() < until, out.read_text()[-3000:]
+        time.sleep(0.01)
+
+
+def test_ctrl_c_a_second_collector_and_a_single_stop(tmp_path):
+    """While one collects: another is refused; `stop` of one run stops that one; SIGTERM ends with 130."""
+    tasks, out = write_tasks(tmp_path / "tasks", 3), tmp_path / "out"
+    words = [*tasks, "--runs-dir", tmp_path / "runs", "--trials", 1, "--parallel", 2, *QUICK]
+    gate = threading.Event()
+
+    def gated(body: dict[str, Any]) -> Said:
+        said = brain(body)
+        if said.key[2] == 1:
+            gate.wait(30)
+        return said
+
+    with WireServer(gated) as server:
+        process = start(server, out, *words)
+        wait_for(lambda: server.in_flight == 2 and len(server.ledger) == 2, process, out)
+        second = start(server, tmp_path / "second", *words)
+        second.join(60)
+        assert second.exitcode == 2
+        assert f"pid {process.pid} on" in (tmp_path / "second").read_text().splitlines()[-1]
+        with Store.open(tmp_path / "runs") as store:
+            one = min(runs.list_runs(store), key=lambda run: run.task)
+            runs.want(store, one.id, "stop")
+        gate.set()
+        process.join(60)
+        assert process.exitcode == 0
+        text = out.read_text()
+        assert re.search(rf"1 trial not finished, such as run {one.id}: stopped by a person", text)
+        with Store.open(tmp_path / "runs") as store:
+            assert trials.outcome(store, one.id).state == "stopped"
+
+        gate.clear()
+        more = [*write_tasks(tmp_path / "more", 5), *words[3:]]
+        process = start(server, out, *more)
+        wait_for(lambda: server.in_flight == 2, process, out)
+        os.kill(process.pid or 0, signal.SIGTERM)
+        time.sleep(0.2)
+        gate.set()
+        process.join(5)
+        assert process.exitcode == 130
+        assert "interrupted; everything is stored, the same command goes on" in out.read_text()
+        for again in (words, more):
+            process = start(server, out, *again)
+            process.join(60)
+            assert process.exitcode == 0
+        assert check_ledger(tmp_path / "runs", server) == 0
+    assert len(pairs_in(tmp_path / "runs")) == 5  # three of the five are the first three again
+
+
+# Merging
+
+
+class Sampled(paid_run.AnyEvaluator):
+    """Its results have timing samples."""
+
+    async def evaluate(self, task_path, candidate, bar=None):
+        found = await super().evaluate(task_path, candidate, bar)
+        rng = random.Random(candidate.key)
+        samples = [rng.randint(1000, 9000) / 1e6 for _ in range(1500)]
+        graph = found.graphs[0].model_copy(
+            update={"eager_samples_ms": samples, "compiled_samples_ms": samples}
+        )
+        return found.model_copy(update={"graphs": [graph]})
+
+
+def told(store: Store, run_id: str) -> list[dict[str, Any]]:
+    """A run's trajectories, evaluations and tree without ids and numbers of rows."""
+    run_ = runs.get_run(store, run_id)
+    every = [trajectory(store, run_, episode) for episode in episodes_of(store, run_id)]
+    order = {node.node: (one.episode, place) for one in every for place, node in enumerate(one.nodes)}
+    order |= {None: None, 0: "the task"}  # type: ignore[dict-item]
+    found = []
+    for one in every:
+        data = one.model_dump(exclude={"run"})
+        data |= {key: order[data[key]] for key in ("best_node", "parent")}
+        for node in data["nodes"]:
+            stored = nodes.get_node(store, node["node"])
+            node["evaluation"] = evaluations.get_evaluation(store, stored.evaluation_id or 0)
+            node["text"] = nodes.get_files(store, stored)
+            node |= {key: order[node[key]] for key in ("node", "parent", "repeat_of")}
+        found.append(data)
+    where = {"run": run_id}
+    places = store.rows(
+        "SELECT node_id, parent_id, visits FROM tree WHERE run_id = :run ORDER BY number", where
+    )
+    islands = store.rows("SELECT best_node, best_as FROM islands WHERE run_id = :run ORDER BY island", where)
+    archive = store.rows("SELECT node_id FROM archive WHERE run_id = :run ORDER BY number, place", where)
+    found += [
+        {
+            key: order[value] if key in ("node_id", "parent_id", "best_node") else value
+            for key, value in row.items()
+        }
+        for row in [*places, *islands, *archive]
+    ]
+    return found
+
+
+def episodes_of(store: Store, run_id: str) -> list[Episode]:
+    rows = store.rows("SELECT id FROM episodes WHERE run_id = :run ORDER BY number", {"run": run_id})
+    return [get_episode(store, row["id"]) for row in rows]
+
+
+def rename(runs_dir: str, run_id: str, name: str) -> None:
+    """Give a run another id."""
+    with contextlib.closing(sqlite3.connect(f"{runs_dir}/passagent.db")) as database:
+        tables = "SELECT m.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE c.name = 'run_id' "
+        for (table,) in database.execute(f"{tables} AND m.type = 'table'").fetchall():
+            database.execute(f"UPDATE {table} SET run_id = ? WHERE run_id = ?", (name, run_id))
+        database.execute("UPDATE runs SET id = ? WHERE id = ?", (name, run_id))
+        database.commit()
+
+
+def test_merged_databases_are_their_union(call, server, tmp_path):
+    """The shards have the trials of the same tasks, so that results are packed with other examples.
+
+    Each has a search of many episodes, too, and two runs happen to have the same id.
+    """
+    run.parts = type(run.parts)(None, Sampled(), run.parts.diagnose)
+    write_tasks(tmp_path / "tasks", 3)
+    for index in (0, 1):
+        words = [*QUICK, "--runs-dir", f"part{index}"]
+        assert call("collect", "tasks", *words, "--shard", f"{index}/2")[0] == 0
+        more = ["--iters", 6, "--islands", 2, "--set", "search.policy=mcts", "--set", "search.expert_seeds=0"]
+        assert call("run", f"tasks/task0{index}", *words, *more, "--set", "search.finalists=0")[0] == 0
+    with Store.open("part0") as first, Store.open("part1") as second:
+        common = runs.list_runs(first)[0].id
+        taken = runs.list_runs(second)[0].id
+    rename("part1", taken, common)
+    code, out, err = call("collect", "--merge", "part0", "part1", "--runs-dir", "all")
+    assert code == 0, err
+    assert "part0: 4 runs\npart1: 4 runs\nall: 8 runs\n" in out and re.search(r"^runs +6$", out, re.M)
+    with Store.open("all", create=False) as merged:
+        assert merged.rows("PRAGMA foreign_key_check") == []
+        assert merged.row("SELECT count(*) AS n FROM conditions") == {"n": 3}
+        places = {(one.task_key, one.trial, one.created_at): one.id for one in runs.list_runs(merged)}
+        for part in ("part0", "part1"):
+            with Store.open(part, create=False) as store:
+                for one in runs.list_runs(store):
+                    place = places[one.task_key, one.trial, one.created_at]
+                    assert (place == one.id) == ((part, one.id) != ("part1", common))
+                    assert told(merged, place) == told(store, one.id)
+                    shown = [
+                        call("show", name, "1", "--json", "--runs-dir", where)[1]
+                        for name, where in ((one.id, part), (place, "all"))
+                    ]
+                    ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
+                    assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
+        for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "workers", "tree",
+                      "archive", "gains", "samples", "messages", "hints_shown"):  # fmt: skip
+            counts = []
+            for place in ("part0", "part1", "all"):
+                with Store.open(place, create=False) as store:
+                    counts.append((store.row(f"SELECT count(*) AS n FROM {table}") or {})["n"])
+            assert counts[2] == counts[0] + counts[1] > 1, table
+        uses = merged.row("SELECT sum(uses) AS n FROM hints")
+        assert uses == merged.row("SELECT count(*) AS n FROM hint_uses")
+    # it is gone on with like any other
+    asked = len(server.ledger)
+    code, out, _ = call("collect", "tasks", *QUICK, "--runs-dir", "all", "--trials", 3)
+    assert code == 0 and len(server.ledger) == asked + 3 * STEPS
+
+
+def test_a_trial_in_two_databases_is_refused(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 2)
+    for name in ("a", "b"):
+        assert call("collect", "tasks/task01", *QUICK, "--trials", 1, "--runs-dir", name)[0] == 0
+    for names in (("a", "b"), ("a", "a")):
+        code, _, err = call("collect", "--merge", *names, "--runs-dir", "all")
+        assert code == 2
+        assert f"task01 trial 0 of {MODEL} is in {names[0]} and in {names[1]}" in err.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "tasks"]
+
+
+def test_a_merge_that_fails_leaves_nothing(call, server, tmp_path, monkeypatch):
+    write_tasks(tmp_path / "tasks", 1)
+    assert call("collect", "tasks", *QUICK, "--trials", 1, "--runs-dir", "a")[0] == 0
+    monkeypatch.setitem(merging._ADDED, "files", "INSERT INTO nowhere VALUES (1)")
+    with pytest.raises(sqlite3.OperationalError):
+        merging.merge([Path("a")], Path("all"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "tasks"]
+
+
+def test_a_database_in_use_is_not_merged(call, server, tmp_path):
+    from passagent.collect.lock import alone
+
+    write_tasks(tmp_path / "tasks", 1)
+    assert call("collect", "tasks", *QUICK, "--trials", 1, "--runs-dir", "a")[0] == 0
+    with alone(Path("a")):
+        code, _, err = call("collect", "--merge", "a", "--runs-dir", "all")
+        with pytest.raises(UsageError, match=f"pid {os.getpid()} on .* collects here"), alone(Path("a")):
+            pass
+    assert code == 2 and "a: a process collects here" in err
+
+
+# What becomes of it
+
+
+def test_failures_and_pairs_of_a_collection_go_out(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 5)
+    code, out, err = call("collect", "tasks", "--trials", 3, *QUICK, "--json")
+    assert code == 0, err
+    [row] = json.loads(out)["table"]
+    where = ["--runs-dir", "runs/collect"] if (tmp_path / "runs/collect/passagent.db").exists() else []
+    code, out, err = call(
+        "export",
+        "--format",
+        "trl",
+        "--out",
+        "out",
+        "--keep",
+        "as_score > 0.1",
+        "--failures",
+        "--pairs",
+        *where,
+    )
+    assert code == 0, err
+
+    def lines(name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / "out" / name).read_text().strip("\n").split("\n")]
+
+    assert len(lines("messages.jsonl")) == row["kept"] < 15
+    failed = lines("failures.jsonl")
+    assert len(failed) == 15 - row["kept"] and all(one["status"] == "wrong_result" for one in failed)
+    pairs = lines("preferences.jsonl")
+    assert {pair["task"] for pair in pairs} == {f"task{number:02}" for number in range(5)}
+    for pair in pairs:
+        assert pair["chosen_as"] > (pair["rejected_as"] or 0)
+        assert [message["role"] for message in pair["prompt"]] == ["system", "user"]
+        assert pair["chosen"][0]["role"] == pair["rejected"][0]["role"] == "assistant"
+        assert pair["chosen"] != pair["rejected"]
+    assert call("export", "check", "out", *where)[0] == 0
