@@ -63,9 +63,11 @@ def build(work: Path, task: str, sizes: list[int]) -> dict[int, Path]:
         places[size] = work / str(size) / "runs"
         shutil.copytree(work / "runs", places[size])
         grow(places[size] / "passagent.db", session.run.id, size)
-        with sqlite3.connect(places[size] / "passagent.db") as database:  # copies have scores of their own
-            score = "(SELECT as_score FROM evaluations WHERE id = evaluation_id)"
-            database.execute(f"UPDATE nodes SET as_score = {score} WHERE evaluation_id IS NOT NULL")
+        with sqlite3.connect(places[size] / "passagent.db") as database:
+            database.execute(  # copies have keys and scores of their own
+                "UPDATE nodes SET (as_score, candidate_key) = (SELECT as_score, candidate_key FROM evaluations "
+                "WHERE id = evaluation_id) WHERE evaluation_id IS NOT NULL"
+            )
     return places
 
 
