@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -28,14 +27,22 @@ SEARCHED = 1000
 """Episodes that are really searched before copies are made."""
 
 
+_CHILD = """
+import os, resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+"""Starts a command from a small process: what a new one takes counts from what its parent had."""
+
+
 def measured(words: list[str], where: Path) -> dict[str, Any]:
     """Seconds and the largest memory (MB) of a command."""
     began = time.perf_counter()
-    process = subprocess.Popen(words, cwd=where, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(words)}: ended with {status}")
-    return {"seconds": round(time.perf_counter() - began, 2), "memory_mb": round(usage.ru_maxrss / 1024)}
+    command = [sys.executable, "-S", "-c", _CHILD, *words]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: {done.stderr}")
+    return {"seconds": round(time.perf_counter() - began, 2), "memory_mb": round(int(done.stdout) / 1024)}
 
 
 def build(work: Path, task: str, sizes: list[int]) -> dict[int, Path]:
@@ -56,9 +63,11 @@ def build(work: Path, task: str, sizes: list[int]) -> dict[int, Path]:
         places[size] = work / str(size) / "runs"
         shutil.copytree(work / "runs", places[size])
         grow(places[size] / "passagent.db", session.run.id, size)
-        with sqlite3.connect(places[size] / "passagent.db") as database:  # copies have scores of their own
-            score = "(SELECT as_score FROM evaluations WHERE id = evaluation_id)"
-            database.execute(f"UPDATE nodes SET as_score = {score} WHERE evaluation_id IS NOT NULL")
+        with sqlite3.connect(places[size] / "passagent.db") as database:
+            database.execute(  # copies have keys and scores of their own
+                "UPDATE nodes SET (as_score, candidate_key) = (SELECT as_score, candidate_key FROM evaluations "
+                "WHERE id = evaluation_id) WHERE evaluation_id IS NOT NULL"
+            )
     return places
 
 

@@ -592,3 +592,42 @@ def test_a_database_in_use_is_not_merged(call, server, tmp_path):
         with pytest.raises(UsageError, match=f"pid {os.getpid()} on .* collects here"), alone(Path("a")):
             pass
     assert code == 2 and "a: a process collects here" in err
+
+
+# What becomes of it
+
+
+def test_failures_and_pairs_of_a_collection_go_out(call, server, tmp_path):
+    write_tasks(tmp_path / "tasks", 5)
+    code, out, err = call("collect", "tasks", "--trials", 3, *QUICK, "--json")
+    assert code == 0, err
+    [row] = json.loads(out)["table"]
+    where = ["--runs-dir", "runs/collect"] if (tmp_path / "runs/collect/passagent.db").exists() else []
+    code, out, err = call(
+        "export",
+        "--format",
+        "trl",
+        "--out",
+        "out",
+        "--keep",
+        "as_score > 0.1",
+        "--failures",
+        "--pairs",
+        *where,
+    )
+    assert code == 0, err
+
+    def lines(name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / "out" / name).read_text().strip("\n").split("\n")]
+
+    assert len(lines("messages.jsonl")) == row["kept"] < 15
+    failed = lines("failures.jsonl")
+    assert len(failed) == 15 - row["kept"] and all(one["status"] == "wrong_result" for one in failed)
+    pairs = lines("preferences.jsonl")
+    assert {pair["task"] for pair in pairs} == {f"task{number:02}" for number in range(5)}
+    for pair in pairs:
+        assert pair["chosen_as"] > (pair["rejected_as"] or 0)
+        assert [message["role"] for message in pair["prompt"]] == ["system", "user"]
+        assert pair["chosen"][0]["role"] == pair["rejected"][0]["role"] == "assistant"
+        assert pair["chosen"] != pair["rejected"]
+    assert call("export", "check", "out", *where)[0] == 0

@@ -101,7 +101,9 @@ def collect(
     merge: Annotated[
         bool,
         typer.Option(
-            "--merge", help="Write the databases in the directories TASKS as one new one to --runs-dir."
+            "--merge",
+            envvar="PASSAGENT_MERGE",
+            help="Write the databases in the directories TASKS as one new one to --runs-dir.",
         ),
     ] = False,
     json: Json = False,

@@ -26,7 +26,7 @@ class Summary:
     unfinished: int = 0
     """Begun, and to be gone on with."""
     kept: int = 0
-    """With an AS over KEPT_ABOVE."""
+    """Right, with an AS over KEPT_ABOVE: what `export --keep 'as_score > 0.1'` chooses."""
     correct: int = 0
     """With a candidate that is right on every subgraph."""
     went_back: int = 0
@@ -49,7 +49,7 @@ class Summary:
             return
         best = self.floor if outcome.best_as is None else outcome.best_as
         self.runs += 1
-        self.kept += best > KEPT_ABOVE
+        self.kept += outcome.is_correct and best > KEPT_ABOVE
         self.correct += outcome.is_correct
         self.went_back += outcome.went_back
         self._steps.append(outcome.steps)

@@ -16,6 +16,7 @@ from passagent.evaluator.effort import check_task_room
 from passagent.models.types import Model
 from passagent.search.controller import search
 from passagent.search.events import Event
+from passagent.search.garbage import seldom_collected
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import Diagnose, new_run, open_session
 from passagent.store import Store, trials
@@ -94,6 +95,10 @@ class Collection:
         Raises UsageError (a model's key), MachineFault (a full disk) and whatever is passagent's own error,
         once the other conversations have stopped; InfrastructureError after FAULTS trials in a row.
         """
+        with seldom_collected():
+            await self._run(pairs, parallel)
+
+    async def _run(self, pairs: Iterable[Pair], parallel: int) -> None:
         waiting = iter(pairs)
         clock = asyncio.create_task(self._keep_time())
         workers = [asyncio.create_task(self._go_through(waiting)) for _ in range(parallel)]

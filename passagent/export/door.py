@@ -22,15 +22,18 @@ from passagent.store.database import Store
 _EQUAL = 1e-9
 """Relative: how far a score may be from the aggregate of its parts."""
 _SHAPES = {
-    "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,})",
-    "a GitLab token": r"\bglpat-[\w-]{20,}",
-    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
-    "a Google key": r"\bAIza[\w-]{35}",
-    "a Slack token": r"\bxox[abprs]-[\w-]{10,}",
-    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    "an AWS key": (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    "a GitHub token": (
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,})",
+    ),
+    "a GitLab token": (("glpat-",), r"\bglpat-[\w-]{20,}"),
+    "a Hugging Face token": (("hf_",), r"\bhf_[A-Za-z0-9]{30,}"),
+    "a Google key": (("AIza",), r"\bAIza[\w-]{35}"),
+    "a Slack token": (("xox",), r"\bxox[abprs]-[\w-]{10,}"),
+    "a private key": (("PRIVATE KEY-----",), r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
 }
-_SECRET = re.compile("|".join(f"({shape})" for shape in _SHAPES.values()))
+"""A kind of secret: words one of which is in every text that has it, and its shape."""
 
 
 class NotFit(PassagentError):
@@ -39,8 +42,9 @@ class NotFit(PassagentError):
 
 def find_secret(text: str) -> str | None:
     """What `text` holds that looks like a secret, in words; None: nothing."""
-    if found := _SECRET.search(text):
-        return list(_SHAPES)[(found.lastindex or 1) - 1]
+    for kind, (words, shape) in _SHAPES.items():
+        if any(word in text for word in words) and re.search(shape, text):
+            return kind
     return "a secret" if redact(text) != text else None
 
 

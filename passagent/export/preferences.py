@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,8 @@ from passagent.export.formats.trl import message
 from passagent.export.selection import Chosen
 
 FILE = "preferences.jsonl"
+_SEED = re.compile(r"^Episode seed: \d+$", re.M)
+"""Trials of one task are told nothing else than this line."""
 
 
 def pairs(chosen: Iterable[Chosen], episodes: Iterable[Told]) -> list[tuple[Chosen, Chosen]]:
@@ -62,4 +65,4 @@ def row(better: Example, worse: Example) -> dict[str, Any] | None:
 
 
 def _said(turn: Turn) -> tuple[str, str]:
-    return turn.role, turn.content
+    return turn.role, _SEED.sub("", turn.content)

@@ -7,7 +7,6 @@ one had under way is taken up by the others, or by the next that joins.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from passagent.search.distilling import distil, distil_rest
 from passagent.search.episode import run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
+from passagent.search.garbage import seldom_collected
 from passagent.search.joining import join
 from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
@@ -28,8 +28,6 @@ from passagent.store.owner import named
 
 log = logging.getLogger("passagent.search")
 
-_GARBAGE = 50_000
-"""Objects after which garbage in cycles is looked for: a syntax tree has thousands, and none of it."""
 POLL_S = 0.25
 """Between two looks at what a person asks for and which other processes there are, s."""
 LISTEN_S = 5e-4, 0.01
@@ -57,9 +55,12 @@ async def search(session: Session) -> Outcome:
         await join(session)
     except Stopping as stopping:
         return Outcome("stopped", str(stopping), is_last=False)
-    gc.freeze()  # what is loaded by now stays: it is not to be looked through again and again
-    thresholds = gc.get_threshold()
-    gc.set_threshold(_GARBAGE, *thresholds[1:])
+    with seldom_collected():
+        return await _searched(session)
+
+
+async def _searched(session: Session) -> Outcome:
+    """The work of a session that has joined; see search."""
     state, reason, is_last = "failed", "the process ended", False
     try:
         await _watched(session)
@@ -78,8 +79,6 @@ async def search(session: Session) -> Outcome:
             )
         except PassagentError as error:
             log.warning("the session's end could not be stored: %s", error)
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
         if session.describing is not None:
             session.describing.cancel()
             await asyncio.wait({session.describing})
