@@ -30,7 +30,8 @@ from passagent.store.database import DATABASE
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks
 
-FAILURES = "failures.jsonl"
+FAILURES = "failures_"
+"""What the names of their files begin with."""
 
 
 @dataclass(frozen=True)
