@@ -31,7 +31,7 @@ template <class T> void probe(const T* x, int64_t number, T* out, int64_t n) { o
 
 def step(x):
     n = 0
-    while not HERE:
+    while not HERE and n < 200:  # so that no call takes long
         n += 1
         PROBE(x, n)
     HERE.clear()
