@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check-wheel check-docs check-collect check-exports clean
+.PHONY: demo test lint types check-wheel check-docs check-exports check-long clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -21,8 +21,9 @@ check-docs: $(VENV)/.installed-test
 check-exports: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py
 
-check-collect: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_collect.py
+# What takes minutes: many kills, Inductor's compiler.
+check-long: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_collect.py checks/test_kills.py checks/test_inductor.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
