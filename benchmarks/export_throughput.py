@@ -38,14 +38,12 @@ AS_JUDGED = """
 CREATE TEMP TABLE keys (files PRIMARY KEY, candidate_key);
 INSERT OR IGNORE INTO keys SELECT files, candidate_key FROM nodes ORDER BY id;
 UPDATE nodes SET candidate_key = (SELECT candidate_key FROM keys WHERE keys.files = nodes.files);
-UPDATE nodes SET as_score = (SELECT as_score FROM evaluations WHERE id = evaluation_id)
-    WHERE evaluation_id IS NOT NULL;
 CREATE TEMP TABLE judged (id INTEGER PRIMARY KEY, candidate_key);
 INSERT OR IGNORE INTO judged SELECT evaluation_id, candidate_key FROM nodes WHERE evaluation_id IS NOT NULL;
 UPDATE evaluations SET candidate_key = (SELECT candidate_key FROM judged WHERE judged.id = evaluations.id)
     WHERE id IN (SELECT id FROM judged);
 """
-"""Copies have keys and scores of their own: they get those of their originals again."""
+"""Copies have keys of their own: they get those of their originals again."""
 
 
 def measured(words: list[str], where: Path) -> dict[str, Any]:
@@ -75,7 +73,7 @@ def build(work: Path, task: str, sizes: list[int]) -> dict[int, Path]:
     for size in sizes:
         places[size] = work / str(size) / "runs"
         shutil.copytree(work / "runs", places[size])
-        grow(places[size] / "passagent.db", session.run.id, size)
+        grow(places[size] / "passagent.db", session.run.id, size, lower=0.0)
         with sqlite3.connect(places[size] / "passagent.db") as database:
             database.executescript(AS_JUDGED)
     return places
