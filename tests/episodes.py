@@ -179,7 +179,7 @@ def _server(run: Run) -> Iterator[WireServer]:
 
 
 def build(directory: Path, names: Iterable[str] = RUNS) -> Path:
-    """Make the database below `directory`: a run for each of the `names` of RUNS; of all: EPISODES episodes."""
+    """Make the database below `directory`: a run for each of `names` in RUNS; of all: EPISODES episodes."""
     from passagent.commands import beginning
 
     task, runs_dir = tiny_search.write_task(directory / "task"), directory / "runs"
