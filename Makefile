@@ -19,7 +19,7 @@ check-docs: $(VENV)/.installed-test
 
 # Other people's tools, each in an environment of its own under .envs (checks/environments.py).
 check-exports: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py
+	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py checks/test_distill.py
 
 # What takes minutes: many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test

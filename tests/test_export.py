@@ -27,6 +27,7 @@ from passagent.export.building import build
 from passagent.export.columns import Revision, Told
 from passagent.export.formats import FORMATS
 from passagent.export.selection import Selection, select
+from passagent.report.export import stats_text
 from passagent.store import Store
 from passagent.store import files as stored_files
 from passagent.store.messages import pack_text
@@ -206,7 +207,10 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
             ["--keep", "id in (select name from sqlite_master where 0) or load_extension('x')"],
             "only conditions",
         ),
-        (["--keep", "as_score > 100"], f"none of its {EPISODES} finished episodes is chosen"),
+        (
+            ["--keep", "as_score > 100"],
+            f"none of its {EPISODES} finished episodes is chosen; see what there is with passagent runs",
+        ),
         (["--against", "nowhere.txt"], "nowhere.txt: no such directory or sample list"),
         (["--tokenizer", "nowhere.json"], "tokenizer"),
         (["--pairs", "--format", "openai"], "--pairs is for --format trl"),
@@ -370,3 +374,9 @@ def test_a_set_that_shares_something_with_the_evaluation_is_refused(call, home, 
     assert code == 1 and said in err
     code, out, _ = call("export", "check", "out", "--against", "example:add_rms_norm")
     assert code == 0 and "overlap" in out
+
+
+def test_an_episode_without_a_candidate_is_counted_as_such():
+    row = {"id": "r/1", "model": "m", "task": "t", "status": None, "as_score": None, "steps": 1, "tokens": 9}
+    manifest = {"examples": 1, "rows": 1, "format": "trl", "command": "passagent export"}
+    assert stats_text("out", manifest, [row]).endswith("status: 1 without a candidate")

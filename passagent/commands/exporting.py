@@ -77,7 +77,7 @@ def export(request: Request, as_json: bool) -> None:
         if not chosen:
             raise UsageError(
                 f"{request.runs_dir}: none of its {counted(len(episodes), 'finished episode')} is chosen; "
-                "see what there is with passagent export stats, and loosen --keep"
+                "see what there is with passagent runs, and loosen --keep"
             )
         apart.check(_origin(one) for one in [*chosen, *wrong])
         with new_directory(Path(request.out)) as directory:
