@@ -8,7 +8,7 @@ demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Slow doors, each behind a target of its own.
 check-wheel: $(VENV)/.installed-test

@@ -36,8 +36,6 @@ PRESET = "teacher"
 """The preset without `--config`."""
 MOST_BROKEN = 0.2
 """Share of the tasks that may be broken; more end with exit code 1."""
-ECHO_S = 0.1
-"""Two signals within this time are one."""
 
 
 class Interrupted(PassagentError):

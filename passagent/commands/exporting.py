@@ -74,6 +74,8 @@ def export(request: Request, as_json: bool) -> None:
         episodes = read_episodes(store)
         chosen = select(episodes, request.selection)
         wrong = failures(episodes) if request.with_failures else []
+        if wrong:  # each is in one of the two
+            chosen = [one for one in chosen if one.columns["as_score"] is not None]
         if not chosen:
             raise UsageError(
                 f"{request.runs_dir}: none of its {counted(len(episodes), 'finished episode')} is chosen; "
