@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check-wheel check-docs check-collect check-exports clean
+.PHONY: demo test lint types check-wheel check-docs check-exports check-long clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Slow doors, each behind a target of its own.
 check-wheel: $(VENV)/.installed-test
@@ -19,10 +19,11 @@ check-docs: $(VENV)/.installed-test
 
 # Other people's tools, each in an environment of its own under .envs (checks/environments.py).
 check-exports: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py
+	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py checks/test_distill.py
 
-check-collect: $(VENV)/.installed-test
-	$(BIN)/python -m pytest checks/test_collect.py
+# What takes minutes: many kills, Inductor's compiler.
+check-long: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_collect.py checks/test_kills.py checks/test_inductor.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

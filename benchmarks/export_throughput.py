@@ -34,6 +34,17 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 """Starts a command from a small process: what a new one takes counts from what its parent had."""
 
+AS_JUDGED = """
+CREATE TEMP TABLE keys (files PRIMARY KEY, candidate_key);
+INSERT OR IGNORE INTO keys SELECT files, candidate_key FROM nodes ORDER BY id;
+UPDATE nodes SET candidate_key = (SELECT candidate_key FROM keys WHERE keys.files = nodes.files);
+CREATE TEMP TABLE judged (id INTEGER PRIMARY KEY, candidate_key);
+INSERT OR IGNORE INTO judged SELECT evaluation_id, candidate_key FROM nodes WHERE evaluation_id IS NOT NULL;
+UPDATE evaluations SET candidate_key = (SELECT candidate_key FROM judged WHERE judged.id = evaluations.id)
+    WHERE id IN (SELECT id FROM judged);
+"""
+"""Copies have keys of their own: they get those of their originals again."""
+
 
 def measured(words: list[str], where: Path) -> dict[str, Any]:
     """Seconds and the largest memory (MB) of a command."""
@@ -62,10 +73,9 @@ def build(work: Path, task: str, sizes: list[int]) -> dict[int, Path]:
     for size in sizes:
         places[size] = work / str(size) / "runs"
         shutil.copytree(work / "runs", places[size])
-        grow(places[size] / "passagent.db", session.run.id, size)
-        with sqlite3.connect(places[size] / "passagent.db") as database:  # copies have scores of their own
-            score = "(SELECT as_score FROM evaluations WHERE id = evaluation_id)"
-            database.execute(f"UPDATE nodes SET as_score = {score} WHERE evaluation_id IS NOT NULL")
+        grow(places[size] / "passagent.db", session.run.id, size, lower=0.0)
+        with sqlite3.connect(places[size] / "passagent.db") as database:
+            database.executescript(AS_JUDGED)
     return places
 
 
@@ -101,7 +111,7 @@ def main() -> None:
                     out = work / f"{form}-{by}-{size}"
                     command = [sys.executable, "-m", "passagent", "export", "--format", form, "--by", by]
                     rows[name] = measured([*command, "--out", str(out), "--runs-dir", str(runs)], work)
-                    rows[name]["examples"] = json.loads((out / "export.json").read_text())["examples"]
+                    rows[name]["examples"] = json.loads((out / "export.manifest").read_text())["examples"]
                     rows[name]["mb"] = round(sum(f.stat().st_size for f in out.iterdir()) / 2**20)
                     shutil.rmtree(out)
             for name, row in rows.items():

@@ -231,11 +231,11 @@ def past_runs(store: Store, count: int) -> None:
             )
 
 
-def grow(database: Path, run_id: str, nodes: int) -> None:
+def grow(database: Path, run_id: str, nodes: int, lower: float = 1e-6) -> None:
     """Copy the run's rows until it has `nodes` nodes: the same shapes, keys and numbers of their own.
 
     Copies have the parents of their originals, so that a good node keeps getting children as in a long
-    search, and slightly lower scores. Their candidates' objects are the originals'.
+    search, and scores that are `lower` by a little. Their candidates' objects are the originals'.
     """
     connection = sqlite3.connect(database, isolation_level=None)
     connection.create_function("fresh", 2, _fresh, deterministic=True)
@@ -276,7 +276,7 @@ def grow(database: Path, run_id: str, nodes: int) -> None:
                     "last": last,
                     "part": part,
                     "seeds": seeds,
-                    "below": 1 - 1e-6 * copy,
+                    "below": 1 - lower * copy,
                     **{f"{table}_up": copy * top for table, top in tops.items()},
                     **{f"{table}_top": top for table, top in tops.items()},
                 },

@@ -1,6 +1,6 @@
 """A collection of 30 tasks, two trials each, is killed ten times: nothing is made or paid twice.
 
-`make check-collect` runs this. The tasks are variants of the shipped examples; the model is a server on
+`make check-long` runs this. The tasks are variants of the shipped examples; the model is a server on
 127.0.0.1, which counts; candidates are judged at once.
 """
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,12 +178,12 @@ def _server(run: Run) -> Iterator[WireServer]:
             yield server
 
 
-def build(directory: Path) -> Path:
-    """Make the database below `directory`: EPISODES finished episodes in as many runs as RUNS has."""
+def build(directory: Path, names: Iterable[str] = RUNS) -> Path:
+    """Make the database below `directory`: a run for each of `names` in RUNS; of all: EPISODES episodes."""
     from passagent.commands import beginning
 
     task, runs_dir = tiny_search.write_task(directory / "task"), directory / "runs"
-    for run in RUNS.values():
+    for run in map(RUNS.__getitem__, names):
         with _server(run):
             chosen = paid_run.settings(
                 len(KINDS),

@@ -231,30 +231,6 @@ def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_compilers_side_by_side(call, tmp_path, monkeypatch):
-    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
-    subgraph = tiny.write_subgraph(tmp_path / "graph", [4, 64])
-    patient = ["--set", "evaluator.interval=0.5", "--set", "evaluator.timeout_s=1000"]  # compiling takes long
-    code, out, _ = call("bench", subgraph, *QUICK, *patient, "--json")
-    assert code == 0
-    data = json.loads(out)
-    assert [(line["compiler"], line["dispatch"]) for line in data["compilers"]] == [
-        ("eager", "direct"),
-        ("inductor", "dynamo"),
-    ]
-    for line in data["compilers"]:
-        assert (line["tasks"], line["subgraphs"]) == (1, 1)
-        assert line["subgraph_cr"] == {"value": 1.0, "low": None, "high": None}
-    rows = (tmp_path / data["results_file"]).read_text().splitlines()
-    eager, inductor = (json.loads(row)["evaluation"] for row in rows)
-    assert (eager["status"], eager["candidate"], eager["dispatch"]) == ("ok", "eager", "direct")
-    assert (inductor["status"], inductor["candidate"], inductor["dispatch"]) == ("ok", "inductor", "dynamo")
-    assert all(result["graphs"][0]["speedup"]["e2e"] > 0 for result in (eager, inductor))
-    assert data["results_file"] == "runs/bench/graph-cpu-direct/results.jsonl"
-    assert any((tmp_path / "cache/inductor/fxgraph").iterdir())  # compiled once for as long as it lasts
-
-
-@pytest.mark.slow
 def test_a_search_on_each_task(call, tmp_path):
     write_tasks(tmp_path, 1, with_passes=False)
     few = ["--iters", "1", "--set", "search.islands=1", "--set", "search.finalists=0",

@@ -621,7 +621,7 @@ def test_failures_and_pairs_of_a_collection_go_out(call, server, tmp_path):
         return [json.loads(line) for line in (tmp_path / "out" / name).read_text().strip("\n").split("\n")]
 
     assert len(lines("messages.jsonl")) == row["kept"] < 15
-    failed = lines("failures.jsonl")
+    failed = lines("failures_messages.jsonl")
     assert len(failed) == 15 - row["kept"] and all(one["status"] == "wrong_result" for one in failed)
     pairs = lines("preferences.jsonl")
     assert {pair["task"] for pair in pairs} == {f"task{number:02}" for number in range(5)}

@@ -27,6 +27,7 @@ from passagent.export.building import build
 from passagent.export.columns import Revision, Told
 from passagent.export.formats import FORMATS
 from passagent.export.selection import Selection, select
+from passagent.report.export import stats_text
 from passagent.store import Store
 from passagent.store import files as stored_files
 from passagent.store.messages import pack_text
@@ -34,12 +35,13 @@ from passagent.store.trajectories import Trajectory
 
 KEY = "hf_" + "a1" * 17
 """What looks like a token."""
+EPISODES = 2 * len(episodes.KINDS)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
     with redirect_stdout(io.StringIO()):
-        return episodes.build(tmp_path_factory.mktemp("episodes"))
+        return episodes.build(tmp_path_factory.mktemp("episodes"), ["chat", "signed"])
 
 
 @pytest.fixture
@@ -81,15 +83,15 @@ def nothing_is_left(where: Path) -> bool:
 def test_what_is_written_says_where_it_comes_from_and_is_what_was_stored(call, home, tmp_path, form):
     code, out, err = call("export", "--format", form, "--out", "out", "--runs-dir", home)
     assert (code, err) == (0, "")
-    assert "44 examples" in out
+    assert f"{EPISODES} examples" in out
     known = [
         json.loads(line) for line in (tmp_path / "out/provenance.jsonl").read_text().strip("\n").split("\n")
     ]
-    assert len({row["id"] for row in known}) == episodes.EPISODES
+    assert len({row["id"] for row in known}) == EPISODES
     for row in known:
         assert row["run"] and row["episode"] and row["model"] and row["evaluator_version"] and row["device"]
     card = (tmp_path / "out/README.md").read_text()
-    assert f"passagent export --format {form}" in card and "openai/m-1" in card and "(25%)" in card
+    assert f"passagent export --format {form}" in card and "openai/m-1" in card and "(50%)" in card
     code, out, _ = call("export", "check", "out", "--db", home / "passagent.db")
     assert (code, "hashes, secrets, database" in out) == (0, True)
     code, out, _ = call("export", "stats", "out")
@@ -205,7 +207,10 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
             ["--keep", "id in (select name from sqlite_master where 0) or load_extension('x')"],
             "only conditions",
         ),
-        (["--keep", "as_score > 100"], "none of its 44 finished episodes is chosen"),
+        (
+            ["--keep", "as_score > 100"],
+            f"none of its {EPISODES} finished episodes is chosen; see what there is with passagent runs",
+        ),
         (["--against", "nowhere.txt"], "nowhere.txt: no such directory or sample list"),
         (["--tokenizer", "nowhere.json"], "tokenizer"),
         (["--pairs", "--format", "openai"], "--pairs is for --format trl"),
@@ -263,7 +268,7 @@ def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path):
     code, out, _ = call(
         "export", "--format", "trl", "--out", "out", "--runs-dir", runs, "--keep", f"id != '{name}'"
     )
-    assert code == 0 and "43 examples" in out
+    assert code == 0 and f"{EPISODES - 1} examples" in out
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -327,7 +332,7 @@ def test_a_row_too_many_and_one_too_few_are_found(call, home, tmp_path):
     data = tmp_path / "out/train.jsonl"
     text = data.read_text()
     data.write_text(text + text.partition("\n")[0] + "\n")
-    assert "has 45 rows, 44 were written" in call("export", "check", "out")[2]
+    assert f"has {EPISODES + 1} rows, {EPISODES} were written" in call("export", "check", "out")[2]
     data.write_text(text[: text.rindex("\n", 0, -1) + 1])
     assert "not the row that was written" in call("export", "check", "out")[2]
     code, _, err = call("export", "check", tmp_path)
@@ -369,3 +374,9 @@ def test_a_set_that_shares_something_with_the_evaluation_is_refused(call, home, 
     assert code == 1 and said in err
     code, out, _ = call("export", "check", "out", "--against", "example:add_rms_norm")
     assert code == 0 and "overlap" in out
+
+
+def test_an_episode_without_a_candidate_is_counted_as_such():
+    row = {"id": "r/1", "model": "m", "task": "t", "status": None, "as_score": None, "steps": 1, "tokens": 9}
+    manifest = {"examples": 1, "rows": 1, "format": "trl", "command": "passagent export"}
+    assert stats_text("out", manifest, [row]).endswith("status: 1 without a candidate")

@@ -172,7 +172,13 @@ def assert_no_secret(out: Path, runs_dir: Path) -> None:
             assert secret.encode() not in path.read_bytes(), (path, name)
 
 
-def test_killed_and_resumed_twenty_times(tmp_path: Path) -> None:
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    """checks/test_kills.py does it twenty times."""
+    random_kills(tmp_path, kills=5, iters=12)
+
+
+def random_kills(tmp_path: Path, kills: int, iters: int) -> None:
+    """Kill so often at random moments, go on each time; compare the ledger with what the server counted."""
     task, runs_dir, rng = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs", random.Random(3)
     change = threading.Condition()
     answers = allowed = 0
@@ -192,8 +198,8 @@ def test_killed_and_resumed_twenty_times(tmp_path: Path) -> None:
             change.notify_all()
 
     with WireServer(brain, share=0.3, seed=7, seconds=0.05) as server:
-        process = start(server, tmp_path, "run", task, runs_dir, 42, 4, "openai/m-1")
-        for _ in range(20):
+        process = start(server, tmp_path, "run", task, runs_dir, iters, 4, "openai/m-1")
+        for _ in range(kills):
             allow(10)
             while process.exitcode is None and not begun(runs_dir, process.pid):
                 time.sleep(0.02)
@@ -204,8 +210,8 @@ def test_killed_and_resumed_twenty_times(tmp_path: Path) -> None:
             process = start(server, tmp_path, "resume", "last", runs_dir)
         allow(10_000)
         said = finish(process, tmp_path)
-        counts = check_ledger(runs_dir, server, 42)
-    assert 5 <= counts["lost"] <= 20 * 4
+        counts = check_ledger(runs_dir, server, iters)
+    assert kills // 4 <= counts["lost"] <= kills * 4
     assert "model calls were lost, under way when the process died" in said
 
 

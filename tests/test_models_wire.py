@@ -373,3 +373,18 @@ def test_retry_after_forms() -> None:
     assert (retry_after({"retry-after": "Wed, 01 Jan 2200 00:00:00 GMT"}) or 0) > 1e9
     assert retry_after({"retry-after": "soon"}) is None
     assert retry_after({}) is None
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_arguments_with_a_number_that_json_lacks_can_be_sent_back(server: Server, provider: str) -> None:
+    call = {"id": "t1", "name": "file_editor", "arguments": '{"path": "x.py", "line": NaN}'}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    said["raw"] = {
+        "anthropic": [{"type": "tool_use", "id": "t1", "name": "x", "input": {"line": float("nan")}}]
+    }
+    result = {"role": "tool", "tool_call_id": "t1", "name": "file_editor", "content": "seen"}
+    text = [{"type": "text", "text": "done"}]
+    body = text_body("openai", "done") if provider == "openai" else anthropic_body(text, "end_turn")
+    server.answers = [(200, {}, body)]
+    assert ask(server, provider, [*ASK, said, result]).stop_reason == "end"
+    assert "invalid_json" in json.dumps(server.bodies()[0]["messages"])

@@ -274,11 +274,11 @@ def message_of(api: str, said: Said) -> Body:
             "id": "m", "type": "message", "role": "assistant", "model": "m", "content": content,
             "stop_reason": stop, "stop_sequence": None, "usage": usage,
         }  # fmt: skip
-    reply: Body = {"id": "r", "object": "response", "status": "completed", "usage": usage}
+    status: Body = {"status": "completed"}
     if said.stop:
         why = {"length": "max_output_tokens", "refusal": "content_filter"}[said.stop]
-        reply |= {"status": "incomplete", "incomplete_details": {"reason": why}}
-    return reply | {"output": items_of(said)}
+        status = {"incomplete_details": {"reason": why}, "status": "incomplete"}
+    return {"id": "r", "object": "response", **status, "output": items_of(said), "usage": usage}
 
 
 def input_of(arguments: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 import tiny
 from harbor.utils.trajectory_validator import TrajectoryValidator
 
-paths = [path for path in sorted(Path(sys.argv[1]).glob("*.json")) if path.name != "export.json"]
+paths = sorted(Path(sys.argv[1]).glob("*.json"))
 errors = {}
 for path in paths:
     validator = TrajectoryValidator()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,22 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 def read(path: Path) -> list[dict[str, Any]]:
     """The rows of a file; none where there is no file."""
     return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+
+
+def differs(found: Any, told: Any, where: str = "") -> str | None:
+    """Where two values are not the same; None if they are.
+
+    Fractions are compared to nine decimals: `datasets` rounds those in JSON to ten.
+    """
+    if isinstance(found, dict) and isinstance(told, dict) and found.keys() == told.keys():
+        pairs = [(found[key], told[key], f"{where}.{key}") for key in told]
+    elif isinstance(found, list) and isinstance(told, list) and len(found) == len(told):
+        pairs = [(*pair, f"{where}[{place}]") for place, pair in enumerate(zip(found, told, strict=True))]
+    elif isinstance(found, float) and isinstance(told, float):
+        return None if math.isclose(found, told, rel_tol=1e-9, abs_tol=1e-9) else where
+    else:
+        return None if found == told and type(found) is type(told) else where
+    return next(filter(None, (differs(*pair) for pair in pairs)), None)
 
 
 def tokenizer(texts: Iterable[str], template: str) -> Any:

@@ -22,7 +22,8 @@ def main(place: Path) -> None:
         for name in names:
             path = str(place / f"{name}.jsonl")
             data = load_dataset("json", data_files=path, split="train", cache_dir=scratch)
-            assert [*data] == tiny.read(place / f"{name}.jsonl"), "what is loaded is not what was written"
+            wrong = tiny.differs([*data], tiny.read(place / f"{name}.jsonl"))
+            assert wrong is None, f"what is loaded is not what was written: {wrong}"
             loaded[name] = data
             trainer = trainer_of(tokens, data, scratch)
             told[name] = texts_of(tokens, trainer)

@@ -88,7 +88,7 @@ def export(
     failures: Annotated[
         bool,
         typer.Option(
-            "--failures", envvar="PASSAGENT_FAILURES", help="Write failed episodes, too: failures.jsonl."
+            "--failures", envvar="PASSAGENT_FAILURES", help="Write failed episodes, too: failures_*."
         ),
     ] = False,
     pairs: Annotated[

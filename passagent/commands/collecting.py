@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
-import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ from passagent.collect.plan import Listing, Pair
 from passagent.collect.summary import Summary, summarise
 from passagent.collect.work import Collection
 from passagent.commands.beginning import Parts
+from passagent.commands.signals import stop_on_signals
 from passagent.config import load_config
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
 from passagent.evaluator.devices import find_devices
@@ -38,8 +36,6 @@ PRESET = "teacher"
 """The preset without `--config`."""
 MOST_BROKEN = 0.2
 """Share of the tasks that may be broken; more end with exit code 1."""
-ECHO_S = 0.1
-"""Two signals within this time are one."""
 
 
 class Interrupted(PassagentError):
@@ -160,27 +156,7 @@ async def _until_stopped(
     collection: Collection, todo: list[Pair], parallel: int, progress: CollectProgress
 ) -> None:
     """Collect; the first Ctrl-C or SIGTERM stops cleanly, the second at once."""
-    loop = asyncio.get_running_loop()
-    asked = -math.inf
-
-    def on_signal() -> None:
-        nonlocal asked
-        before, asked = asked, loop.time()
-        if asked - before < ECHO_S:
-            return
-        if collection.is_interrupted:
-            progress.close()
-            print(
-                "passagent: killed; everything is stored, the same command goes on",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(EXIT_INTERRUPTED)  # the evaluator ends with its parent
-        progress.say("stopping: model calls in flight are finished and stored; Ctrl-C again stops at once")
-        collection.stop("interrupted", interrupted=True)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    stop_on_signals(collection, progress, "the same command goes on")
     try:
         await collection.run(todo, parallel)
     finally:

@@ -30,7 +30,8 @@ from passagent.store.database import DATABASE
 from passagent.tasks import load_task
 from passagent.tasks.tasklist import find_tasks
 
-FAILURES = "failures.jsonl"
+FAILURES = "failures_"
+"""What the names of their files begin with."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,12 @@ def export(request: Request, as_json: bool) -> None:
         episodes = read_episodes(store)
         chosen = select(episodes, request.selection)
         wrong = failures(episodes) if request.with_failures else []
+        if wrong:  # each is in one of the two
+            chosen = [one for one in chosen if one.columns["as_score"] is not None]
         if not chosen:
             raise UsageError(
                 f"{request.runs_dir}: none of its {counted(len(episodes), 'finished episode')} is chosen; "
-                "see what there is with passagent export stats, and loosen --keep"
+                "see what there is with passagent runs, and loosen --keep"
             )
         apart.check(_origin(one) for one in [*chosen, *wrong])
         with new_directory(Path(request.out)) as directory:

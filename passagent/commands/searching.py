@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
-import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from passagent.commands.beginning import Parts, begin
 from passagent.commands.operating import lift_pause
+from passagent.commands.signals import stop_on_signals
 from passagent.config import Config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
 from passagent.evaluator.pool import EvaluatorPool
@@ -42,9 +40,6 @@ from passagent.store.runs import Run
 from passagent.tasks import Task
 
 log = logging.getLogger("passagent.commands")
-
-ECHO_S = 0.1
-"""Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
 
 
 class Interrupted(PassagentError):
@@ -156,25 +151,7 @@ def search_run(
 
 async def _run_session(session: Session, progress: Progress, go_on: str) -> Outcome:
     """Search until it ends; the first Ctrl-C stops it cleanly, the second at once."""
-    loop = asyncio.get_running_loop()
-    asked = -math.inf
-
-    def on_signal() -> None:
-        nonlocal asked
-        before, asked = asked, loop.time()
-        if asked - before < ECHO_S:
-            return
-        if session.is_interrupted:
-            progress.close()
-            print(
-                f"passagent: killed; everything is stored, go on with: {go_on}", file=sys.stderr, flush=True
-            )
-            os._exit(EXIT_INTERRUPTED)  # the evaluator ends with its parent
-        progress.say("stopping: model calls in flight are finished and stored; Ctrl-C again stops at once")
-        session.stop("interrupted", interrupted=True)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    stop_on_signals(session, progress, f"go on with: {go_on}")
     try:
         return await search(session)
     finally:

@@ -21,9 +21,10 @@ from passagent.export import lengths
 from passagent.export.columns import COLUMNS
 from passagent.export.example import Example
 from passagent.export.formats import Format
+from passagent.export.formats.common import raw_arguments
 from passagent.faults import os_fault
 
-PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.json", "README.md"
+PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.manifest", "README.md"
 _OF_EXAMPLE = (*COLUMNS, "subgraphs", "reasoning")
 """What provenance says of an example."""
 
@@ -67,12 +68,12 @@ class Writer:
         self._tasks: set[str] = set()
         self._sequences: set[str] = set()
 
-    def add(self, example: Example, file: str | None = None) -> None:
-        """Write an example's rows; `file`: in a file of this name in place of the format's own."""
+    def add(self, example: Example, apart: str = "") -> None:
+        """Write an example's rows; `apart`: in files of their own, whose names begin with this."""
         tokens = lengths.length(example, self._count)
         for row in self._form.rows(example):
-            self.add_row(example, row, file or self._form.file_of(row), tokens)
-        if file is None:
+            self.add_row(example, row, apart + self._form.file_of(row), tokens)
+        if not apart:
             self._take_in(example, tokens)
 
     def add_row(self, example: Example, row: dict[str, Any], file: str, tokens: int | None = None) -> None:
@@ -82,6 +83,7 @@ class Writer:
             for node in example.trajectory.nodes
         ]
         told = {name: example.columns[name] for name in _OF_EXAMPLE} | {"tokens": tokens, "nodes": nodes}
+        told["raw_arguments"] = raw_arguments(example)
         place = self._write(file, json.dumps(row, ensure_ascii=False))
         self._append(PROVENANCE, json.dumps({**told, **place}))
         self.summary.rows += 1

@@ -195,12 +195,7 @@ def _assistant_blocks(message: Message, content: str) -> list[dict[str, Any]]:
 
 def _with_id(block: dict[str, Any], call: dict[str, str]) -> dict[str, Any]:
     """A tool_use block as it is sent: with the call's own id and an object as input."""
-    kept = block.get("input")
-    return {
-        **block,
-        "id": call["id"],
-        "input": kept if isinstance(kept, dict) else clean(arguments_object(call["arguments"])),
-    }
+    return {**block, "id": call["id"], "input": clean(arguments_object(call["arguments"]))}
 
 
 def _arguments(value: Any) -> str:

@@ -106,6 +106,7 @@ def arguments_object(text: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(text or "{}")
+        json.dumps(value, allow_nan=False)  # NaN is no JSON, though Python reads it: it cannot be sent back
     except (ValueError, RecursionError):
         return {"invalid_json": text}
     return value if isinstance(value, dict) else {"invalid_json": text}

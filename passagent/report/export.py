@@ -50,7 +50,7 @@ def stats_text(directory: str, manifest: dict[str, Any], rows: Iterable[dict[str
             table([name, ">examples", ">best AS", ">median AS", ">median steps", ">median tokens"], shown),
             "",
         ]
-    ends = Counter(row["status"] for row in known.values())
+    ends = Counter(row["status"] or "without a candidate" for row in known.values())
     lines.append("status: " + ", ".join(f"{count} {name}" for name, count in ends.most_common()))
     return "\n".join(lines)
 
