@@ -21,8 +21,9 @@ check-docs: $(VENV)/.installed-test
 check-exports: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py checks/test_distill.py
 
-# What takes minutes: many kills, Inductor's compiler.
+# What takes long: tests marked so, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 	$(BIN)/python -m pytest checks/test_collect.py checks/test_kills.py checks/test_inductor.py
 
 lint: $(VENV)/.installed-test

@@ -96,6 +96,7 @@ def episode_of(runs_dir: Path) -> Trajectory:
         return trajectory(store, run, find_episode(store, run, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_refused", [False, True], ids=["evaluated", "refused by the static check"])
 def test_killed_after_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool) -> None:
     """A version that static checks refuse survives like any other result, and costs no evaluation."""

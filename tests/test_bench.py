@@ -137,6 +137,7 @@ def test_plots_without_matplotlib(call, tmp_path, monkeypatch):
 # Measuring, and the forms of the table
 
 
+@pytest.mark.long
 def test_the_table_is_what_was_measured(call, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     write_tasks(tmp_path / "tasks", 2)
@@ -296,7 +297,7 @@ def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     assert first.key == same.key != other.key
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_expert_after_a_search(call, tmp_path):
     tiny.write_subgraph(tmp_path / "graph", [4, 64])
     few = ["--iters", "1", "--set", "search.islands=1", "--set", "search.finalists=0"]
@@ -337,7 +338,7 @@ def stop_after(
     return process.communicate(timeout=300)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_going_on_after_ctrl_c_and_after_a_kill(tmp_path):
     write_tasks(tmp_path / "tasks", 3)
     file = tmp_path / "kept/results.jsonl"

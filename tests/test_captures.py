@@ -65,6 +65,7 @@ def test_what_is_read_takes_no_dynamo_at_all(tmp_path, monkeypatch, no_dynamo):
     assert not (tmp_path / "cache/graphs").exists()
 
 
+@pytest.mark.long
 def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
     first = judged(task)
     [file] = (tmp_path / "cache/graphs").iterdir()
@@ -75,6 +76,7 @@ def test_a_second_evaluator_imports_no_dynamo(task, no_dynamo, tmp_path):
     assert second.graphs[0].nodes_before == first.graphs[0].nodes_before == 3
 
 
+@pytest.mark.long
 def test_what_is_new_is_captured_without_dynamo_in_the_zygote_and_after_the_zygote_was_lost(task, tmp_path):
     assert judged(task).status == "ok"
     more, last = (

@@ -285,6 +285,7 @@ def test_float32_in_another_order_is_not_reduced(name, shape, seed, scale):
     assert not found.far
 
 
+@pytest.mark.long
 @given(st.sampled_from([torch.bfloat16, torch.float16]), shapes, st.integers(0, 999))
 def test_half_outputs_as_exact_as_eagers_or_better_are_exact(dtype, shape, seed):
     x, w = random(*shape, seed=seed, dtype=dtype), random(shape[1], 24, seed=seed + 1, dtype=dtype)

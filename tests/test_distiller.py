@@ -326,6 +326,7 @@ def test_a_budget_without_room_leaves_it_to_be_asked(store, task):  # noqa: F811
     assert {row["state"] for row in rows.values()} == {"written"}
 
 
+@pytest.mark.long
 def test_the_gain_that_meets_the_target_is_asked_about_before_the_run_is_over(store, task):  # noqa: F811
     finish(first := taught_session(store, task, None, iters=10))
     best = max(node.as_score for node in nodes.of_run(store, first.run.id) if node.status == "ok")

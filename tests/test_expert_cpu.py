@@ -17,6 +17,7 @@ def source(authored):
     return "\n".join(authored.files.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "length"), [(40, 49), (33, 512), (700, 5)])
 def test_a_norm_of_what_lies_across_is_turned(dtype, rows, length):

@@ -33,6 +33,7 @@ def source(function, *sets) -> str:
     return "".join(authored.files.values())
 
 
+@pytest.mark.long
 def test_kernels_equal_eager_in_the_interpreter():
     names = ["broadcast", "masked_softmax", "layer_norm", "rms_norm", "norm_pool", "masked_mean", "window"]
     interpreted(f"""
@@ -46,6 +47,7 @@ def test_kernels_equal_eager_in_the_interpreter():
     """)
 
 
+@pytest.mark.long
 def test_a_plan_chooses_among_the_variants_of_a_kernel():
     interpreted("""
         import torch.nn.functional as F
@@ -106,6 +108,7 @@ def test_a_transpose_is_a_tile_of_both_runs():
     assert "_square(" in text
 
 
+@pytest.mark.long
 def test_resizing_to_the_same_size_copies_as_the_library_does():
     """By the formula a weight of 0 would make NaN of an infinite neighbour."""
     interpreted("""
@@ -128,6 +131,7 @@ def test_rows_of_channels_are_reduced_down_a_column():
     assert "for " not in text.partition("@triton.jit")[2]
 
 
+@pytest.mark.long
 def test_reductions_of_two_inputs_of_one_length_share_a_row():
     """Their axes never meet in an operator: that they are equal is checked at every call."""
 

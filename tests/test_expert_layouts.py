@@ -32,6 +32,7 @@ def test_what_lies_in_another_order_is_read_where_it_lies(name):
     assert any(not t.is_contiguous() for t in seen[0][: len(seen[0]) - 1] if isinstance(t, torch.Tensor))
 
 
+@pytest.mark.long
 def test_kernels_equal_eager_in_the_interpreter():
     interpreted("""
         from expert_cases import LAYOUTS, captured, check, write
@@ -119,6 +120,7 @@ def test_results_stay_row_major_where_eagers_order_would_cross_as_much():
     assert "(0, 2, 1)" not in "".join(write([graph]).files.values())
 
 
+@pytest.mark.long
 def test_results_lie_as_eagers_do_where_a_decomposition_lays_them_otherwise():
     """Dynamo's example of it is channels last; eager's result is row-major, and a refusal if ours is not."""
     interpreted("""
@@ -172,6 +174,7 @@ def test_the_order_of_dimensions_in_memory(tensors, order):
     assert memory_order(tensors) == order
 
 
+@pytest.mark.long
 def test_moves_after_a_library_are_left_to_views_where_it_already_lies_so():
     def attend(q):
         return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).contiguous().reshape(2, 7, 32)

@@ -44,6 +44,7 @@ def test_kernels_equal_eager(name, dtype):
     assert [str(node.target) for node in left if "fused" not in str(node.target)] == []
 
 
+@pytest.mark.long
 def test_kernels_equal_eager_in_the_interpreter():
     interpreted("""
         import torch

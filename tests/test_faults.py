@@ -252,6 +252,7 @@ def lockstep(monkeypatch):
     monkeypatch.setattr(timing, "_blocks", timing._groups)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("op", "whose"), OPS)
 def test_a_worker_killed_from_outside_is_nobodys_fault(op, whose, referee, task, monkeypatch, request):
     if op == "lockstep":

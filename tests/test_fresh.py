@@ -164,6 +164,7 @@ def test_large_inputs_have_as_many_windows_as_are_ever_needed():
     )
 
 
+@pytest.mark.long
 @given(st.lists(st.one_of(floats(), integers(), masks(), offsets()), min_size=1, max_size=4))
 def test_no_window_repeats_before_all_were_used(metas):
     rotation = Rotation.of(subgraph(*metas))

@@ -64,6 +64,7 @@ def test_what_inspection_accepts_the_loader_can_read(kind, depth):
         compile(trees["P.py"], "P.py", "exec")
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 200), st.booleans())
 def test_strings_that_double_by_name_are_not_written_out(doublings, dedented):
@@ -75,6 +76,7 @@ def test_strings_that_double_by_name_are_not_written_out(doublings, dedented):
     assert found == ([("too_large", "P.py")] if 8 * 2**doublings > MAX_SOURCE else [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("levels", [19, 20])
 def test_what_the_compiler_doubles_is_refused_once(levels):
     """A `finally` is compiled twice, and so is one in it: a worker that loaded the file took all memory."""
@@ -82,6 +84,7 @@ def test_what_the_compiler_doubles_is_refused_once(levels):
     assert inspect(f"def f():{tries} f()\nf\n") == [("too_large", "P.py")]
 
 
+@pytest.mark.long
 def test_what_takes_too_long_is_refused_once():
     text = "".join(f"def f{n}(x):\n    return x.view(-1), f{n + 1}\n" for n in range(20_000))
     assert len(text) < INSPECTION.sizes["bytes of files and names"]  # else nothing reads it
@@ -171,6 +174,7 @@ GROWING = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", GROWING)
 def test_the_work_grows_with_the_text_and_no_faster(kind):
     """Twice as much of each kind took four times the work."""

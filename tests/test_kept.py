@@ -213,6 +213,7 @@ def test_what_counts_calls_is_found(load, name):
     assert [v.rule for v in after_further_calls(load(COUNTING[name]))][:1] == ["call_state"]
 
 
+@pytest.mark.long
 def test_what_hides_among_too_many_objects_is_refused(load):
     call = load("HAY = [[i] for i in range(250_000)]\nKEPT = []\ndef call(x):\n    KEPT.append(x)")
     assert {v.rule for v in after_calls(call)} == {"call_state"}

@@ -108,6 +108,7 @@ def no_cache(tmp_path):
 # The cache: full, or not to be written
 
 
+@pytest.mark.long
 def test_a_full_cache_is_the_machines_fault_and_not_a_compile_error(call, small, small_disk, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(small_disk))
     code, out, said = call("eval", small, *QUICK)
@@ -115,6 +116,7 @@ def test_a_full_cache_is_the_machines_fault_and_not_a_compile_error(call, small,
     assert said.startswith(f"passagent: error: {small_disk}: the disk is full; free some space, or set")
 
 
+@pytest.mark.long
 def test_a_cache_that_cannot_be_written_ends_a_run_and_charges_no_candidate(
     call, small, no_cache, monkeypatch
 ):
@@ -150,6 +152,7 @@ def test_a_read_only_cache_is_named(read_only_disk, monkeypatch):
 # Memory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["eval"], ["run"], ["bench", "--compiler", "expert"], ["tasks", "check"]])
 def test_a_task_that_cannot_fit_is_refused_before_anything_is_allocated(words, call, tmp_path):
     task = write_task(tmp_path / "huge", [1 << 20, 1 << 14])
@@ -199,6 +202,7 @@ def inside(group: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["eval"], ["tasks", "check"]])
 def test_a_reference_that_is_killed_for_memory_is_the_tasks_fault(words, memory_group, tmp_path):
     task = write_task(tmp_path / "task", [64, 64], LARGE_OUTPUT)
@@ -216,6 +220,7 @@ def test_the_memory_that_is_free_is_that_of_the_control_group(memory_group):
     assert 0 < free < there == 2000 << 20
 
 
+@pytest.mark.long
 def test_an_evaluator_that_is_killed_for_memory_ends_no_candidate(small, memory_group, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     task, told = write_task(tmp_path / "task", [1 << 11, 1 << 11]), []
@@ -288,6 +293,7 @@ def test_processes_killed_for_memory_are_counted(memory_group):
     assert memory.memory_kills() > before
 
 
+@pytest.mark.long
 def test_tasks_check_tells_what_a_model_prints_from_its_answer(call, tmp_path):
     model = tiny.MODEL.replace("        tmp_0 =", "        print('{}')\n        tmp_0 =")
     code, out, _ = call("tasks", "check", write_task(tmp_path / "task", [4, 64], model), "--json")

@@ -302,6 +302,7 @@ def evaluated(referee, monkeypatch, when, forge):
     return referee.evaluate(load_task(TASK), Candidate(files))
 
 
+@pytest.mark.long
 def test_one_that_forges_nothing_is_measured(referee, monkeypatch):
     result = evaluated(referee, monkeypatch, "False", "pass")
     assert (result.status, result.error) == ("ok", None)

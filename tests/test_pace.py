@@ -52,6 +52,7 @@ def test_a_disk_that_is_full_stops_nothing(task, gpu_names, monkeypatch):
     assert pace.keep(task.subgraphs[0], "cuda:0", "direct", 70_000.0) == 70_000.0
 
 
+@pytest.mark.long
 def test_an_evaluation_asks_once_for_each_subgraph_and_states_its_speedups_for_it(task, monkeypatch):
     kept, asked = [], []
     together = judging.together

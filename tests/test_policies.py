@@ -30,6 +30,7 @@ from passagent.store import archive, episodes, migrations, nodes, runs, tree, wo
 from passagent.store.tree import TASK
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forks")
 def test_two_processes_one_killed_leave_the_tree_of_one(tmp_path):
     there = Runs(tmp_path, iters=15, islands=3, seed=7, policy="mcts", drafts=2)

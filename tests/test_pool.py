@@ -218,7 +218,7 @@ def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):
     assert all("closed" in str(one) for one in ended) and not told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_evaluator_costs_nobody_anything_and_what_ends_every_one_is_named(task, own_cpu):
     async def work(told):
         evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
@@ -255,6 +255,7 @@ def test_the_evaluator_and_its_workers_end_with_their_parent(task):
     wait_for(lambda: not any(map(is_alive, below | {owner})))
 
 
+@pytest.mark.long
 def test_neither_a_cancelled_evaluation_nor_a_broken_task_leaves_an_answer_behind(task, own_cpu, tmp_path):
     broken = tiny.write_task(tmp_path / "broken", tiny.MODEL.replace("tmp_1 + 1.0", "tmp_1.nonsense()"))
 
@@ -279,6 +280,7 @@ def test_neither_a_cancelled_evaluation_nor_a_broken_task_leaves_an_answer_behin
     assert told == []
 
 
+@pytest.mark.long
 def test_two_processes_never_measure_on_the_cpu_at_once(task):
     async def work(told):
         evaluators = EvaluatorPool(CONFIG, tell=told.append)
@@ -336,6 +338,7 @@ def test_a_lock_ends_with_its_process():
     lock.release()
 
 
+@pytest.mark.long
 def test_two_devices_measure_side_by_side_and_do_the_work_of_a_sick_one(task, own_cpu):
     devices = [MISSING, own_cpu, Device("cpu", own_cpu.uuid + "-b", "cpu")]
 
@@ -356,6 +359,7 @@ def test_two_devices_measure_side_by_side_and_do_the_work_of_a_sick_one(task, ow
     assert any(line.startswith("cuda:7 is quarantined for 5 s: ") for line in told)
 
 
+@pytest.mark.long
 def test_without_a_fit_device_the_reason_is_told_and_it_is_tried_again(task, quick_pauses):
     async def work(told):
         evaluators = EvaluatorPool(CONFIG, [MISSING], told.append)
@@ -376,6 +380,7 @@ def test_without_a_fit_device_the_reason_is_told_and_it_is_tried_again(task, qui
     assert (first.times, second.times) == (1, 2)
 
 
+@pytest.mark.long
 def test_an_evaluator_that_does_not_start_is_quarantined_until_it_does(
     task, own_cpu, quick_pauses, tmp_path, monkeypatch
 ):

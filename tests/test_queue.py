@@ -70,6 +70,7 @@ def random_kills(tmp_path: Path, kills: int, iters: int) -> None:
     assert there.tree() == there.whole(tmp_path)
 
 
+@pytest.mark.long
 def test_three_processes_one_killed_and_replaced(tmp_path: Path) -> None:
     there, rng, seen = Runs(tmp_path, iters=36, islands=3, seed=7), random.Random(5), set()
     there.gate.hold()
@@ -240,6 +241,7 @@ def test_who_waits_for_a_device_that_another_process_holds_ends_when_asked(tmp_p
     assert there.tree() == there.whole(tmp_path)
 
 
+@pytest.mark.long
 def test_a_person_pauses_drains_and_stops_from_elsewhere(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=48)
     there.gate.hold()

@@ -43,6 +43,7 @@ def one_line(there: Runs, text: str) -> None:
     assert [line for line in said.splitlines() if line.startswith("passagent: ")][-1].count(text), said
 
 
+@pytest.mark.long
 def test_a_database_that_is_locked_for_a_while_is_waited_for(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=9)
     there.gate.hold(replies=4)
@@ -64,6 +65,7 @@ def impatient() -> None:
     database.BUSY_TIMEOUT_S = faults.BUSY_TIMEOUT_S = 0.5  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_a_database_that_stays_locked_is_told_in_a_line(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=9)
     there.gate.hold(replies=4)
@@ -150,6 +152,7 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
 
 
+@pytest.mark.long
 def test_files_that_may_not_grow_are_told_and_nothing_is_lost(tmp_path: Path) -> None:
     there = Runs(tmp_path, iters=60)
     finish(there.start(seconds=0.0, prepare=limited), there, code=1)
@@ -187,6 +190,7 @@ def fast_clock() -> None:
     jumping(3)
 
 
+@pytest.mark.long
 def test_clocks_that_jump_change_nothing(tmp_path: Path) -> None:
     there, begun = Runs(tmp_path, iters=24), time.monotonic()
     there.gate.hold()

@@ -19,7 +19,7 @@ PASSAGENT = [sys.executable, "-m", "passagent"]
 FEW = ["warmups=2", "trials=10", "max_trials=10", "budget_s=0.2"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_resumed_exported(tmp_path: Path) -> None:
     task, runs_dir = tiny.write_task(tmp_path / "task"), tmp_path / "runs"
     environment = os.environ | {"PASSAGENT_RUNS_DIR": str(runs_dir)}

@@ -94,6 +94,7 @@ def given(path: Path, words: str = "given") -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drafts", [0, 3])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_first_episode_of_every_island_starts_from_the_seed(store, task, tmp_path, policy, drafts):  # noqa: F811

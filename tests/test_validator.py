@@ -327,6 +327,7 @@ def call(monkeypatch, capsys, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_eval_measures_once_and_asks_when_told(call, tmp_path):
     """One measurement serves: plain, from the store, two models over the wire, and a decisive one."""
     tiny.write_task(tmp_path / "task")
