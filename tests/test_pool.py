@@ -65,6 +65,12 @@ def _own_locks(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
 
 
+@pytest.fixture(autouse=True)
+def _no_memory_kills(monkeypatch):
+    """What the kernel kills for other tests meanwhile is none of these."""
+    monkeypatch.setattr("passagent.evaluator.owner.memory_kills", lambda: 0)
+
+
 @pytest.fixture
 def own_cpu():
     """A CPU with a lock of its own, beside that of `cpu`."""
