@@ -37,7 +37,8 @@ def stats_text(directory: str, manifest: dict[str, Any], rows: Iterable[dict[str
     """What an export holds: by model, and by task."""
     known = {row["id"]: row for row in rows}
     lines = [
-        f"{directory}: {manifest['examples']} examples, {manifest['rows']} rows, format {manifest['format']}",
+        f"{directory}: {counted(manifest['examples'], 'example')}, {counted(manifest['rows'], 'row')}, "
+        f"format {manifest['format']}",
         f"made with: {manifest['command']}",
         "",
     ]
