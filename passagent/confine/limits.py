@@ -17,7 +17,7 @@ class ToolLimits:
     file: int = 32 << 20
     """The largest file that it writes, and what it prints, bytes each."""
     processes: int = 256
-    """Processes and threads of all tools that run. Linux does not count them for root."""
+    """Processes and threads, counted every 20 ms: beyond them all are killed."""
     descriptors: int = 256
 
 

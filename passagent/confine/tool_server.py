@@ -16,8 +16,10 @@ import select
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,24 @@ _DEVICES = [Path("/dev") / name for name in ("null", "zero", "full", "random", "
 _MOST_FDS = 4
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
+_LOOK_MS = 20
+"""How often the processes of running tools are counted."""
+
 Request = dict[str, Any]
+
+
+@dataclass
+class _Tool:
+    """A tool that runs: the leader of its process group."""
+
+    pid: int
+    status: socket.socket
+    most: int
+    """Processes and threads that it may have."""
+    others: int
+    """Threads of the machine when it began."""
+    is_crowd: bool = False
+    """It had more than `most`, and was killed for that."""
 
 
 def main(fd: int) -> None:
@@ -41,40 +60,35 @@ def main(fd: int) -> None:
     for name, enter in _shared().items():
         if layers[name] == "on":
             enter()
-    if layers["user_namespace"] != "on":
-        layers["process_limit"] = "off: without a user namespace others' processes count"
-    elif os.geteuid() == 0:
-        layers["process_limit"] = "off: Linux does not count root's processes"
-    else:
-        layers["process_limit"] = "on"
     control.send(json.dumps(layers).encode())
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    poll, running = select.poll(), dict[int, tuple[int, socket.socket]]()
+    poll, running = select.poll(), dict[int, _Tool]()
     poll.register(control, select.POLLIN)
     poll.register(woken, select.POLLIN)
     gc.freeze()  # what is forked copies less
     gc.disable()
     while True:
-        ready = {number for number, _ in poll.poll()}
+        ready = {number for number, _ in poll.poll(_LOOK_MS if running else None)}
         for given_up in ready & running.keys():  # nobody waits for it any more
             poll.unregister(given_up)
-            _kill(running[given_up][0])
+            _kill(running[given_up].pid)
+        _stop_crowds(running)
         if woken in ready:
             os.read(woken, 1 << 16)
             _reap(running, poll)
         if control.fileno() in ready and not _start(control, layers, running, poll):
-            for pid, _ in running.values():
-                _kill(pid)
+            for tool in running.values():
+                _kill(tool.pid)
             return
 
 
 def _start(
     control: socket.socket,
     layers: dict[str, str],
-    running: dict[int, tuple[int, socket.socket]],
+    running: dict[int, _Tool],
     poll: select.poll,
 ) -> bool:
     """Start the tool that is asked for next; False if nobody asks any more."""
@@ -93,9 +107,10 @@ def _start(
         status.send(json.dumps({"failed": str(error)}).encode())
         status.close()
     else:
+        request = json.loads(data)
         if pid == 0:
-            _become(json.loads(data), fds, status, layers)
-        running[status.fileno()] = pid, status
+            _become(request, fds, status, layers)
+        running[status.fileno()] = _Tool(pid, status, request["limits"]["processes"], _threads_of_all())
         poll.register(status, select.POLLIN)
     for fd in fds[:3]:
         os.close(fd)
@@ -112,8 +127,6 @@ def _become(request: Request, fds: list[int], status: socket.socket, layers: dic
         for target, fd in enumerate(fds[:3]):
             os.dup2(fd, target)
         os.chdir(request["scratch"])
-        if layers["user_namespace"] != "on":
-            request["limits"]["processes"] = 0  # others' would count
         for name, put in _own(request).items():
             if layers[name] == "on":
                 put()
@@ -151,8 +164,6 @@ def _limit(limits: dict[str, Any]) -> None:
     privileges.lower(resource.RLIMIT_AS, limits["memory"])
     privileges.lower(resource.RLIMIT_FSIZE, limits["file"])
     privileges.lower(resource.RLIMIT_NOFILE, limits["descriptors"])
-    if limits["processes"]:
-        privileges.lower(resource.RLIMIT_NPROC, limits["processes"])
 
 
 def _tried() -> dict[str, str]:
@@ -161,7 +172,7 @@ def _tried() -> dict[str, str]:
     pid = os.fork()
     if pid == 0:
         report = {}
-        no_limits = {"cpu_s": 60, "memory": 1 << 40, "file": 1 << 40, "descriptors": 64, "processes": 0}
+        no_limits = {"cpu_s": 60, "memory": 1 << 40, "file": 1 << 40, "descriptors": 64}
         request = {"read": [], "execute": [], "scratch": "/nonexistent", "limits": no_limits}
         for name, put in {**_shared(), **_own(request)}.items():
             try:
@@ -178,20 +189,50 @@ def _tried() -> dict[str, str]:
     return dict(json.loads(said))
 
 
-def _reap(running: dict[int, tuple[int, socket.socket]], poll: select.poll) -> None:
+def _stop_crowds(running: dict[int, _Tool]) -> None:
+    """Kill each tool that has more processes and threads than it may.
+
+    The kernel's own limit does not hold for root, nor apart from the user's other processes. All of /proc is
+    read only where the machine has so many more threads than when the tool began.
+    """
+    if not running:
+        return
+    all_threads = _threads_of_all()
+    if all(all_threads - tool.others <= tool.most for tool in running.values()):
+        return
+    of_group = Counter[int]()
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError), open(f"/proc/{name}/stat") as stat:
+                fields = stat.read().rpartition(")")[2].split()
+                of_group[int(fields[2])] += int(fields[17])  # pgrp, num_threads
+    for tool in running.values():
+        if of_group[tool.pid] > tool.most:
+            tool.is_crowd = True
+            _kill(tool.pid)
+
+
+def _threads_of_all() -> int:
+    """How many threads the machine has."""
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[3].partition("/")[2])
+
+
+def _reap(running: dict[int, _Tool], poll: select.poll) -> None:
     """Tell of each tool that ended; what it left running is killed."""
     with suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             _kill(ended.si_pid)
             _, code = os.waitpid(ended.si_pid, 0)
-            for fd, (pid, status) in list(running.items()):
-                if pid == ended.si_pid:
+            for fd, tool in list(running.items()):
+                if tool.pid == ended.si_pid:
                     with suppress(KeyError):
                         poll.unregister(fd)
                     del running[fd]
                     with suppress(OSError):  # nobody waits for it
-                        status.send(json.dumps({"code": os.waitstatus_to_exitcode(code)}).encode())
-                    status.close()
+                        said = {"code": os.waitstatus_to_exitcode(code), "crowd": tool.is_crowd}
+                        tool.status.send(json.dumps(said).encode())
+                    tool.status.close()
 
 
 def _kill(pid: int) -> None:

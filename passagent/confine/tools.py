@@ -49,10 +49,14 @@ class Done:
     output: str
     errors: str
     timed_out: bool = False
+    is_crowd: bool = False
+    """It had more processes than it may, and was killed."""
 
     @property
     def why(self) -> str:
         """In words: which limit or signal ended it, or its exit code."""
+        if self.is_crowd:
+            return "started too many processes"
         if self.timed_out or self.code in (-signal.SIGXCPU, -signal.SIGKILL):
             return "took too long"
         if self.code == -signal.SIGXFSZ:
@@ -104,7 +108,7 @@ def run(
         raise InfrastructureError(f"{command[0]} cannot be started: {error.strerror or error}") from error
     if "failed" in ended:
         raise InfrastructureError(f"{command[0]} cannot be started: {ended['failed']}")
-    return Done(ended["code"], texts[0], texts[1], timed_out)
+    return Done(ended["code"], texts[0], texts[1], timed_out, ended["crowd"])
 
 
 def protections() -> dict[str, str]:
