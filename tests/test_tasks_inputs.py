@@ -106,6 +106,14 @@ def test_one_set_goes_beyond_every_recorded_range(seed):
     assert one(kept, seed, BEYOND).min() == 0
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 40), st.floats(-5, 5), st.floats(0, 5), st.integers(0, 1 << 40))
+def test_few_elements_lie_beyond_both_recorded_limits_for_sure(count, low, width, seed):
+    drawn = one(meta(shape=(count,), mean=low, std=1.0, min_val=low, max_val=low + width), seed, BEYOND)
+    assert drawn.min() < low
+    assert count == 1 or drawn.max() > low + width
+
+
 def test_masks_get_both_values_and_no_empty_row():
     for recorded in ({"min_val": 1, "max_val": 1}, {"data": [1] * 200}):
         mask = one(meta("int64", (100, 2), name="L_kwargs_attention_mask_", **recorded), variant=1)

@@ -7,6 +7,8 @@ from cases import BF16, F32, I64, TASKS, TaskText, write_task
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.fresh import Draw, Rotation, window_of
 from passagent.evaluator.referee import Referee
+from passagent.evaluator import baseline
+from passagent.evaluator.exactness import extreme_problem
 from passagent.evaluator.reference import BEYOND_SET
 from passagent.tasks.inputs import BEYOND, draw_one, make_inputs
 from passagent.tasks.straight import read_graph
@@ -176,3 +178,17 @@ def test_where_eager_does_not_stand_other_values_inputs_stay_as_recorded(tmp_pat
     assert bool(beyond.isfinite().all())
     second = made.values(1, BEYOND_SET, first).float()
     assert (abs(float(second.mean())) > 0.25) == (name != "floats that become indices")
+
+
+def test_a_large_subgraph_has_a_set_beyond_the_recorded(tmp_path, referee, monkeypatch):
+    """It is compared on five sets, the last of which a pass that leaves out the relu does not meet."""
+    monkeypatch.setattr(baseline, "SMALL", 100)
+    inputs = [([16, 16], F32, ["mean = 0.5", "std = 0.5", "min_val = 0.0"]), ([16, 16], F32)]
+    made = referee._baseline.reference(
+        subgraph_of(tmp_path, "return (torch.relu(in_0) + in_1,)", inputs), "direct"
+    )
+    assert len(made.expected) == len(made.described) == BEYOND_SET + 1
+    assert made.expected[BEYOND_SET].float64 is None
+    first = made.rotation.first()
+    without = sum(made.values(i, BEYOND_SET, first) for i in (0, 1))
+    assert extreme_problem(made.expected[BEYOND_SET], [without], is_beyond=True)

@@ -40,7 +40,14 @@ from passagent.evaluator.process import (
     lost,
     named_by_worker,
 )
-from passagent.evaluator.reference import SETS, Reference, load_request, run_request, states_request
+from passagent.evaluator.reference import (
+    BEYOND_SET,
+    SETS,
+    Reference,
+    load_request,
+    run_request,
+    states_request,
+)
 from passagent.memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
@@ -48,10 +55,10 @@ from passagent.tasks.reader import Subgraph
 from passagent.tasks.room import input_bytes, itemsize
 from passagent.tasks.uses import Wider, as_recorded, is_recorded
 
-_VARIANTS = (0, 1, 2, 4, RARE, BEYOND)
-"""Of make_inputs, for each set. On those after the SETS, with values of large magnitude and with a few such
-among ordinary ones, outputs must be finite where eager's are. The graph is captured with the last; on it a
-large subgraph does not run, for the memory that this takes."""
+_VARIANTS = (0, 1, 2, 4, BEYOND, RARE)
+"""Of make_inputs, for each set. On those after the SETS, with values of large magnitude, beyond the recorded
+ones, and with a few large ones among ordinary ones, outputs must be finite where eager's are. The graph is
+captured with the last. A large subgraph does without RARE, for the memory that this takes."""
 EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
 KEPT_GRAPHS = 64
@@ -230,11 +237,12 @@ class Baseline:
             ]
 
         # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
-        arena, described = None, []
+        arena, described, is_small = None, [], _is_small(subgraph)
+        variants = _VARIANTS if is_small else _VARIANTS[: BEYOND_SET + 1]
         try:
-            with ThreadPoolExecutor(min(len(_VARIANTS), len(os.sched_getaffinity(0)))) as beside:
-                for values in (beside.map if _is_small(subgraph) else map)(drawn, _VARIANTS):
-                    arena = arena or Arena.create(len(_VARIANTS) * _room(values))
+            with ThreadPoolExecutor(min(len(variants), len(os.sched_getaffinity(0)))) as beside:
+                for values in (beside.map if is_small else map)(drawn, variants):
+                    arena = arena or Arena.create(len(variants) * _room(values))
                     described.append(_describe(values, subgraph, arena))
             assert arena is not None
             arena.seal()
@@ -266,7 +274,7 @@ class Baseline:
         first = made.rotation.first()
         is_small = _is_small(subgraph)
         for chosen in range(len(_VARIANTS)):
-            if chosen > SETS and not is_small:
+            if chosen > BEYOND_SET and not is_small:
                 break
             kept = self._run(run_request(made, chosen, [first], keep=True), subgraph)["kept"]
             eager = self.outputs(kept)

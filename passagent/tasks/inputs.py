@@ -32,6 +32,8 @@ FEW, RARELY = 4, 1 << 14
 BEYOND = 6
 """The variant in which floats go beyond every recorded range: without its limits, on both sides of 0, around
 another mean."""
+OUTSIDE = 16
+"""Of so many neighbouring elements one is below the recorded minimum and one above the maximum, for sure."""
 _OVERFLOWS = 1e30
 """From this size on a value is a limit, such as a mask adds, and stays."""
 SPREADS = (1.0, 0.5, 2.0, LARGE, 1.0)
@@ -174,7 +176,25 @@ def _beyond(meta: TensorMeta, noise: torch.Tensor, shift: float) -> torch.Tensor
         base = torch.tensor(meta.mean or 0.0)
     spread = base.abs().clamp(min=DEFAULT_STD if meta.std is None else meta.std)
     spread = torch.where(spread == 0, 1.0, spread)
-    return torch.where(spread < _OVERFLOWS, base + (noise + shift) * spread, base)
+    return torch.where(spread < _OVERFLOWS, _outside(meta, base + (noise + shift) * spread, spread), base)
+
+
+def _outside(meta: TensorMeta, values: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+    """One of every OUTSIDE elements, in turn, lies below the recorded minimum and one above the maximum.
+
+    Of few elements chance alone may take none there.
+    """
+    if values.is_complex() or not values.numel():
+        return values
+    known = (
+        [meta.min_val, meta.max_val] if meta.data is None else [min(_flat(meta.data)), max(_flat(meta.data))]
+    )
+    turns = torch.arange(values.numel()).reshape(values.shape) % min(OUTSIDE, values.numel())
+    for turn, (limit, side) in enumerate(zip(known, (-1.0, 1.0), strict=True)):
+        if limit is not None and abs(limit) < _OVERFLOWS:
+            further = limit + side * ((values - limit).abs() + 0.1 * spread)
+            values = torch.where(turns == turn, further, values)
+    return values
 
 
 def _with_few_far(drawn: torch.Tensor, meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
