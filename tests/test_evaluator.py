@@ -20,7 +20,7 @@ from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
 from passagent.evaluator.eager import Output
 from passagent.evaluator.effort import PAIRS
-from passagent.evaluator.failures import merged
+from passagent.evaluator.failures import collected, merged
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import SETS
@@ -403,6 +403,42 @@ def test_one_evaluation_tells_every_kernel_that_does_not_build_and_each_error_on
     assert "(Fused.py:" in text
 
 
+BROKEN_TRITON = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def first(x):
+    tl.no_such_thing(x)
+
+@triton.autotune(configs=[triton.Config({}, num_warps=4)], key=[])
+@triton.jit
+def second(x):
+    tl.store(x, missing)
+
+def call(x):
+    first[(1,)](x)
+    second[(1,)](x)
+    return x
+"""
+
+
+def test_every_triton_kernel_that_does_not_compile_is_told(tmp_path, monkeypatch):
+    from stub_driver import triton_target
+
+    (tmp_path / "broken_triton.py").write_text(BROKEN_TRITON)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    import broken_triton
+
+    with triton_target(), collected(tmp_path) as met:
+        broken_triton.call(torch.zeros(4))
+    texts = [one["message"] for one in met.values()]
+    assert [one["kind"] for one in met.values()] == ["compile_error"] * 2
+    assert "no_such_thing" in texts[0] and "missing" in texts[1]
+
+
 def test_an_error_of_one_dtype_alone_is_told_beside_what_was_collected():
     one, other = "k does not compile:\nk.cpp:3:5: error: A", "k does not compile:\nk.cpp:9:5: error: B"
     assert merged(one.replace("A", "A of T = float16"), [one]) == one
@@ -716,3 +752,17 @@ def test_a_triton_pass_is_timed_on_a_gpu(task):
     assert (result.status, result.timing) == ("ok", "wall")
     assert all(graph.speedup.device for graph in result.graphs)
     assert wrong.status == "wrong_result"
+
+
+@pytest.mark.gpu
+def test_two_triton_kernels_that_do_not_compile_are_both_told_on_a_gpu(task):
+    kernel = TRITON.format(add="1.0").partition("\n\n\n")[2]
+    bad = kernel.replace("tl.sigmoid", "tl.no_sigmoid")
+    other = kernel.replace("silu_mul_add", "other").replace("tl.store", "tl.no_store")
+    launch = LAUNCH.splitlines()[2]
+    body = LAUNCH.replace(launch, f"{launch}\n{launch.replace('silu_mul_add', 'other')}")
+    one = candidate(body, f"{bad}\n\n{other}", "import triton\nimport triton.language as tl")
+    with Referee(CONFIG.model_copy(update={"device": "cuda"})) as referee:
+        result = referee.evaluate(task, one)
+    assert result.status == "compile_error"
+    assert all("no_sigmoid" in graph.error and "no_store" in graph.error for graph in result.graphs)

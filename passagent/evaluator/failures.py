@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,9 +42,47 @@ def collected(root: Path) -> Iterator[dict[tuple[str, str], dict[str, Any]]]:
     of_cpp, of_cuda = cpp._builder[0], cuda._builder[0]
     cpp._builder[0], cuda._builder[0] = tolerant(of_cpp, "void"), tolerant(of_cuda, "__global__ void")
     try:
-        yield met
+        with _triton_collected(root, met):
+            yield met
     finally:
         cpp._builder[0], cuda._builder[0] = of_cpp, of_cuda
+
+
+@contextmanager
+def _triton_collected(root: Path, met: dict[tuple[str, str], dict[str, Any]]) -> Iterator[None]:
+    """The same for launches of Triton kernels, in a process that has imported Triton.
+
+    An autotuner leaves out a configuration that does not build: while it tries one, its error is its own.
+    """
+    jit, tuner = (sys.modules.get(f"triton.runtime.{name}") for name in ("jit", "autotuner"))
+    if jit is None or tuner is None:
+        yield
+        return
+    run, bench, is_tuning = jit.JITFunction.run, tuner.Autotuner._bench, False
+
+    def tolerant_run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(kernel, *args, **kwargs)
+        except Exception as error:
+            explained = explain(error, root)
+            if is_tuning or explained["kind"] != "compile_error":
+                raise
+            met.setdefault((kernel.src, kernel.__name__), explained)
+            return None
+
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_tuning
+        is_tuning = True
+        try:
+            return bench(*args, **kwargs)
+        finally:
+            is_tuning = False
+
+    jit.JITFunction.run, tuner.Autotuner._bench = tolerant_run, tried
+    try:
+        yield
+    finally:
+        jit.JITFunction.run, tuner.Autotuner._bench = run, bench
 
 
 def merged(first: str, collected: list[str]) -> str:
