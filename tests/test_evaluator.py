@@ -23,7 +23,7 @@ from passagent.evaluator.effort import PAIRS
 from passagent.evaluator.failures import collected, merged
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
-from passagent.evaluator.reference import SETS
+from passagent.evaluator.reference import BEYOND_SET, SETS
 from passagent.evaluator.refusal import refusal
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
@@ -616,7 +616,7 @@ def test_of_a_reference_that_gave_way_nothing_is_left(referee, task):
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
-@pytest.mark.parametrize(("most", "sets"), [(1 << 26, 6), (4095, SETS + 1)])
+@pytest.mark.parametrize(("most", "sets"), [(1 << 26, 6), (4095, BEYOND_SET + 1)])
 def test_what_makes_much_of_little_is_large(referee, tmp_path, monkeypatch, most, sets):
     """128 elements become 4096: computed in float64, and on the last set, only where those are few."""
     spread = MODEL.replace("tmp_0 * in_1", "tmp_0 * in_1.reshape(-1, 1)")
