@@ -2,14 +2,15 @@
 
     python ir.py KERNEL.ttir REQUEST.json
 
-IR is data: nothing of the author's Python is left in it. What it may hold is a list: operations, attributes and
-types that honest kernels use. Everything else is refused, above all what reaches out of a kernel: inline assembly
-(clocks come through it), printing, assertions, functions from outside, addresses made of numbers.
+IR is data: nothing of the author's Python is left in it. What it may hold is a list: operations, attributes
+and types that honest kernels use. Everything else is refused, above all what reaches out of a kernel: inline
+assembly (clocks come through it), printing, assertions, functions from outside, addresses made of numbers.
 
-The text is parsed by MLIR's own parser. What that parser prints again, without places in source files, is checked
-and compiled, so that no spelling of the text gets around the check. A text that crashes the parser ends this
-process alone. Run as a script, it imports nothing of passagent. It leaves kernel.ptx, kernel.cubin and
-kernel.json (see main) in the working directory; what is wrong with the text goes to standard error, exit code 1.
+The text is parsed by MLIR's own parser. What that parser prints again, without places in source files, is
+checked and compiled, so that no spelling of the text gets around the check. A text that crashes the parser
+ends this process alone. Run as a script, it imports nothing of passagent. It leaves kernel.ptx, kernel.cubin
+and kernel.json (see main) in the working directory; what is wrong with the text goes to standard error, exit
+code 1.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ OPERATIONS = frozenset({
     "scf.yield", "tt.addptr", "tt.advance", "tt.atomic_cas", "tt.atomic_rmw", "tt.bitcast", "tt.broadcast",
     "tt.call", "tt.cat", "tt.clampf", "tt.descriptor_gather", "tt.descriptor_load", "tt.descriptor_reduce",
     "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot", "tt.dot_scaled", "tt.expand_dims",
-    "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs", "tt.get_program_id",
-    "tt.histogram", "tt.join", "tt.load", "tt.make_range", "tt.make_tensor_descriptor", "tt.make_tensor_ptr",
+    "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs",
+    "tt.get_program_id", "tt.histogram", "tt.join", "tt.load", "tt.make_range", "tt.make_tensor_descriptor", "tt.make_tensor_ptr",
     "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt",
     "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return", "tt.scan", "tt.scan.return",
     "tt.splat", "tt.split", "tt.store", "tt.trans", "tt.unsplat", "ub.poison",
 })  # fmt: skip
 """Besides these, all of the dialects `arith` and `math`, which only compute."""
 ATTRIBUTES = frozenset({
-    "allow_reorder", "axis", "boundaryCheck", "cache", "cachePolicy", "cache_modifier", "efficient_layout", "end",
-    "evict", "eviction_policy", "fastMath", "inputPrecision", "isVolatile", "is_volatile", "libname", "libpath",
-    "lhs_k_pack", "maxNumImpreciseAcc", "noinline", "operandSegmentSizes", "order", "pack", "padding", "pure",
+    "allow_reorder", "axis", "boundaryCheck", "cache", "cachePolicy", "cache_modifier", "efficient_layout",
+    "end", "evict", "eviction_policy", "fastMath", "inputPrecision", "isVolatile", "is_volatile", "libname",
+    "libpath", "lhs_k_pack", "maxNumImpreciseAcc", "noinline", "operandSegmentSizes", "order", "pack", "padding", "pure",
     "reverse", "rhs_k_pack", "rounding", "start", "symbol", "tt.constancy", "tt.contiguity",
     "tt.disallow_acc_multi_buffer", "tt.divisibility", "tt.flatten", "tt.loop_unroll_factor",
     "tt.max_divisibility", "tt.num_stages", "tt.pointee_type", "tt.warp_specialize",
@@ -64,7 +65,7 @@ def operation_problem(operation: Any, addresses: bool) -> str | None:
     if name == "tt.extern_elementwise":
         symbol, path = operation.get_str_attr("symbol") or "", operation.get_str_attr("libpath")
         if path or not _LIBDEVICE.fullmatch(symbol):
-            return f"calls {symbol[:80] or 'a function'} of a foreign library; use triton.language or its libdevice"
+            return f"calls {symbol[:80]!r} of a foreign library; use triton.language or its libdevice"
     elif name == "tt.func":
         symbol = operation.get_str_attr("sym_name") or ""
         if operation.get_region(0).empty() or symbol.startswith("llvm."):
@@ -78,13 +79,14 @@ def operation_problem(operation: Any, addresses: bool) -> str | None:
 
 def text_problems(printed: str) -> Iterator[str]:
     """What attributes and types of a module may not say, by what MLIR prints of it without places."""
-    for line in printed.splitlines():
-        line = _STRING.sub("", line)
+    for written in printed.splitlines():
+        line = _STRING.sub("", written)
         for foreign in (*_FOREIGN.findall(line), *_SPACE.findall(line)):
             yield f"uses {foreign[:80]}, which no kernel of a plan may use"
-        for inner in _DICTIONARY.findall(line):
-            while _BRACKETS.search(inner):
-                inner = _BRACKETS.sub("", inner)
+        for dictionary in _DICTIONARY.findall(line):
+            inner, removed = _BRACKETS.subn("", dictionary)
+            while removed:
+                inner, removed = _BRACKETS.subn("", inner)
             for item in inner.split(","):
                 key = item.partition("=")[0].partition(":")[0].strip()
                 if key not in ATTRIBUTES:
@@ -132,7 +134,7 @@ def compiled(module: Any, backend: Any, options: Any) -> tuple[str, bytes, dict[
 def main(file: str, request: str) -> int:
     """Check and compile; exit code 1 if the text may not run or does not compile.
 
-    The request: `entry`, `capability` (90), `options` of Triton, `addresses` (whether tt.int_to_ptr is allowed).
+    The request: `entry`, `capability` (90), `options` of Triton, `addresses` (tt.int_to_ptr is allowed).
     kernel.json: `entry` (the symbol), `types` of the parameters in Triton's words, `num_warps`, `num_ctas`,
     `shared` (bytes for a block), `scratch` (bytes of global memory for a block) and its `align`.
     A file `ready` says that Triton itself was there.
