@@ -10,7 +10,7 @@ from passagent.plan.model import Plan, Value, ViewValue
 
 
 class Place(NamedTuple):
-    """The memory of a value: a value with memory of its own, and bytes from its start to the first element."""
+    """The memory of a value: a value with memory of its own, and bytes from its start to the element."""
 
     base: int
     offset: int
