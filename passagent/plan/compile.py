@@ -63,9 +63,9 @@ class PlanBuildError(PassagentError):
 class Built:
     """A compiled kernel.
 
-    Of C++ `path` is a shared object. Of device code it is a file for `build_cuda.unpack`, and `types` are the C
-    types of its parameters. Of Triton's kernels also: `threads` and `shared` (bytes) of a block, and `scratch`,
-    bytes of global memory that it needs for each block of the grid, aligned to `align`.
+    Of C++ `path` is a shared object. Of device code it is a file for `build_cuda.unpack`, and `types` are the
+    C types of its parameters. Of Triton's kernels also: `threads` and `shared` (bytes) of a block, and
+    `scratch`, bytes of global memory that it needs for each block of the grid.
     """
 
     path: Path
@@ -73,11 +73,10 @@ class Built:
     threads: int = 0
     shared: int = 0
     scratch: int = 0
-    align: int = 1
 
 
 def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
-    """The kernels that a plan launches, by their digests. `arch`: the GPU's, such as sm_90; None without one.
+    """The kernels that a plan launches, by their digests. `arch`: the GPU's, as sm_90; None without one.
 
     Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU without an
     `arch`, PassagentError where a compiler is not installed.
@@ -114,8 +113,7 @@ def _triton(plan: Plan, kernel: TritonKernel, arch: str | None) -> Built:
         tuple(facts["types"]),
         _WARP * facts["num_warps"],
         facts["shared"],
-        facts["scratch"] * facts["num_ctas"],
-        facts["align"],
+        facts["scratch"],
     )
 
 
@@ -171,6 +169,8 @@ def _compile(kernel: TritonKernel, request: str, target: Path) -> None:
             json.loads((scratch / "kernel.json").read_text()),
         )
         build_cuda.check_built((scratch / "kernel.ptx").read_text(), cubin, kernel.text)
+        if facts["num_ctas"] != 1:
+            raise KernelRefused("triton_option", 1, "has num_ctas of more than 1, which is not launched")
         facts["types"] = _types(kernel, facts["types"])
         (scratch / "kernel").write_bytes(json.dumps(facts).encode() + b"\n" + cubin)
         os.replace(scratch / "kernel", target)

@@ -29,16 +29,16 @@ OPERATIONS = frozenset({
     "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot", "tt.dot_scaled", "tt.expand_dims",
     "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs",
     "tt.get_program_id", "tt.histogram", "tt.join", "tt.load", "tt.make_range", "tt.make_tensor_descriptor",
-    "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt",
-    "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return", "tt.scan", "tt.scan.return",
+    "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui", "tt.precise_divf",
+    "tt.precise_sqrt", "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return", "tt.scan", "tt.scan.return",
     "tt.splat", "tt.split", "tt.store", "tt.trans", "tt.unsplat", "ub.poison",
 })  # fmt: skip
 """Besides these, all of the dialects `arith` and `math`, which only compute."""
 ATTRIBUTES = frozenset({
     "allow_reorder", "axis", "boundaryCheck", "cache", "cachePolicy", "cache_modifier", "efficient_layout",
     "end", "evict", "eviction_policy", "fastMath", "inputPrecision", "isVolatile", "is_volatile", "libname",
-    "libpath", "lhs_k_pack", "maxNumImpreciseAcc", "noinline", "operandSegmentSizes", "order", "pack", "padding",
-    "pure", "reverse", "rhs_k_pack", "rounding", "start", "symbol", "tt.constancy", "tt.contiguity",
+    "libpath", "lhs_k_pack", "maxNumImpreciseAcc", "noinline", "operandSegmentSizes", "order", "pack",
+    "padding", "pure", "reverse", "rhs_k_pack", "rounding", "start", "symbol", "tt.constancy", "tt.contiguity",
     "tt.disallow_acc_multi_buffer", "tt.divisibility", "tt.flatten", "tt.loop_unroll_factor",
     "tt.max_divisibility", "tt.num_stages", "tt.pointee_type", "tt.warp_specialize",
 })  # fmt: skip
@@ -56,7 +56,6 @@ _BRACKETS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\([^()]*\)")
 _FOREIGN = re.compile(r"#(?!tt\.|arith\.)[A-Za-z_][\w.]*|!(?!tt\.(?:ptr|tensordesc)\b)[\w.]+")
 _SPACE = re.compile(r"!tt\.ptr<(?:[^<>]|<[^<>]*>)*, *\d+>")
 _LIBDEVICE = re.compile(r"__nv_\w+")
-_GLOBAL_SCRATCH = ("global_scratch_size", "global_scratch_align")
 
 
 def operation_problem(operation: Any, addresses: bool) -> str | None:
@@ -136,7 +135,7 @@ def main(file: str, request: str) -> int:
 
     The request: `entry`, `capability` (90), `options` of Triton, `addresses` (tt.int_to_ptr is allowed).
     kernel.json: `entry` (the symbol), `types` of the parameters in Triton's words, `num_warps`, `num_ctas`,
-    `shared` (bytes for a block), `scratch` (bytes of global memory for a block) and its `align`.
+    `shared` (bytes for a block), `scratch` (bytes of global memory for a block, aligned to 256 at most).
     A file `ready` says that Triton itself was there.
     """
     from triton.backends.compiler import GPUTarget
@@ -156,9 +155,8 @@ def main(file: str, request: str) -> int:
     ptx, cubin, facts = compiled(module, backend, options)
     Path("kernel.ptx").write_text(ptx)
     Path("kernel.cubin").write_bytes(cubin)
-    scratch, align = (int(facts.get(name) or 0) for name in _GLOBAL_SCRATCH)
     kept = {name: facts[name] for name in ("num_warps", "num_ctas", "shared")}
-    needs = {"entry": facts["name"], "types": types, "scratch": scratch, "align": max(align, 1)}
+    needs = {"entry": facts["name"], "types": types, "scratch": facts.get("global_scratch_size") or 0}
     Path("kernel.json").write_text(json.dumps(kept | needs))
     return 0
 
