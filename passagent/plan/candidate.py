@@ -15,11 +15,10 @@ from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.passes import LoadedPass, PassLoadError, load_passes
 from passagent.evaluator.rewrite import Token, apply_passes
 from passagent.plan import facts as device
-from passagent.plan import native, refusal
+from passagent.plan import native, operators, refusal, without_cuda
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg
 from passagent.plan.messages import Missed, Recorded, Refusal, Request, Subgraph, TensorMeta
 from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
-from passagent.plan.operators import Operators
 from passagent.plan.refusal import Refused
 from passagent.plan.session import Recorder, Session
 from passagent.tasks import graphio
@@ -43,9 +42,12 @@ def record(request: Request, root: Path) -> Recorded | Refusal:
 def install(recorder: Recorder) -> None:
     """Put the recorder between the candidate and all that it may call, in this process, for good."""
     native.install(recorder)
+    operators.install(recorder)
     if recorder.device == "cuda":
         torch._C._ensureCUDADeviceGuardSet()  # for fake CUDA tensors where there is no CUDA
         FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
+        if not torch.backends.cuda.is_built():
+            without_cuda.install()
         device.answer_for_torch(recorder.facts)
     if "triton" in sys.modules:
         from passagent.plan import launches
@@ -161,7 +163,7 @@ class _Run:
             inputs = tuple(map(session.given, args))
             recorder.session = session
             try:
-                with Operators(session):
+                with operators.Operators(session):
                     returned = function(*args)
                 if recorder.refused is not None:
                     raise recorder.refused
@@ -200,4 +202,6 @@ def _told(recorder: Recorder, error: BaseException) -> Refusal:
         return Refusal(message=str(error)[:5000], file="", line=0)
     file, line = refusal.raised_place(recorder.root, error)
     message = f"{type(error).__name__}: {error}"[:5000].encode(errors="replace").decode()
+    if "not linked with support for cuda" in message:
+        message = refusal.NO_DEVICE_GUARD
     return Refusal(message=message, file=file, line=line)

@@ -104,6 +104,8 @@ def answer_for_torch(facts: Facts) -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    marks = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
+    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, lambda *given: 0))
 
 
 def answer_for_triton(facts: Facts) -> None:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from passagent.evaluator.guards.gate import computes
 from passagent.plan import refusal
-from passagent.plan.session import Session
+from passagent.plan.session import Recorder, Session
 
 _EMPTY = {
     "empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided",
@@ -21,6 +21,22 @@ _FULL = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}
 """The position of the number."""
 _READING = {"_local_scalar_dense": ".item(), or a tensor as a condition,", "equal": "torch.equal"}
 _WRITING = {"zero_", "fill_", "copy_", "detach_", "record_stream"}
+
+
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+_ANY_DEVICE = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
+
+
+def install(recorder: Recorder) -> None:
+    """Note the Python functions that a candidate registers as operators: a call of one runs the function."""
+    original = torch.library.Library.impl
+
+    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
+        if dispatch_key in (_KEYS[recorder.device], *_ANY_DEVICE) and isinstance(op_name, str):
+            recorder.own_operators[f"{self.ns}::{op_name.rpartition('::')[2]}"] = fn
+        return original(self, op_name, fn, dispatch_key, **options)
+
+    torch.library.Library.impl = impl  # type: ignore[method-assign]
 
 
 class Operators(TorchDispatchMode):
@@ -41,18 +57,19 @@ class Operators(TorchDispatchMode):
         name = func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else str(func)
         if name in _READING:
             session.refuse(refusal.READS_A_VALUE.format(operator=_READING[name]))
+        if name.startswith("_record_function"):
+            return func(*args, **kwargs)  # a label for a profiler
+        own = session.recorder.own_operators.get(str(getattr(func, "_schema", func)).partition("(")[0])
+        if own is not None:
+            with self:
+                return own(*args, **kwargs)
         reason = computes(func, args, kwargs)
         if reason is not None:
             session.refuse(refusal.COMPUTES.format(operator=reason))
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable and name not in _WRITING:
             session.refuse(refusal.COMPUTES.format(operator=f"aten.{name} (into a tensor)"))
         args, kwargs = tree_map(session.stand_in, (args, kwargs))
-        try:
-            out = func(*args, **kwargs)
-        except RuntimeError as error:
-            if "not linked with support for cuda" in str(error):
-                session.refuse(refusal.NO_DEVICE_GUARD)
-            raise
+        out = func(*args, **kwargs)
         first = next((a for a in args if isinstance(a, torch.Tensor)), None)
         for made in out if isinstance(out, (tuple, list)) else [out]:
             if isinstance(made, torch.Tensor):

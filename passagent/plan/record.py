@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import shutil
 import signal
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -25,7 +26,11 @@ from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
 from passagent.plan.messages import MOST_ANSWER, Answer, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
+
+if TYPE_CHECKING:
+    from passagent.evaluator.captures import KeptGraph
 
 LIMITS = Limits(memory=16 << 30, file=64 << 20, scratch=64 << 20, files=4096, cpu_s=60, threads=64)
 _WALL_S = 120.0
@@ -190,7 +195,8 @@ def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
     return found
 
 
-def _captured(subgraph: Any, device: str) -> Any:
+def _captured(subgraph: TaskSubgraph, device: str) -> KeptGraph:
+    """What Dynamo captures; where there is no CUDA, on the CPU, if the graph then names no device."""
     import torch
 
     from passagent.evaluator.captures import KeptGraph
@@ -199,10 +205,12 @@ def _captured(subgraph: Any, device: str) -> Any:
     from passagent.tasks.inputs import make_inputs
     from passagent.tasks.module import load_module
 
-    if device != "cpu" and not torch.cuda.is_available():
+    where = device if torch.cuda.is_available() else "cpu"
+    captured = capture(load_module(subgraph, where), make_inputs(subgraph, where, 0))
+    kept = KeptGraph(dump_graph(captured.graph_module), captured.order)
+    if where != device and '{"device":' in json.dumps(kept.nodes):
         raise PassagentError(
-            f"{subgraph.name}: its graph cannot be read from the text, and Dynamo needs the device; "
-            "use --device cpu, or a machine with CUDA"
+            f"{subgraph.name}: its graph names the device, and only a machine with CUDA can read it; "
+            "use --device cpu, or such a machine"
         )
-    captured = capture(load_module(subgraph, device), make_inputs(subgraph, device, 0))
-    return KeptGraph(dump_graph(captured.graph_module), captured.order)
+    return kept

@@ -9,6 +9,7 @@ import base64
 import ctypes
 import hashlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -100,6 +101,8 @@ class Recorder:
     tokens: list[Slot] = field(default_factory=list)
     constants: dict[int, _Kept] = field(default_factory=dict)
     """By storage."""
+    own_operators: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    """Operators that the candidate registered, by qualified name."""
     fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Of a real tensor, by its id: itself, and what stands for it."""
 
@@ -325,18 +328,20 @@ class Session:
             return InputValue(alignment=_alignment(_skew(slot)), **meta)
         if slot.kind == "made":
             return MadeValue(**meta)
-        digest = hashlib.sha256(slot.data).hexdigest()
-        self.constants[digest] = base64.b64encode(slot.data).decode()
-        return ConstantValue(data=digest, addresses=self._addresses(slot), **meta)
+        data = bytearray(slot.data)
+        addresses = self._addresses(data) if tensor.dtype in (torch.int64, torch.uint64) else ()
+        digest = hashlib.sha256(data).hexdigest()
+        self.constants[digest] = base64.b64encode(data).decode()
+        return ConstantValue(data=digest, addresses=addresses, **meta)
 
-    def _addresses(self, slot: Slot) -> tuple[ConstantAddress, ...]:
-        if slot.tensor.dtype not in (torch.int64, torch.uint64):
-            return ()
-        found = []
-        for i, word in enumerate(memoryview(slot.data).cast("Q")):
+    def _addresses(self, data: bytearray) -> tuple[ConstantAddress, ...]:
+        """The words that stand for addresses, which become 0."""
+        found, words = [], memoryview(data).cast("Q")
+        for i, word in enumerate(words):
             if TOKENS <= word < TOKENS + (1 << 60):
                 address = self.address(word)
                 found.append(ConstantAddress(word=i, value=address.value, offset=address.offset))
+                words[i] = 0
         return tuple(found)
 
 
