@@ -61,15 +61,19 @@ class LoadedPass:
     file: str
 
 
-def load_passes(candidate: Candidate, root: Path, single_replacement_func: bool = True) -> list[LoadedPass]:
+def load_passes(
+    candidate: Candidate, root: Path, single_replacement_func: bool = True, as_written: bool = False
+) -> list[LoadedPass]:
     """The passes of the manifest, in its order; the files are written under `root/pass_dir`.
+
+    `as_written`: their texts run as they are, with all of Python's built-ins, in a process to be thrown away.
 
     Raises PassLoadError for a bad manifest, files that do not import, missing functions, patterns that cannot
     be traced, a line for each, and (`single_replacement_func`) for more than one replacement function.
     """
     names = _manifest(candidate)
     candidate.write(root / PACKAGE)
-    _install(candidate, root)
+    _install(candidate, root, as_written)
     if is_interpreting():
         settle_autotuners()
     passes, errors = [], dict[str, PassLoadError]()
@@ -113,20 +117,20 @@ def _manifest(candidate: Candidate) -> list[str]:
     return names
 
 
-def _install(candidate: Candidate, root: Path) -> None:
+def _install(candidate: Candidate, root: Path, as_written: bool) -> None:
     """Make `pass_dir` this candidate's package, in place of an earlier candidate's."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Finder(candidate, root))
+    sys.meta_path.insert(0, _Finder(candidate, root, as_written))
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports the package `pass_dir` from a candidate's texts; the files on disk serve tracebacks."""
 
-    def __init__(self, candidate: Candidate, root: Path) -> None:
+    def __init__(self, candidate: Candidate, root: Path, as_written: bool) -> None:
         self.root = root
-        self.trees, too_large = unused.parsed(candidate.files)
+        self.trees, too_large = unused.parsed({} if as_written else candidate.files)
         if too_large:
             raise PassLoadError(f"{min(too_large)}: nested too deeply to be compiled")
         for tree in self.trees.values() if is_interpreting() else ():
@@ -142,7 +146,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 name = ".".join(folders if is_package else [*folders, stem])
                 self.sources[name] = (f"{PACKAGE}/{file}", text, is_package)
         self.bare = {name.split(".")[1] for name in self.sources if "." in name}
-        self.builtins = {name: value for name, value in vars(builtins).items() if name not in _WITHHELD}
+        withheld = set[str]() if as_written else _WITHHELD
+        self.builtins = {name: value for name, value in vars(builtins).items() if name not in withheld}
         self.builtins["__import__"] = self.imported
 
     def find_spec(

@@ -31,7 +31,7 @@ class Rewritten:
 
 
 @dataclass(frozen=True)
-class _Token:
+class Token:
     """Stands for a node of the graph while replacement_args arranges its arguments."""
 
     parameter: str
@@ -167,13 +167,13 @@ def _arguments(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
     def hide(name: str, value: Any) -> Any:
         if isinstance(value, fx.Node):
             tokens[name] = value
-            return _Token(name)
+            return Token(name)
         if isinstance(value, (tuple, list)):
             return tuple(hide(f"{name}[{i}]", item) for i, item in enumerate(value))
         return value
 
     def show(value: Any) -> Any:
-        if isinstance(value, _Token):
+        if isinstance(value, Token):
             return tokens[value.parameter]
         if isinstance(value, (tuple, list)):
             return tuple(show(item) for item in value)

@@ -90,7 +90,7 @@ def _compile(
         scratch = Path(directory)
         (scratch / "kernel.cu").write_bytes(text.encode())
         command = [sys.executable, "-P", str(_HERE / "nvrtc.py"), "kernel.cu", instance.expression, *options]
-        own, (search, execute) = (f"{name}.cu", "kernel.cu"), _python()
+        own, (search, execute) = (f"{name}.cu", "kernel.cu"), toolchain.python_with("cuda/bindings", "nvidia")
         headers = [Path(option[2:]) for option in options if option.startswith("-I")]
         try:
             toolchain.run(
@@ -169,16 +169,6 @@ def _include_path() -> list[Path]:
     if found:
         return (whole or found)[:1]
     raise PassagentError("cuda_kernel: no cuda_fp16.h found; pip install passagent[cuda], or set CUDA_HOME")
-
-
-def _python() -> tuple[list[str], list[Path]]:
-    """Where the Python that runs NVRTC looks for its binding, and what it reads and runs beside."""
-    entries = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
-    inner = ("cuda/bindings", "nvidia")
-    search = [e for e in dict.fromkeys(entries) if e and any((Path(e) / name).is_dir() for name in inner)]
-    libraries = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), os.environ.get("CUDA_HOME", "")]
-    places = ["/usr", sys.prefix, sys.base_prefix, *search, *filter(None, libraries)]
-    return search, [Path(place) for place in places if Path(place) not in (Path("/"), Path.home())]
 
 
 def _compiler_version() -> str:

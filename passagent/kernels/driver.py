@@ -15,9 +15,16 @@ _SHARED_WITHOUT_ASKING = 48 * 1024
 _MAX_DYNAMIC_SHARED = 8
 
 
-def launch_functions() -> tuple[Any, Any]:
-    """cuLaunchKernel and cuGetErrorString."""
-    return _driver().cuLaunchKernel, _driver().cuGetErrorString
+def functions() -> dict[str, Any]:
+    """Of the driver, by their names in host.h."""
+    cuda = _driver()
+    return {
+        "launch": cuda.cuLaunchKernel,
+        "error_text": cuda.cuGetErrorString,
+        "fill": cuda.cuMemsetD8Async,
+        "fill_words": cuda.cuMemsetD32Async,
+        "copy": cuda.cuMemcpyDtoDAsync_v2,
+    }
 
 
 @functools.cache

@@ -1,57 +1,7 @@
-// From Python's arguments to cuLaunchKernel, or to a C++ kernel, with nothing in between. Needs no headers of
-// Python, torch or CUDA: it declares the few functions of CPython's stable ABI that it calls, and DLPack's C
-// exchange, by which torch tells where a tensor lies. Built and loaded by launch.py, which fills `host`.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+// From Python's arguments to cuLaunchKernel, or to a C++ kernel, with nothing in between. Built and
+// loaded by launch.py.
+#include "host.h"
 
-typedef struct { intptr_t references; void* type; } PyObject;
-typedef struct { const char* name; void* function; int flags; const char* doc; } PyMethodDef;
-enum { METH_FASTCALL = 0x80, METH_KEYWORDS = 2 };
-extern char PyLong_Type[], PyFloat_Type[], _Py_TrueStruct[], _Py_FalseStruct[], _Py_NoneStruct[];
-extern PyObject* PyExc_RuntimeError;
-PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject* self, PyObject* module);
-PyObject* PyCapsule_New(void*, const char*, void (*destructor)(PyObject*));
-void* PyCapsule_GetPointer(PyObject*, const char*);
-PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count, PyObject* names);
-long long PyLong_AsLongLongAndOverflow(PyObject*, int*);
-double PyFloat_AsDouble(PyObject*);
-int PyType_IsSubtype(void*, void*);
-PyObject* PyTuple_New(intptr_t);
-int PyTuple_SetItem(PyObject*, intptr_t, PyObject*);
-PyObject* PyErr_Format(PyObject*, const char*, ...);
-void PyErr_Clear(void);
-void Py_IncRef(PyObject*);
-void Py_DecRef(PyObject*);
-
-// dlpack.h
-struct tensor {
-  void* data;
-  struct { int32_t type, id; } device;
-  int32_t ndim;
-  struct { uint8_t code, bits; uint16_t lanes; } dtype;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-};
-struct exchange {
-  struct { uint32_t major, minor; } version;
-  void* previous;
-  void* managed[3];
-  int (*tensor_of)(void* object, struct tensor* out);
-  int (*stream_of)(int32_t device_type, int32_t device, void** out);
-};
-typedef int (*launch_function)(void* function, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by,
-                               uint32_t bz, uint32_t shared, void* stream, void** parameters, void** extra);
-
-struct {
-  struct exchange* torch;
-  void* tensor_type;
-  launch_function launch;
-  int (*error_text)(int, const char**);
-  PyObject* empty[2];        // (size, stride, dtype) to a tensor, past torch's dispatcher: in the host's memory,
-                             // and on the current CUDA device
-  PyObject* seen_empty[2];   // the same through the dispatcher, for when somebody looks
-} host;
 static PyObject* observer;  // called with the arguments of every launch before it; NULL: nobody looks
 
 enum { MOST = 64, WORDS = 512, RANK = 15 };
@@ -72,7 +22,7 @@ struct parameter {
 struct variant {
   struct variant* next;
   void* function;
-  uint32_t grid[3], block[3], shared;
+  uint32_t sizes[7];  // grid, block, shared memory
   int32_t device_type, device;
   uint32_t count;
   struct parameter* parameters;
@@ -227,20 +177,9 @@ static int tell(PyObject* const* args, intptr_t count, PyObject* const* outputs,
 
 // Hand the parameters to the kernel or to cuLaunchKernel; 0 with an error set if that fails.
 static int launch(const struct launch* l, const struct variant* v, void** parameters) {
-  if (l->cpu) {
-    ((void (*)(void**))v->function)(parameters);
-    return 1;
-  }
-  if (v->grid[0] == 0 || v->grid[1] == 0 || v->grid[2] == 0) return 1;
   void* stream = NULL;
-  if (host.torch->stream_of(v->device_type, v->device, &stream) != 0) return 0;
-  int code = host.launch(v->function, v->grid[0], v->grid[1], v->grid[2], v->block[0], v->block[1], v->block[2],
-                         v->shared, stream, parameters, NULL);
-  if (code == 0) return 1;
-  const char* text = NULL;
-  if (host.error_text(code, &text) != 0 || text == NULL) text = "unknown";
-  PyErr_Format(PyExc_RuntimeError, "%s: CUDA error %d: %s", l->method.name, code, text);
-  return 0;
+  if (!l->cpu && host.torch->stream_of(v->device_type, v->device, &stream) != 0) return 0;
+  return submit(l->method.name, l->cpu, v->function, v->sizes, stream, parameters);
 }
 
 static PyObject* result_of(PyObject** outputs, uint32_t count) {
@@ -355,9 +294,7 @@ int launch_add(PyObject* self, PyObject* const* args, intptr_t arguments, void* 
   if (count > MOST || outputs > MOST || !read_arguments(l, args, arguments, &r)) return 0;
   struct variant* v = calloc(1, sizeof *v + r.words * sizeof *r.key);
   v->function = function;
-  memcpy(v->grid, sizes, sizeof v->grid);
-  memcpy(v->block, sizes + 3, sizeof v->block);
-  v->shared = sizes[6];
+  memcpy(v->sizes, sizes, sizeof v->sizes);
   v->device_type = r.device_type;
   v->device = r.device;
   v->count = count;

@@ -25,6 +25,7 @@ from passagent.kernels import driver, toolchain
 from passagent.kernels.layout import LONGEST, Like, Order, strides
 
 SOURCE = Path(__file__).with_name("launch.c")
+_HEADER = Path(__file__).with_name("host.h")
 TYPES: dict[str, type] = {
     "void*": ctypes.c_void_p,
     "int8_t": ctypes.c_int8,
@@ -73,18 +74,19 @@ class Made(NamedTuple):
         return Made(like.shape, strides(like.shape, like.order), like.dtype)
 
 
-def build() -> Path:
-    """The shared object of launch.c, built unless it is cached."""
-    text = SOURCE.read_text()
-    key = hashlib.sha256(f"{text}\0{toolchain.identity()}".encode()).hexdigest()[:32]
-    target = cache_dir() / "launch" / f"{key}.so"
+def build(source: Path = SOURCE) -> Path:
+    """The shared object of an extension in C that includes host.h, built unless it is cached."""
+    texts = {name.name: name.read_text() for name in (source, _HEADER)}
+    key = hashlib.sha256(chr(0).join([*texts.values(), toolchain.identity()]).encode()).hexdigest()[:32]
+    target = cache_dir() / source.stem / f"{key}.so"
     if not target.exists():
         with toolchain.locked(target), tempfile.TemporaryDirectory(dir=target.parent) as directory:
             scratch = Path(directory)
-            (scratch / "launch.c").write_text(text)
-            command = [toolchain.compiler(), "-x", "c", "-O2", "-shared", "-fPIC", "-s", "launch.c"]
-            toolchain.run([*command, "-o", "launch.so"], "the launcher", scratch)
-            os.replace(scratch / "launch.so", target)
+            for name, text in texts.items():
+                (scratch / name).write_text(text)
+            command = [toolchain.compiler(), "-x", "c", "-O2", "-shared", "-fPIC", "-s", source.name]
+            toolchain.run([*command, "-o", "extension.so"], "the launcher", scratch)
+            os.replace(scratch / "extension.so", target)
     return target
 
 
@@ -133,11 +135,8 @@ class Launch:
         Of a launch on the `cpu` the function is the address of a C function of one argument,
         the array of pointers to the parameters.
         """
-        host = _Host.in_dll(self._library, "host")
-        if not self._cpu and not host.launch:
-            functions = [ctypes.cast(f, ctypes.c_void_p).value for f in driver.launch_functions()]
-            host.launch, host.error_text = functions
-            host.empty[1], host.seen_empty[1] = (id(function) for function in driver.allocators())
+        if not self._cpu:
+            tell_cuda(self._library)
         given = (ctypes.py_object * len(args))(*args)
         passed = (_Parameter * len(parameters))()
         for slot, (ctype, source, constant) in zip(passed, parameters, strict=True):
@@ -173,16 +172,39 @@ def observed(see: Callable[..., Any]) -> Iterator[None]:
         _tell()
 
 
-@functools.cache
-def library() -> ctypes.PyDLL:
-    """launch.c, loaded and told of torch; of CUDA it is told when there is something to launch.
+def load(path: Path) -> ctypes.PyDLL:
+    """An extension that includes host.h, loaded and told of torch.
 
     Raises PassagentError for a torch without DLPack's C exchange.
     """
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         raise PassagentError("kernels are launched through DLPack's C exchange; install torch 2.10 or newer")
-    loaded = ctypes.PyDLL(str(_builder[0]()))
+    loaded = ctypes.PyDLL(str(path))
+    capsule = ctypes.pythonapi.PyCapsule_GetPointer
+    capsule.argtypes, capsule.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    host = _Host.in_dll(loaded, "host")
+    host.torch, host.tensor_type = capsule(exchange, b"dlpack_exchange_api"), id(torch.Tensor)
+    host.empty[0], host.seen_empty[0] = (id(function) for function in allocators())
+    return loaded
+
+
+def tell_cuda(loaded: ctypes.PyDLL) -> None:
+    """Tell an extension of CUDA, once. Raises PassagentError where there is none."""
+    host = _Host.in_dll(loaded, "host")
+    if not host.launch:
+        for name, function in driver.functions().items():
+            setattr(host, name, ctypes.cast(function, ctypes.c_void_p).value)
+        host.empty[1], host.seen_empty[1] = (id(function) for function in driver.allocators())
+
+
+@functools.cache
+def library() -> ctypes.PyDLL:
+    """launch.c, loaded; of CUDA it is told when there is something to launch.
+
+    Raises PassagentError for a torch without DLPack's C exchange.
+    """
+    loaded = load(_builder[0]())
     pointer, object_, u32 = ctypes.c_void_p, ctypes.py_object, ctypes.c_uint32
     loaded.launch_new.argtypes = [ctypes.c_char_p, object_, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u32]
     loaded.launch_new.restype = loaded.launch_function_of.restype = object_
@@ -191,17 +213,12 @@ def library() -> ctypes.PyDLL:
     loaded.launch_add.argtypes = [object_, ctypes.POINTER(object_), ctypes.c_ssize_t, pointer]
     loaded.launch_add.argtypes += [ctypes.POINTER(u32), ctypes.POINTER(_Parameter), u32]
     loaded.launch_add.argtypes += [ctypes.POINTER(object_), u32]
-    capsule = ctypes.pythonapi.PyCapsule_GetPointer
-    capsule.argtypes, capsule.restype = [object_, ctypes.c_char_p], pointer
-    host = _Host.in_dll(loaded, "host")
-    host.torch, host.tensor_type = capsule(exchange, b"dlpack_exchange_api"), id(torch.Tensor)
-    host.empty[0], host.seen_empty[0] = (id(function) for function in _allocators())
     loaded.launch_observe(_observers[-1] if _observers else None)
     return loaded
 
 
 @functools.cache
-def _allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+def allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
     """Two functions of (size, stride, dtype) that allocate in the host's memory; see driver.allocators."""
 
     def seen(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -213,6 +230,7 @@ def _allocators() -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tens
 class _Host(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("torch", "tensor_type", "launch", "error_text")),
+        *((name, ctypes.c_void_p) for name in ("fill", "fill_words", "copy")),
         ("empty", ctypes.c_void_p * 2),
         ("seen_empty", ctypes.c_void_p * 2),
     )

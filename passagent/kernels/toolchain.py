@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,15 @@ def run(
         places = [f"{place}/" for place in headers]
         text = messages.shown(done.errors.replace(f"{scratch}/", ""), own, places)
         raise KernelBuildError(f"{name} does not compile:\n{text or f'the compiler {done.why}'}")
+
+
+def python_with(*packages: str) -> tuple[list[str], list[Path]]:
+    """Where a Python that runs a compiler looks for `packages` (directories), and what it reads and runs."""
+    entries = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    search = [e for e in dict.fromkeys(entries) if e and any((Path(e) / name).is_dir() for name in packages)]
+    libraries = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), os.environ.get("CUDA_HOME", "")]
+    places = ["/usr", sys.prefix, sys.base_prefix, *search, *filter(None, libraries)]
+    return search, [Path(place) for place in places if Path(place) not in (Path("/"), Path.home())]
 
 
 @functools.cache

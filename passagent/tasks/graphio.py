@@ -24,8 +24,13 @@ _MODULES = ("torch", "operator", "_operator", "math", "builtins")
 
 def dump_graph(graph_module: fx.GraphModule) -> list[dict[str, Any]]:
     """The nodes of a graph, in order, as JSON-able data. Raises TaskError for what has no such form."""
+    return dump_nodes(graph_module.graph)
+
+
+def dump_nodes(graph: fx.Graph) -> list[dict[str, Any]]:
+    """As `dump_graph`."""
     nodes = []
-    for node in graph_module.graph.nodes:
+    for node in graph.nodes:
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             raise TaskError(f"the captured graph holds a {node.op} node ({node.target})")
         target = _name(node.target) if node.op == "call_function" else str(node.target)

@@ -1,0 +1,207 @@
+"""Record a candidate. This runs in the throw-away process, which is shut in and has nothing to lose."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.passes import LoadedPass, PassLoadError, load_passes
+from passagent.evaluator.rewrite import Token, apply_passes
+from passagent.plan import facts as device
+from passagent.plan import native, operators, refusal, without_cuda
+from passagent.plan.arguments import Argument, ParameterArg, TupleArg
+from passagent.plan.messages import Missed, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
+from passagent.plan.refusal import Refused
+from passagent.plan.session import Recorder, Session
+from passagent.tasks import graphio
+
+
+def record(request: Request, root: Path) -> Recorded | Refusal:
+    """The plans of a candidate, whose files are written under `root`; why there are none."""
+    recorder = Recorder(
+        root, request.device, device.Facts(dict(request.facts)), FakeTensorMode(allow_non_fake_inputs=True)
+    )
+    try:
+        install(recorder)
+        passes = load_passes(
+            Candidate(request.files), root, request.single_replacement_func, as_written=True
+        )
+        return _record(request, recorder, passes)
+    except BaseException as error:
+        return _told(recorder, error)
+
+
+def install(recorder: Recorder) -> None:
+    """Put the recorder between the candidate and all that it may call, in this process, for good."""
+    native.install(recorder)
+    operators.install(recorder)
+    if recorder.device == "cuda":
+        torch._C._ensureCUDADeviceGuardSet()  # for fake CUDA tensors where there is no CUDA
+        FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
+        if not torch.backends.cuda.is_built():
+            without_cuda.install()
+        device.answer_for_torch(recorder.facts)
+    if "triton" in sys.modules:
+        from passagent.plan import launches
+
+        device.answer_for_triton(recorder.facts)
+        launches.install(recorder)
+
+    def data_ptr(tensor: torch.Tensor) -> int:
+        return recorder.address(tensor)
+
+    torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]
+
+
+def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded:
+    plans: list[list[Plan]] = [[] for _ in passes]
+    subgraphs, missed, found = [], list[Missed](), []
+    for subgraph in request.subgraphs:
+        first, second = (_Run(recorder, passes) for _ in range(2))
+        missed += first.over(subgraph)
+        second.over(subgraph)
+        if first.calls != second.calls:
+            differing = next((a for a, b in zip(first.calls, second.calls, strict=False) if a != b), None)
+            file = passes[differing.number].file if differing else ""
+            raise Refused(refusal.TWICE, file, differing.line if differing else 0)
+        found.append((subgraph.name, first.calls))
+    asked = dict(sorted(recorder.facts.asked.items()))
+    for name, calls in found:
+        listed = []
+        for call in calls:
+            plan, known = call.plan.model_copy(update={"facts": asked}), plans[call.number]
+            if plan not in known:
+                known.append(plan)
+            listed.append(Call(number=call.number, plan=known.index(plan), arguments=call.arguments))
+        subgraphs.append(SubgraphCalls(name=name, calls=tuple(listed)))
+    recording = Recording(
+        device=request.device,
+        passes=tuple(_pass(one, tuple(own)) for one, own in zip(passes, plans, strict=True)),
+        subgraphs=tuple(subgraphs),
+    )
+    return Recorded(recording=recording, missed=tuple(missed))
+
+
+def _pass(loaded: LoadedPass, plans: tuple[Plan, ...]) -> Pass:
+    nodes = graphio.dump_nodes(loaded.pattern_graph)
+    return Pass(
+        name=loaded.name, file=loaded.file, pattern=tuple(PatternNode(**node) for node in nodes), plans=plans
+    )
+
+
+@dataclass
+class _Recorded:
+    number: int
+    """Of the pass."""
+    line: int
+    """Where the replacement function begins."""
+    arguments: tuple[Argument, ...]
+    plan: Plan
+
+
+@dataclass
+class _Run:
+    """One time through a subgraph."""
+
+    recorder: Recorder
+    passes: list[LoadedPass]
+    calls: list[_Recorded] = field(default_factory=list)
+    """In the order in which the passes match."""
+    _matched: list[tuple[int, tuple[Argument, ...]]] = field(default_factory=list)
+    _recorded: dict[int, Plan] = field(default_factory=dict)
+
+    def over(self, subgraph: Subgraph) -> list[Missed]:
+        """Replace the matches, run the graph on fake tensors, fill `calls`; which passes match nowhere."""
+        seen = [replace(one, replacement_args=self._seeing(n, one)) for n, one in enumerate(self.passes)]
+        rewritten = apply_passes(graphio.load_graph(subgraph.nodes), seen, self._recording, check=True)
+        fake = self.recorder.fake
+        with fake, torch.no_grad():
+            inputs = [_input(meta) for meta in subgraph.inputs]
+            rewritten.graph_module.forward(*[inputs[i] for i in subgraph.order])
+        for position, (number, arguments) in enumerate(self._matched):
+            line = self.passes[number].replacement_func.__code__.co_firstlineno if hasattr(
+                self.passes[number].replacement_func, "__code__") else 0
+            self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
+        return [
+            Missed(name=one.pass_name, subgraph=subgraph.name, reason=explained(one))
+            for one in rewritten.mismatches
+        ]
+
+    def _seeing(self, number: int, loaded: LoadedPass) -> Callable[..., Any]:
+        """The pass's replacement_args, of whose result is noted what the plan's caller needs."""
+        session = Session(self.recorder)
+
+        def noted(value: Any) -> Argument:
+            if isinstance(value, Token):
+                return ParameterArg(name=value.parameter)
+            if isinstance(value, (tuple, list)):
+                return TupleArg(items=tuple(map(noted, value)))
+            return session.constant(value)
+
+        def arguments(*given: Any) -> Any:
+            result = loaded.replacement_args(*given)
+            items = result if isinstance(result, (tuple, list)) else ()
+            self._matched.append((number, tuple(map(noted, items))))
+            return result
+
+        return arguments
+
+    def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The replacement function for the match that was just made: its call becomes a plan."""
+        position, recorder = len(self._matched) - 1, self.recorder
+
+        def call(*args: Any) -> Any:
+            session = Session(recorder)
+            inputs = tuple(map(session.given, args))
+            recorder.session = session
+            try:
+                with operators.Operators(session):
+                    returned = function(*args)
+                if recorder.refused is not None:
+                    raise recorder.refused
+                result = session.result(returned)
+            finally:
+                recorder.session = None
+            self._recorded[position] = session.plan(inputs, result)
+            return returned
+
+        call.__name__ = getattr(function, "__name__", "replacement")
+        return call
+
+
+def explained(mismatch: Any) -> str:
+    """Why a pattern matches nowhere, in a line."""
+    against = f" (the graph has {mismatch.graph_node})" if mismatch.graph_node else ""
+    return (
+        f"matches {mismatch.matched_nodes} of {mismatch.pattern_nodes} operators, then not "
+        f"{mismatch.pattern_node}{against}: {mismatch.reason}"
+    )[:2000]
+
+
+def _input(meta: TensorMeta | int | float) -> Any:
+    if not isinstance(meta, TensorMeta):
+        return meta
+    dtype = getattr(torch, meta.dtype)
+    return torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device=meta.device)
+
+
+def _told(recorder: Recorder, error: BaseException) -> Refusal:
+    """The first refusal if there was one, else the error, at the candidate's line."""
+    error = recorder.refused or error
+    if isinstance(error, Refused):
+        return Refusal(message=error.message[:5000], file=error.file[:300], line=error.line)
+    if isinstance(error, PassLoadError):
+        return Refusal(message=str(error)[:5000], file="", line=0)
+    file, line = refusal.raised_place(recorder.root, error)
+    message = f"{type(error).__name__}: {error}"[:5000].encode(errors="replace").decode()
+    if "not linked with support for cuda" in message:
+        message = refusal.NO_DEVICE_GUARD
+    return Refusal(message=message, file=file, line=line)

@@ -1,0 +1,308 @@
+"""Check a plan, which is untrusted data, before anything of it is compiled or run.
+
+The schema (model.py) bounds each number by its type. Here is checked what numbers mean together: every view
+lies inside of the memory that it is a view of; values are used after they are made; kernels are given what
+their signature says; every address is in memory of an input, an allocation or a constant; something writes
+every result.
+
+What a kernel does with an address is not in the plan: the checks of compiled kernels and audits look at that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from pydantic import ValidationError
+
+from passagent.errors import PassagentError
+from passagent.kernels.build import TYPES
+from passagent.plan import arguments, memory, model
+from passagent.plan.arguments import AddressArg, Argument, DescriptorArg, TupleArg, ValueArg, leaves
+from passagent.plan.model import Alloc, Choice, ConstantValue, Copy, Fill, Launch, Plan, Step, Value
+
+MOST_BYTES = 1 << 40
+"""Of a value's memory, and of all that a plan allocates."""
+MOST_THREADS = 1024
+MOST_BLOCK = (1024, 1024, 64)
+MOST_GRID = (2**31 - 1, 65535, 65535)
+"""Of a block, and of blocks and grids in each dimension: what CUDA launches."""
+
+_POINTERS = {
+    "float32": ("float*", "fp32"), "float64": ("double*", "fp64"), "float16": ("float16*", "fp16"),
+    "bfloat16": ("bfloat16*", "bf16"), "int64": ("int64_t*", "i64"), "int32": ("int32_t*", "i32"),
+    "int16": ("int16_t*", "i16"), "int8": ("int8_t*", "i8"), "uint8": ("uint8_t*", "u8"),
+    "bool": ("bool*", "u1"), "uint16": ("", "u16"), "uint32": ("", "u32"), "uint64": ("", "u64"),
+    "float8_e4m3fn": ("", "fp8e4nv"), "float8_e5m2": ("", "fp8e5"), "float8_e4m3fnuz": ("", "fp8e4b8"),
+    "float8_e5m2fnuz": ("", "fp8e5b16"),
+}  # fmt: skip
+"""For each dtype what a pointer to it is in C, and the word for it in Triton."""
+_FLOATS = {"fp16", "bf16", "fp32", "f32", "fp64"}
+
+
+class PlanError(PassagentError):
+    """A plan may not run: the message says what is wrong with it, in one line."""
+
+
+def read(data: bytes | str) -> Plan:
+    """The plan in a text of JSON, checked. Raises PlanError."""
+    try:
+        plan = Plan.model_validate_json(data)
+    except (ValidationError, RecursionError) as error:
+        raise PlanError(f"no plan: {_first(error)}") from None
+    check(plan)
+    return plan
+
+
+def check(plan: Plan) -> None:
+    """Raise PlanError for a plan that may not run."""
+    _check_values(plan)
+    state = _run(plan, plan.steps, _State(set(_inputs(plan))))
+    for leaf in leaves(plan.result):
+        if isinstance(leaf, ValueArg):
+            base = memory.place(plan, leaf.value).base
+            kind = plan.values[base].kind
+            if kind == "constant":
+                raise PlanError(f"returns value {leaf.value}, a constant; copy it into a tensor of the call")
+            if kind == "made" and base not in state.made:
+                raise PlanError(f"returns value {leaf.value}, which not every way through the plan makes")
+            if kind == "made" and base not in state.written and memory.span(plan.values[leaf.value]):
+                raise PlanError(f"returns value {leaf.value}, which no step writes")
+
+
+@dataclass(frozen=True)
+class _State:
+    """Which values with memory of their own were made, and written by a step."""
+
+    made: set[int]
+    written: set[int] = field(default_factory=set)
+
+    def copy(self) -> _State:
+        return _State(set(self.made), set(self.written))
+
+
+def _inputs(plan: Plan) -> Iterator[int]:
+    for argument in plan.inputs:
+        yield from (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
+
+
+def _check_values(plan: Plan) -> None:
+    given, total = set(_inputs(plan)), 0
+    for number, value in enumerate(plan.values):
+        size = memory.span(value)
+        if size > MOST_BYTES or any(n > MOST_BYTES for n in (*value.shape, *value.stride)):
+            raise PlanError(f"value {number} takes {size} bytes of memory; at most 2**40")
+        if isinstance(value, model.InputValue):
+            if number not in given:
+                raise PlanError(f"value {number} is an input that no call gives")
+        elif isinstance(value, model.MadeValue):
+            total += size
+        elif isinstance(value, model.ViewValue):
+            _check_view(plan, number, value)
+        else:
+            _check_constant(plan, number, value)
+    if total > MOST_BYTES:
+        raise PlanError(f"the plan allocates {total} bytes; at most 2**40")
+
+
+def _check_view(plan: Plan, number: int, value: model.ViewValue) -> None:
+    base, offset = memory.place(plan, number)
+    whole, end = memory.span(plan.values[base]), offset + memory.span(value)
+    if offset < 0 or max(offset, end) > whole:
+        what = f"bytes {offset} to {end} of value {base}, which has {whole}"
+        raise PlanError(f"value {number} is a view of {what}")
+    if value.device != plan.values[base].device:
+        raise PlanError(f"value {number} is on {value.device}, its memory on {plan.values[base].device}")
+
+
+def _check_constant(plan: Plan, number: int, value: ConstantValue) -> None:
+    size = len(plan.constant(value.data))
+    if not memory.is_dense(value) or memory.span(value) != size:
+        raise PlanError(f"value {number} is no contiguous tensor of the {size} bytes that its constant has")
+    for address in value.addresses:
+        if value.dtype not in ("int64", "uint64") or 8 * (address.word + 1) > size:
+            raise PlanError(f"value {number} holds an address where it has no word of 64 bits")
+        if isinstance(plan.values[memory.place(plan, address.value).base], ConstantValue):
+            raise PlanError(f"value {number} holds the address of a constant")
+        _check_address(plan, address.value, address.offset)
+
+
+def _check_address(plan: Plan, number: int, offset: int) -> None:
+    size = memory.span(plan.values[number])
+    if not 0 <= offset <= size:
+        raise PlanError(f"an address lies {offset} bytes from the start of value {number}, which has {size}")
+
+
+def _run(plan: Plan, steps: Iterable[Step], state: _State) -> _State:
+    """What is made and written after the steps; a choice makes and writes what all its alternatives do."""
+    for step in steps:
+        if isinstance(step, Choice):
+            ends = [_run(plan, alternative.steps, state.copy()) for alternative in step.of]
+            made, written = (
+                set.intersection(*sets) for sets in zip(*((e.made, e.written) for e in ends), strict=True)
+            )
+            state = _State(made, written)
+        elif isinstance(step, Alloc):
+            if not isinstance(plan.values[step.value], model.MadeValue) or step.value in state.made:
+                raise PlanError(f"allocates value {step.value}, which is made already or no value to be made")
+            state.made.add(step.value)
+        elif isinstance(step, Launch):
+            _check_launch(plan, step, state)
+        else:
+            _check_write(plan, step, state)
+    return state
+
+
+def _check_made(plan: Plan, number: int, state: _State) -> int:
+    """The value whose memory a value has. Raises PlanError if it is not made yet."""
+    base = memory.place(plan, number).base
+    value = plan.values[base]
+    if isinstance(value, ConstantValue):
+        for address in value.addresses:
+            _check_made(plan, address.value, state)
+    elif base not in state.made:
+        raise PlanError(f"uses value {number} before it is made")
+    return base
+
+
+def _check_write(plan: Plan, step: Fill | Copy, state: _State) -> None:
+    target, base = plan.values[step.value], _check_made(plan, step.value, state)
+    if isinstance(plan.values[base], ConstantValue):
+        raise PlanError(f"writes value {step.value}, a constant")
+    if memory.overlaps_itself(target):
+        raise PlanError(f"writes value {step.value}, of which elements share memory")
+    if isinstance(step, Copy):
+        source = plan.values[step.source]
+        _check_made(plan, step.source, state)
+        if (source.shape, source.dtype) != (target.shape, target.dtype):
+            raise PlanError(f"copies value {step.source} into value {step.value} of another shape or dtype")
+    else:
+        filled(step, target)
+    state.written.add(base)
+
+
+def filled(step: Fill, target: Value) -> torch.Tensor:
+    """One element of what a step fills its target with, a tensor of no dimensions. Raises PlanError."""
+    number = step.number
+    if isinstance(number, arguments.ComplexArg):
+        value: complex = complex(float.fromhex(number.real), float.fromhex(number.imag))
+    else:
+        value = float.fromhex(number.value) if isinstance(number, arguments.FloatArg) else number.value
+    try:
+        return torch.full((), value, dtype=memory.dtype_of(target))
+    except (RuntimeError, OverflowError, TypeError, ValueError, NotImplementedError):
+        raise PlanError(f"fills value {step.value} with {value}, which is no {target.dtype}") from None
+
+
+def _check_launch(plan: Plan, step: Launch, state: _State) -> None:
+    kernel = plan.kernels[step.kernel]
+    _check_grid(kernel, step)
+    if len(step.args) != len(kernel.signature):
+        counts = f"{len(step.args)} arguments; it has {len(kernel.signature)} parameters"
+        raise PlanError(f"launches {kernel.entry} with {counts}")
+    bases = set()
+    for position, (argument, parameter) in enumerate(zip(step.args, kernel.signature, strict=True)):
+        where = f"argument {parameter.name or position} of {kernel.entry}"
+        check = _check_native if isinstance(kernel, model.NativeKernel) else _check_triton
+        check(plan, argument, parameter, where)
+        for leaf in leaves(argument):
+            if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)):
+                bases |= _reached(plan, leaf, state, where)
+    device = "cpu" if kernel.kind == "cpp" else "cuda"
+    elsewhere = [base for base in bases if plan.values[base].device != device]
+    if elsewhere:
+        raise PlanError(f"launches {kernel.entry} with value {elsewhere[0]}, which is not on {device}")
+    if 0 not in step.grid:
+        state.written.update(base for base in bases if plan.values[base].kind != "constant")
+
+
+def _check_grid(kernel: model.Kernel, step: Launch) -> None:
+    if kernel.kind == "cuda":
+        threads = 1
+        for size in step.block or (0,):
+            threads *= size
+        limits = zip(step.block or (), MOST_BLOCK, strict=False)
+        if not 1 <= threads <= MOST_THREADS or any(size > most for size, most in limits):
+            raise PlanError(f"launches {kernel.entry} with blocks of {step.block}; give up to 1024 threads")
+    elif step.block is not None or step.shared:
+        raise PlanError(f"launches {kernel.entry} with a block or shared memory; only CUDA C++ has them")
+    if kernel.kind == "cpp" and step.grid != (1, 1, 1):
+        raise PlanError(f"launches {kernel.entry} with a grid; C++ has none")
+    if any(size > most for size, most in zip(step.grid, MOST_GRID, strict=True)):
+        raise PlanError(f"launches {kernel.entry} with the grid {step.grid}; CUDA takes up to {MOST_GRID}")
+
+
+def _reached(plan: Plan, leaf: ValueArg | AddressArg | DescriptorArg, state: _State, where: str) -> set[int]:
+    """Values whose memory an argument leads to."""
+    base = _check_made(plan, leaf.value, state)
+    if isinstance(leaf, AddressArg):
+        _check_address(plan, leaf.value, leaf.offset)
+    elif isinstance(leaf, DescriptorArg):
+        value = plan.values[leaf.value]
+        if not len(leaf.shape) == len(leaf.stride) == len(leaf.block):
+            raise PlanError(f"{where}: a descriptor's shape, strides and block differ in length")
+        seen = model.ViewValue(
+            shape=leaf.shape, stride=leaf.stride, dtype=value.dtype, device=value.device, of=0, offset=0
+        )
+        if memory.span(seen) > memory.span(value):
+            raise PlanError(f"{where}: the descriptor goes beyond value {leaf.value}")
+    value = plan.values[base]
+    pointed = value.addresses if isinstance(value, ConstantValue) else ()
+    return {base, *(memory.place(plan, address.value).base for address in pointed)}
+
+
+def _check_native(plan: Plan, argument: Argument, parameter: model.Parameter, where: str) -> None:
+    """Arguments of C++ and CUDA C++."""
+    wanted: str | None = None
+    if isinstance(argument, ValueArg):
+        wanted = _POINTERS.get(plan.values[argument.value].dtype, ("",))[0]
+    elif isinstance(argument, AddressArg) or (
+        isinstance(argument, arguments.IntArg) and argument.value < 1 << 63
+    ):
+        wanted = "int64_t"
+    elif isinstance(argument, (arguments.FloatArg, arguments.BoolArg)):
+        wanted = "double" if isinstance(argument, arguments.FloatArg) else "bool"
+    if not wanted or parameter.type != wanted or parameter.type not in TYPES:
+        raise PlanError(f"{where}: a {argument.kind} for a parameter of type {parameter.type!r}")
+
+
+def _check_triton(plan: Plan, argument: Argument, parameter: model.Parameter, where: str) -> None:
+    """Arguments of a Triton kernel; of a tuple each part."""
+    kind, fits = parameter.type, False
+    if isinstance(argument, TupleArg) and parameter.items:
+        if len(argument.items) != len(parameter.items):
+            raise PlanError(f"{where}: {len(argument.items)} parts for a tuple of {len(parameter.items)}")
+        for item, part in zip(argument.items, parameter.items, strict=True):
+            _check_triton(plan, item, part, where)
+        return
+    if kind == "constexpr":
+        fits = not any(isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)) for leaf in leaves(argument))
+    elif isinstance(argument, ValueArg):
+        word = _POINTERS.get(plan.values[argument.value].dtype, ("", ""))[1]
+        fits = kind in (f"*{word}", f"*k{word}") or (word == "u1" and kind == "*i1")
+    elif isinstance(argument, DescriptorArg):
+        fits = kind.startswith("tensordesc<")
+    elif isinstance(argument, AddressArg):
+        fits = kind in ("i64", "u64")
+    elif isinstance(argument, (arguments.IntArg, arguments.BoolArg)):
+        fits = _fits(int(argument.value), kind)
+    elif isinstance(argument, arguments.FloatArg):
+        fits = kind in _FLOATS
+    if not fits:
+        raise PlanError(f"{where}: a {argument.kind} for a parameter of type {kind!r}")
+
+
+def _fits(number: int, kind: str) -> bool:
+    """Whether a whole number is one of a type such as `i32` or `u1`."""
+    bits = int(kind[1:]) if kind[:1] in ("i", "u") and kind[1:] in ("1", "8", "16", "32", "64") else 0
+    lowest = -(1 << bits - 1) if kind[:1] == "i" and bits > 1 else 0
+    return bits > 0 and lowest <= number < lowest + (1 << bits)
+
+
+def _first(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{first['msg']}{f' at {place}' if place else ''}"[:300].replace("\n", " ")

@@ -1,0 +1,234 @@
+"""Compile the kernels of a checked plan, each shut in and cached by its content.
+
+C++ and CUDA C++ compile as for `cpp_kernel` and `cuda_kernel` (passagent.kernels). Of a Triton kernel its IR
+is compiled (ir.py), never its Python text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from passagent.cache import cache_dir
+from passagent.errors import PassagentError
+from passagent.kernels import build, build_cuda, toolchain
+from passagent.kernels.build import Signature
+from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.plan.arguments import AddressArg, leaves
+from passagent.plan.check import PlanError
+from passagent.plan.model import ConstantValue, Launch, NativeKernel, Parameter, Plan, TritonKernel, flat
+
+_IR = Path(__file__).with_name("ir.py")
+_WARP = 32
+_CTYPES = {
+    "i1": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "f32": "float",
+    "f64": "double",
+}  # fmt: skip
+"""Types of parameters in TTIR that are not pointers, as C types."""
+_LIKE = {
+    "u1": "i1",
+    "u8": "i8",
+    "u16": "i16",
+    "u32": "i32",
+    "u64": "i64",
+    "fp16": "f16",
+    "fp32": "f32",
+    "fp64": "f64",
+}
+_TALK = re.compile(
+    r'^(?:loc\("[^"]*":\d+:\d+\)|[^\s:]*\.ttir:\d+:\d+): error: (.*)$|^refused: (.*)$', re.MULTILINE
+)
+
+
+class PlanBuildError(PassagentError):
+    """Kernels of a plan do not compile, or ask for more than they may: all of them, a line or more each.
+
+    `failures`: for each kernel its name and what KernelBuildError or KernelRefused said.
+    """
+
+    def __init__(self, failures: list[tuple[str, KernelBuildError | KernelRefused]]) -> None:
+        self.failures = failures
+        super().__init__("\n".join(_told(name, error) for name, error in failures))
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled kernel.
+
+    Of C++ `path` is a shared object. Of device code it is a file for `build_cuda.unpack`, and `types` are the
+    C types of its parameters. Of Triton's kernels also: `threads` and `shared` (bytes) of a block, and
+    `scratch`, bytes of global memory that it needs for each block of the grid.
+    """
+
+    path: Path
+    types: tuple[str, ...] = ()
+    threads: int = 0
+    shared: int = 0
+    scratch: int = 0
+
+
+def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
+    """The kernels that a plan launches, by their digests. `arch`: the GPU's, as sm_90; None without one.
+
+    Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU without an
+    `arch`, PassagentError where a compiler is not installed.
+    """
+    built: dict[str, Built] = {}
+    failures = []
+    for key in dict.fromkeys(step.kernel for step in flat(plan.steps) if isinstance(step, Launch)):
+        kernel = plan.kernels[key]
+        try:
+            built[key] = (
+                _native(kernel, arch) if isinstance(kernel, NativeKernel) else _triton(plan, kernel, arch)
+            )
+        except (KernelBuildError, KernelRefused) as error:
+            failures.append((kernel.entry, error))
+    if failures:
+        raise PlanBuildError(failures)
+    return built
+
+
+def _native(kernel: NativeKernel, arch: str | None) -> Built:
+    signature = Signature(tuple(parameter.type for parameter in kernel.signature))
+    if kernel.kind == "cpp":
+        return Built(build.build(kernel.text, kernel.entry, signature))
+    path = build_cuda.build(kernel.text, kernel.entry, signature, _needed(arch, kernel.entry))
+    return Built(path, build_cuda.unpack(path.read_bytes())[2])
+
+
+def _triton(plan: Plan, kernel: TritonKernel, arch: str | None) -> Built:
+    arch = _needed(arch, kernel.entry)
+    path = build_triton(kernel, arch, _hands_over_addresses(plan))
+    facts = json.loads(path.read_bytes().partition(b"\n")[0])
+    return Built(
+        path,
+        tuple(facts["types"]),
+        _WARP * facts["num_warps"],
+        facts["shared"],
+        facts["scratch"],
+    )
+
+
+def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Path:
+    """The file of a Triton kernel for GPUs of `arch` (for build_cuda.unpack), built unless it is cached.
+
+    `addresses`: it may make pointers of numbers. Raises KernelRefused, KernelBuildError.
+    """
+    capability = arch.removeprefix("sm_").rstrip("af")
+    if kernel.target != f"cuda:{capability}":
+        raise KernelBuildError(
+            f"{kernel.entry} was recorded for {kernel.target}; record it again for this GPU"
+        )
+    options = {name: value for name, value in kernel.options.model_dump().items() if value is not None}
+    request = json.dumps(
+        {"entry": kernel.entry, "capability": int(capability), "options": options, "addresses": addresses}
+    )
+    parts = [
+        kernel.ttir,
+        request,
+        importlib.metadata.version("triton"),
+        _IR.read_text(),
+        Path(__file__).read_text(),
+        toolchain.rules(),
+    ]
+    target = cache_dir() / "triton" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
+    if not target.exists():
+        with toolchain.locked(target):
+            if not target.exists():
+                _compile(kernel, request, target)
+    return target
+
+
+def _compile(kernel: TritonKernel, request: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
+        scratch = Path(directory)
+        (scratch / "kernel.ttir").write_text(kernel.ttir, "utf-8")
+        (scratch / "request.json").write_text(request)
+        search, execute = toolchain.python_with("triton")
+        command = [sys.executable, "-P", str(_IR), "kernel.ttir", "request.json"]
+        environment = {"PYTHONPATH": os.pathsep.join(search), "HOME": str(scratch)}
+        try:
+            toolchain.run(
+                command, kernel.entry, scratch,
+                own=("kernel.ttir",), read=[_IR], execute=execute, environment=environment,
+            )  # fmt: skip
+        except KernelBuildError as error:
+            if not (scratch / "ready").exists():
+                raise PassagentError(f"Triton does not start: {str(error).splitlines()[-1]}") from None
+            raise _explained(kernel, str(error)) from None
+        cubin, facts = (
+            (scratch / "kernel.cubin").read_bytes(),
+            json.loads((scratch / "kernel.json").read_text()),
+        )
+        build_cuda.check_built((scratch / "kernel.ptx").read_text(), cubin, kernel.text)
+        if facts["num_ctas"] != 1:
+            raise KernelRefused("triton_option", 1, "has num_ctas of more than 1, which is not launched")
+        facts["types"] = _types(kernel, facts["types"])
+        (scratch / "kernel").write_bytes(json.dumps(facts).encode() + b"\n" + cubin)
+        os.replace(scratch / "kernel", target)
+
+
+def _explained(kernel: TritonKernel, text: str) -> KernelBuildError | KernelRefused:
+    """What MLIR and ir.py say, without their dumps."""
+    said = [(error, refused) for error, refused in _TALK.findall(text)]
+    refusals = [refused for _, refused in said if refused]
+    if refusals:
+        return KernelRefused("triton_ir", 1, "; ".join(refusals[:5]))
+    errors = [error for error, _ in said] or [text.strip().splitlines()[-1]]
+    return KernelBuildError(f"{kernel.entry} does not compile: {'; '.join(dict.fromkeys(errors))[:600]}")
+
+
+def _types(kernel: TritonKernel, found: list[str]) -> list[str]:
+    """C types of the parameters of compiled IR, which must be those of the plan's signature."""
+    wanted = [_like(kind) for kind in _flat(kernel.signature)]
+    if any(kind.startswith("tensordesc") for kind in wanted):
+        message = "is given a descriptor made on the host; make it in the kernel: tl.make_tensor_descriptor"
+        raise KernelRefused("triton_ir", 1, message)
+    if wanted != found or not all(kind.startswith("*") or kind in _CTYPES for kind in found):
+        raise KernelRefused(
+            "triton_ir", 1, f"takes {', '.join(found)}; its signature says {', '.join(wanted)}"
+        )
+    return ["void*" if kind.startswith("*") else _CTYPES[kind] for kind in found]
+
+
+def _flat(parameters: tuple[Parameter, ...]) -> Iterator[str]:
+    """Types of the parameters that a compiled kernel has: what is a constant has none."""
+    for parameter in parameters:
+        if parameter.items:
+            yield from _flat(parameter.items)
+        elif parameter.type != "constexpr":
+            yield parameter.type
+
+
+def _like(kind: str) -> str:
+    """A type of Triton's signatures as TTIR writes it."""
+    pointer = "*" if kind.startswith("*") else ""
+    word = kind.removeprefix("*").removeprefix("k") if pointer else kind
+    return pointer + _LIKE.get(word, word)
+
+
+def _hands_over_addresses(plan: Plan) -> bool:
+    constants = any(isinstance(value, ConstantValue) and value.addresses for value in plan.values)
+    launches = (step for step in flat(plan.steps) if isinstance(step, Launch))
+    arguments = (leaf for step in launches for argument in step.args for leaf in leaves(argument))
+    return constants or any(isinstance(leaf, AddressArg) for leaf in arguments)
+
+
+def _needed(arch: str | None, name: str) -> str:
+    if arch is None:
+        raise PlanError(f"{name} is a kernel for a GPU, and the plan is compiled for none")
+    return arch
+
+
+def _told(name: str, error: KernelBuildError | KernelRefused) -> str:
+    if isinstance(error, KernelRefused):
+        return f"{name}, line {error.line}: {error}"
+    return str(error) if name in str(error) else f"{name}: {error}"

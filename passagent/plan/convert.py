@@ -1,0 +1,125 @@
+"""Between the arguments and results of a plan and Python's objects."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+import torch
+
+from passagent.plan import memory
+from passagent.plan.arguments import (
+    Argument,
+    ComplexArg,
+    EllipsisArg,
+    FloatArg,
+    NoneArg,
+    SliceArg,
+    TorchArg,
+    TupleArg,
+    ValueArg,
+)
+from passagent.plan.check import PlanError
+from passagent.plan.model import InputValue, Plan
+
+
+def python_value(argument: Argument) -> Any:
+    """The object that a constant stands for. Raises PlanError for what stands for none."""
+    if isinstance(argument, TupleArg):
+        return named(argument, [python_value(item) for item in argument.items])
+    if isinstance(argument, SliceArg):
+        return slice(*map(python_value, argument.items))
+    if isinstance(argument, FloatArg):
+        return float.fromhex(argument.value)
+    if isinstance(argument, ComplexArg):
+        return complex(float.fromhex(argument.real), float.fromhex(argument.imag))
+    if isinstance(argument, TorchArg):
+        if argument.type == "device":
+            return torch.device(argument.name)
+        found = getattr(torch, argument.name, None)
+        if not isinstance(found, getattr(torch, argument.type)):
+            raise PlanError(f"there is no torch.{argument.name}")
+        return found
+    if isinstance(argument, (NoneArg, EllipsisArg)):
+        return None if isinstance(argument, NoneArg) else ...
+    if argument.kind not in ("int", "bool", "str"):
+        raise PlanError(f"a {argument.kind} stands for no object")
+    return argument.value
+
+
+def named(argument: TupleArg, items: list[Any]) -> tuple[Any, ...]:
+    """A tuple, with the names of a named tuple where the plan has them."""
+    if not argument.fields:
+        return tuple(items)
+    return collections.namedtuple("Fields", argument.fields)(*items)  # type: ignore[misc]
+
+
+def flattened(given: Iterable[Argument]) -> Iterator[Argument]:
+    """Arguments, of tuples their parts."""
+    for argument in given:
+        if isinstance(argument, TupleArg):
+            yield from flattened(argument.items)
+        else:
+            yield argument
+
+
+def parts(given: Any) -> Iterator[Any]:
+    """Objects, of tuples and lists their parts."""
+    if isinstance(given, (tuple, list)):
+        for item in given:
+            yield from parts(item)
+    else:
+        yield given
+
+
+def rebuilt(shape: Argument, flat: Iterator[Any]) -> Any:
+    """Flat results arranged as a plan returns them."""
+    if isinstance(shape, TupleArg):
+        return named(shape, [rebuilt(item, flat) for item in shape.items])
+    return next(flat)
+
+
+def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
+    """A function of flat arguments that are not what a plan is for. It raises TypeError, which says why."""
+    wanted = [*flattened(plan.inputs)]
+
+    def say(*args: Any, **names: Any) -> NoReturn:
+        if names:
+            raise TypeError("give arguments of a plan by position")
+        if len(args) != len(wanted):
+            raise TypeError(f"the plan is for {len(wanted)} arguments, not {len(args) + len(names)}")
+        for position, (argument, expected) in enumerate(zip(args, wanted, strict=True)):
+            reason = _unlike(plan, expected, argument, device)
+            if reason is not None:
+                raise TypeError(f"argument {position} {reason}; record a plan for it")
+        raise TypeError("two arguments that were one tensor when the plan was recorded are not, now")
+
+    return say
+
+
+def _unlike(plan: Plan, expected: Argument, given: Any, device: torch.device) -> str | None:
+    """In which way an argument is not what the plan is for, or None."""
+    if not isinstance(expected, ValueArg):
+        constant = python_value(expected)
+        same = type(given) is type(constant) and (given == constant or given is constant)
+        return None if same else f"is {given!r:.60}, not {constant!r:.60}"
+    value = plan.values[expected.value]
+    if not isinstance(given, torch.Tensor):
+        return f"is a {type(given).__name__}, not a tensor"
+    assert isinstance(value, InputValue)
+    stride = [step if size > 1 else 1 for size, step in zip(value.shape, value.stride, strict=True)]
+    has = [step if size > 1 else 1 for size, step in zip(given.shape, given.stride(), strict=True)]
+    told = [
+        ("on", given.device, device),
+        ("of", given.dtype, memory.dtype_of(value)),
+        ("of shape", tuple(given.shape), value.shape),
+    ]
+    for word, is_now, was in told:
+        if is_now != was:
+            return f"is {word} {is_now}, not {was}"
+    if given.numel() and has != stride:
+        return f"has the strides {tuple(given.stride())}, not {value.stride}"
+    if given.numel() and given.data_ptr() % value.alignment:
+        return f"does not start at a multiple of {value.alignment} bytes"
+    return None

@@ -1,0 +1,96 @@
+"""A Triton kernel and all that it names, as the text of a module that stands alone: for people to read."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import types
+from typing import Any
+
+from passagent.plan.refusal import Refused
+
+_LIBRARIES = ("triton", "math", "torch")
+
+
+def text_of(kernel: Any) -> str:
+    """The module's text. Raises Refused for a kernel that uses what has no text."""
+    writer = _Writer()
+    writer.function(kernel, kernel.fn.__name__)
+    return "import triton\nimport triton.language as tl\n\n" + "\n".join(writer.lines)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._done: dict[str, Any] = {}
+
+    def function(self, kernel: Any, name: str) -> None:
+        """A jitted function, after what it names."""
+        from triton.runtime.jit import JITFunction
+
+        if name in self._done:
+            if self._done[name] is not kernel:
+                raise Refused(f"two things are called {name} in its kernels; give each a name of its own")
+            return
+        self._done[name] = kernel
+        tree, scope = ast.parse(kernel.src), _scope(kernel)
+        own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} | {kernel.fn.__name__}
+        for node in [node for node in ast.walk(tree) if isinstance(node, ast.Name)]:
+            if node.id in scope and node.id not in own:
+                self._named(node.id, scope[node.id])
+        marks = [
+            f"{key}={list(getattr(kernel, key))!r}"
+            for key in ("do_not_specialize", "do_not_specialize_on_alignment")
+            if getattr(kernel, key, None)
+        ]
+        marks += ["noinline=True"] if getattr(kernel, "noinline", None) else []
+        arguments = f"({', '.join(marks)})" if marks else ""
+        is_kernel = isinstance(kernel, JITFunction)
+        self.lines.append(f"@triton.{'jit' if is_kernel else 'constexpr_function'}{arguments}\n{kernel.src}")
+        if kernel.fn.__name__ != name:
+            self.lines.append(f"{name} = {kernel.fn.__name__}")
+
+    def _named(self, name: str, value: Any) -> None:
+        import triton.language as tl
+        from triton.runtime.jit import JITCallable
+
+        if name in ("tl", "triton") or (name in self._done and self._done[name] is value):
+            return
+        module = getattr(value, "__module__", None) or ""
+        if isinstance(value, JITCallable) and not module.startswith("triton."):
+            self.function(value, name)
+            return
+        self._done[name] = value
+        if isinstance(value, types.ModuleType):
+            if value.__name__.split(".")[0] not in _LIBRARIES:
+                raise Refused(f"its kernel uses the module {value.__name__}; import the function and @triton.jit it")
+            as_ = f"import {value.__name__} as {name}" if name != value.__name__ else f"import {name}"
+            self.lines.append(as_)
+        elif isinstance(value, tl.constexpr):
+            self.lines.append(f"{name} = tl.constexpr({_literal(value.value)})")
+        elif module.split(".")[0] == "triton" and hasattr(value, "__name__"):
+            self.lines.append(f"from {module} import {value.__name__} as {name}")
+        elif name not in vars(builtins):
+            self.lines.append(f"{name} = {_literal(value)}")
+
+
+def _scope(kernel: Any) -> dict[str, Any]:
+    """The names that a jitted function sees outside of it."""
+    cells = zip(kernel.fn.__code__.co_freevars, kernel.fn.__closure__ or (), strict=True)
+    return kernel.fn.__globals__ | {name: cell.cell_contents for name, cell in cells}
+
+
+def _literal(value: Any) -> str:
+    import triton.language as tl
+
+    if isinstance(value, tl.dtype):
+        return f"tl.dtype({value.name!r})"
+    if isinstance(value, (tuple, list)):
+        return "(" + "".join(f"{_literal(item)}, " for item in value) + ")"
+    if isinstance(value, float):
+        return repr(float(value)) if abs(value) < float("inf") else f"float({str(float(value))!r})"
+    if value is None or type(value) in (bool, str):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(int(value))
+    raise Refused(f"its kernel uses a {type(value).__name__} from outside; @triton.jit it, or make it a tl.constexpr")

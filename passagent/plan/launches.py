@@ -1,0 +1,177 @@
+"""Triton's launches and its autotuner, as steps of the plan."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import Any
+
+import torch
+import triton
+from pydantic import ValidationError
+from triton.language.core import constexpr, dtype
+from triton.runtime import autotuner, jit
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from passagent.plan import kernel_text, ttir
+from passagent.plan.arguments import Argument, DescriptorArg, FunctionArg, TritonDtypeArg, TupleArg
+from passagent.plan.model import Alternative, Bound, Choice, Launch, Options, TritonKernel
+from passagent.plan.refusal import Refused
+from passagent.plan.session import Recorder, Session
+
+_OPTIONS = tuple(Options.model_fields)
+
+
+def install(recorder: Recorder) -> None:
+    """Let every launch of Triton's become a step, in this process, for good."""
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> _Compiled:
+        if not warmup:
+            launch(recorder.current(), self, args, grid, kwargs)
+        return _Compiled(recorder, self, kwargs)
+
+    def tuned(self: Any, *args: Any, **kwargs: Any) -> None:
+        _tune(recorder.current(), self, args, kwargs)
+
+    jit.JITFunction.run = run  # type: ignore[method-assign]
+    autotuner.Autotuner.run = tuned  # type: ignore[method-assign]
+    triton.set_allocator = lambda allocator: None
+
+
+def launch(session: Session, kernel: Any, args: tuple[Any, ...], grid: Any, kwargs: dict[str, Any]) -> None:
+    """A launch of a jitted function. Refuses options that a plan has none of, and kernels that do not compile."""
+    names = [parameter.name for parameter in kernel.params]
+    options = {key: value for key, value in kwargs.items() if key not in names}
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        session.refuse(f"gives the launch {', '.join(unknown)}; options are {', '.join(_OPTIONS)}")
+    try:
+        bound = kernel.signature.bind(*args, **{key: kwargs[key] for key in kwargs if key in names})
+    except TypeError as error:
+        session.refuse(f"launches {kernel.fn.__name__} with other arguments than it takes: {error}")
+    bound.apply_defaults()
+    sizes = _three(session, grid(dict(bound.arguments)) if callable(grid) else grid)
+    for hook in kernel.pre_run_hooks:
+        hook(*args, **kwargs)
+    if 0 in sizes:
+        return
+    arguments = [_argument(session, value) for value in bound.arguments.values()]
+    made = _kernel(session, kernel, bound.arguments, options)
+    session.kernels[made.digest()] = made
+    session.steps.append(Launch(kernel=made.digest(), grid=sizes, args=tuple(arguments)))
+
+
+def _three(session: Session, grid: Any) -> tuple[int, int, int]:
+    parts = grid if isinstance(grid, (tuple, list)) else (grid,)
+    try:
+        sizes = [operator.index(part) for part in parts]
+    except TypeError:
+        sizes = []
+    if not 1 <= len(sizes) <= 3 or not all(0 <= size < 1 << 31 for size in sizes):
+        session.refuse(f"launches a grid of {grid!r:.80}; a grid is one to three ints from 0 to 2**31 - 1")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]) -> TritonKernel:
+    name, facts = kernel.fn.__name__, session.recorder.facts
+    try:
+        given = Options(**options)
+        text = kernel_text.text_of(kernel)
+        made = ttir.make(kernel, arguments, options, session)
+    except Refused as error:
+        session.refuse(error.message)
+    except ValidationError as error:
+        wrong = ", ".join(str(one["loc"][0]) for one in error.errors())
+        session.refuse(f"launches {name} with {wrong} that Triton's compiler does not take")
+    except Exception as error:  # Triton raises whatever the kernel's text leads it to
+        reason = " ".join(str(error).split())[-300:]
+        session.refuse(f"its kernel {name} does not compile: {type(error).__name__}: {reason}")
+    facts.asked["device.capability"] = str(facts.capability)
+    return TritonKernel(
+        text=text,
+        entry=name,
+        signature=made.signature,
+        ttir=made.ttir,
+        constants=tuple(
+            Bound(path=path, value=_argument(session, value)) for path, value in made.constants.items()
+        ),
+        specialisation=made.specialisation,
+        options=given,
+        target=f"cuda:{facts.capability}",
+    )
+
+
+def _argument(session: Session, value: Any) -> Argument:
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cuda":
+            session.refuse(f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda")
+        return session.use(value)
+    if isinstance(value, constexpr):
+        return _argument(session, value.value)
+    if isinstance(value, dtype):
+        return TritonDtypeArg(name=value.name)
+    if isinstance(value, jit.JITCallable):
+        return FunctionArg(name=value.fn.__name__)
+    if isinstance(value, TensorDescriptor):
+        return DescriptorArg(
+            value=session.use(value.base).value,
+            shape=tuple(map(int, value.shape)),
+            stride=tuple(map(int, value.strides)),
+            block=tuple(map(int, value.block_shape)),
+            padding=str(value.padding),
+        )
+    if isinstance(value, (tuple, list)):
+        fields = tuple(getattr(value, "_fields", ()))
+        return TupleArg(items=tuple(_argument(session, item) for item in value), fields=fields)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return session.whole(value)
+    return session.constant(value)
+
+
+def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """One alternative for each configuration that is left after pruning."""
+    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+    before, alternatives = session.steps, []
+    for config in tuner.prune_configs(kwargs):
+        session.steps = []
+        named = {**tuner.nargs, **kwargs, **config.all_kwargs()}
+        for name in tuner.reset_to_zero or ():
+            named[name].zero_()
+        if config.pre_hook is not None:
+            config.pre_hook(named)
+        options = {key: value for key, value in config.all_kwargs().items() if value is not None}
+        tuner.fn.run(*args, **kwargs, **options)
+        label = "".join(c if " " <= c <= "~" else "?" for c in str(config))[:500]
+        alternatives.append(Alternative(name=label, steps=tuple(session.steps)))
+    session.steps = before
+    tuner.nargs = None
+    if len(alternatives) == 1:
+        session.steps += alternatives[0].steps
+    else:
+        session.steps.append(Choice(of=tuple(alternatives)))
+
+
+class _Compiled:
+    """What a launch and `warmup` return, as far as it is known without compiling further: it can be launched."""
+
+    n_regs, n_spills = 32, 0
+
+    def __init__(self, recorder: Recorder, kernel: Any, kwargs: dict[str, Any]) -> None:
+        self._recorder, self._kernel, self._kwargs = recorder, kernel, kwargs
+        warps = kwargs.get("num_warps", 4)
+        self.metadata = types.SimpleNamespace(shared=1024, num_warps=warps, num_ctas=1)
+
+    def _init_handles(self) -> None: ...
+
+    def __getitem__(self, grid: Any) -> Any:
+        def call(*args: Any) -> None:
+            constants = set(self._kwargs)
+            left = [
+                value
+                for value, parameter in zip(args, self._kernel.params, strict=False)
+                if parameter.name not in constants
+            ]
+            launch(self._recorder.current(), self._kernel, tuple(left), grid, self._kwargs)
+
+        return call

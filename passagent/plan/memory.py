@@ -1,0 +1,57 @@
+"""Where the values of a plan lie in memory, in bytes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from passagent.plan.model import Plan, Value, ViewValue
+
+
+class Place(NamedTuple):
+    """The memory of a value: a value with memory of its own, and bytes from its start to the element."""
+
+    base: int
+    offset: int
+
+
+def dtype_of(value: Value) -> torch.dtype:
+    """As torch has it."""
+    dtype: torch.dtype = getattr(torch, value.dtype)
+    return dtype
+
+
+def span(value: Value) -> int:
+    """Bytes from the first element to the end of the last; 0 for a value without elements."""
+    if 0 in value.shape:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride, strict=True))
+    return (last + 1) * dtype_of(value).itemsize
+
+
+def place(plan: Plan, number: int) -> Place:
+    """Where a value lies."""
+    value = plan.values[number]
+    if isinstance(value, ViewValue):
+        return Place(value.of, value.offset * dtype_of(value).itemsize)
+    return Place(number, 0)
+
+
+def overlaps_itself(value: Value) -> bool:
+    """Whether two elements of a value may lie in the same memory."""
+    step = 0
+    for size, stride in sorted(zip(value.shape, value.stride, strict=True), key=lambda pair: pair[1]):
+        if size > 1:
+            if stride <= step:
+                return span(value) > 0
+            step += (size - 1) * stride
+    return False
+
+
+def is_dense(value: Value) -> bool:
+    """Whether its elements fill its span: in some order of the dimensions there is no gap between them."""
+    count = 1
+    for size in value.shape:
+        count *= size
+    return count * dtype_of(value).itemsize == span(value) and not overlaps_itself(value)

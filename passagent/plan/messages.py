@@ -1,0 +1,82 @@
+"""What the recording process is asked, and what it answers. The answer is not trusted: it is read as data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from passagent.plan.arguments import Device, FileName, Number, Record
+from passagent.plan.model import Recording
+
+MOST_ANSWER = 4 << 20
+"""Bytes of an answer."""
+
+
+class Subgraph(BaseModel):
+    """A subgraph as the recording process sees it: its graph and its inputs' metadata, no values."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    nodes: list[dict[str, Any]]
+    """tasks/graphio.py"""
+    order: list[int]
+    """For each placeholder the position of its input."""
+    inputs: list[TensorMeta | int | float]
+
+
+class TensorMeta(BaseModel):
+    """An input that is a tensor; strides in elements."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    shape: list[int]
+    stride: list[int]
+    dtype: str
+    device: Device
+
+
+class Request(BaseModel):
+    """Record these files on these subgraphs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    files: dict[str, str]
+    device: Device
+    facts: dict[str, int | str]
+    """Of the device (facts.py)."""
+    single_replacement_func: bool
+    subgraphs: list[Subgraph]
+
+
+class Missed(Record):
+    """A pass matches nowhere in a subgraph."""
+
+    name: FileName
+    """Of the pass."""
+    subgraph: FileName
+    reason: Annotated[str, Field(max_length=2000)]
+
+
+class Recorded(Record):
+    """The plans."""
+
+    kind: Literal["recorded"] = "recorded"
+    recording: Recording
+    missed: Annotated[tuple[Missed, ...], Field(max_length=100_000)]
+
+
+class Refusal(Record):
+    """Why there are none. `file` is "" and `line` 0 where no line of the candidate's is at fault."""
+
+    kind: Literal["refused"] = "refused"
+    message: Annotated[str, Field(max_length=5000)]
+    file: Annotated[str, Field(max_length=300)]
+    line: Number
+
+
+class Answer(Record):
+    """What comes back."""
+
+    answer: Annotated[Recorded | Refusal, Field(discriminator="kind")]

@@ -1,0 +1,401 @@
+"""The data model of a plan: what host code decided for one combination of inputs, and nothing that runs.
+
+A plan comes from a process that is not trusted. Reading it is the first check: the schema bounds kinds, types
+and sizes, refuses unknown fields, and every number must refer to something. Whether views lie inside their
+base and outputs are written is checked later.
+
+Everything is immutable. Floats are texts (`float.hex`), so that JSON keeps every bit, NaN and infinities
+included. `digest()` is the identity of a record: the SHA-256 of its JSON with sorted keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+from typing_extensions import TypeAliasType
+
+from passagent.plan.arguments import (
+    MOST_CONSTANT,
+    AddressArg,
+    Argument,
+    Base64,
+    BoolArg,
+    ComplexArg,
+    Constant,
+    DescriptorArg,
+    Device,
+    Digest,
+    Dtype,
+    FileName,
+    FloatArg,
+    FunctionArg,
+    IntArg,
+    Name,
+    Number,
+    ParameterArg,
+    Path,
+    Record,
+    Sizes,
+    Text,
+    TritonDtypeArg,
+    ValueArg,
+    Word,
+    leaves,
+)
+
+# Values: the tensors of a call, by position.
+
+
+class _Tensor(Record):
+    shape: Sizes
+    stride: Sizes
+    """In elements."""
+    dtype: Dtype
+    device: Device
+
+    @model_validator(mode="after")
+    def _same_rank(self) -> Self:
+        if len(self.shape) != len(self.stride):
+            raise ValueError(f"shape {self.shape} and stride {self.stride} differ in length")
+        return self
+
+
+class InputValue(_Tensor):
+    """A tensor that the call is given. `Plan.inputs` says where."""
+
+    kind: Literal["input"] = "input"
+    alignment: Literal[1, 2, 4, 8, 16] = 16
+    """Bytes by which its address is divisible: kernels may rely on it."""
+
+
+class MadeValue(_Tensor):
+    """A tensor that an `Alloc` step of this plan makes, in memory of its own."""
+
+    kind: Literal["made"] = "made"
+
+
+class ViewValue(_Tensor):
+    """A part of the memory of an input, a made value or a constant (`of`; never of another view).
+
+    `offset`: elements of this view's dtype between the first element of `of` and its own.
+    """
+
+    kind: Literal["view"] = "view"
+    of: Number
+    offset: Annotated[int, Field(ge=-(1 << 62), lt=1 << 62)]
+
+
+class ConstantAddress(Record):
+    """A 64-bit word of a constant is the address of a value plus `offset` bytes, put there at each call."""
+
+    word: Number
+    value: Number
+    offset: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
+
+
+class ConstantValue(_Tensor):
+    """A contiguous tensor with these bytes (`Plan.constants`), read only."""
+
+    kind: Literal["constant"] = "constant"
+    data: Digest
+    addresses: Annotated[tuple[ConstantAddress, ...], Field(max_length=1 << 17)] = ()
+
+
+Value = Annotated[InputValue | MadeValue | ViewValue | ConstantValue, Field(discriminator="kind")]
+
+
+# Steps: what happens at a call, in order.
+
+
+class Alloc(Record):
+    """Make a value. Its memory holds anything."""
+
+    step: Literal["alloc"] = "alloc"
+    value: Number
+
+
+class Fill(Record):
+    """Set every element of a value to a number, converted to its dtype."""
+
+    step: Literal["fill"] = "fill"
+    value: Number
+    number: Annotated[IntArg | FloatArg | BoolArg | ComplexArg, Field(discriminator="kind")]
+
+
+class Copy(Record):
+    """Set every element of a value to that of `source`; both have one shape and dtype."""
+
+    step: Literal["copy"] = "copy"
+    value: Number
+    source: Number
+
+
+class Launch(Record):
+    """Run a kernel of the plan. `args` in the order of its signature.
+
+    A grid with a 0 launches nothing. `block` and `shared` (bytes) are given for CUDA C++ only. The grid of
+    C++ is (1, 1, 1).
+    """
+
+    step: Literal["launch"] = "launch"
+    kernel: Digest
+    grid: tuple[GridSize, GridSize, GridSize] = (1, 1, 1)
+    block: tuple[BlockSize, BlockSize, BlockSize] | None = None
+    shared: Annotated[int, Field(ge=0, le=1 << 20)] = 0
+    args: Annotated[tuple[Argument, ...], Field(max_length=1000)]
+
+
+GridSize = Annotated[int, Field(ge=0, lt=1 << 31)]
+BlockSize = Annotated[int, Field(ge=1, le=1024)]
+
+
+class Alternative(Record):
+    """One configuration of a kernel that is tuned, as `BLOCK: 128, num_warps: 4`, and its steps."""
+
+    name: Word
+    steps: Annotated[tuple[Step, ...], Field(max_length=1000)]
+
+
+class Choice(Record):
+    """Run the steps of one alternative: the fastest, by the clock of whoever replays the plan."""
+
+    step: Literal["choice"] = "choice"
+    of: Annotated[tuple[Alternative, ...], Field(min_length=1, max_length=1000)]
+
+
+Step = TypeAliasType("Step", Annotated[Alloc | Fill | Copy | Launch | Choice, Field(discriminator="step")])
+
+
+# Kernels.
+
+
+class Parameter(Record):
+    """A parameter of a kernel.
+
+    `type`: of C (`float*`, `int64_t`), or of Triton (`*fp32`, `i32`, `constexpr`, `tensordesc<...>`), where
+    `tuple` has its parts in `items`. Parameters of C have no name.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", max_length=200)] = ""
+    type: Word
+    items: Annotated[tuple[Parameter, ...], Field(max_length=1000)] = ()
+
+
+class Bound(Record):
+    """A value of a parameter that is compiled into a Triton kernel (constexpr, None, an int that is 1)."""
+
+    path: Path
+    value: Argument
+
+
+class Attribute(Record):
+    """What a Triton kernel is compiled for: (`tt.divisibility`, 16) of the parameter at `path`."""
+
+    path: Path
+    name: Word
+    value: int = Field(ge=0, le=1 << 31)
+
+
+class Options(Record):
+    """How Triton compiles a kernel; None: as Triton does without being asked."""
+
+    num_warps: Literal[1, 2, 4, 8, 16, 32] | None = None
+    num_stages: Annotated[int, Field(ge=0, le=64)] | None = None
+    num_ctas: Annotated[int, Field(ge=1, le=16)] | None = None
+    maxnreg: Annotated[int, Field(ge=1, le=512)] | None = None
+    enable_fp_fusion: bool | None = None
+
+
+class NativeKernel(Record):
+    """The function `entry` of a C++ or CUDA C++ source. In CUDA it may be a template's: `rows<256>`."""
+
+    kind: Literal["cpp", "cuda"]
+    text: Text
+    entry: Word
+    signature: Annotated[tuple[Parameter, ...], Field(max_length=1000)]
+
+
+class TritonKernel(Record):
+    """A Triton kernel, compiled for certain arguments as far as Triton's own IR.
+
+    `text` is a module that holds the kernel and all that it names. It is for people and is not run.
+    """
+
+    kind: Literal["triton"] = "triton"
+    text: Text
+    entry: Name
+    signature: Annotated[tuple[Parameter, ...], Field(max_length=1000)]
+    ttir: Annotated[str, Field(max_length=4 << 20)]
+    constants: Annotated[tuple[Bound, ...], Field(max_length=1000)] = ()
+    specialisation: Annotated[tuple[Attribute, ...], Field(max_length=4000)] = ()
+    options: Options = Options()
+    target: Annotated[str, StringConstraints(pattern=r"^cuda:[0-9]{2,3}$")]
+    """Compute capability that the IR was made for: `cuda:90`."""
+
+
+Kernel = Annotated[NativeKernel | TritonKernel, Field(discriminator="kind")]
+
+
+# Plans, passes and what comes out of recording.
+
+
+class Plan(Record):
+    """What one call of a replacement does for inputs of these shapes, strides, dtypes and constants."""
+
+    version: Literal[1] = 1
+    inputs: Annotated[tuple[Argument, ...], Field(max_length=1000)]
+    """Arguments of the call: values, constants, tuples of those. One value twice: the same tensor twice."""
+    values: Annotated[tuple[Value, ...], Field(max_length=1 << 16)]
+    once: Annotated[tuple[Step, ...], Field(max_length=0)] = ()
+    """Reserved for steps that run once for each weight; always empty in version 1."""
+    steps: Annotated[tuple[Step, ...], Field(max_length=1 << 16)]
+    result: Argument
+    kernels: Annotated[dict[Digest, Kernel], Field(max_length=1000)] = Field(default_factory=dict)
+    """Each by its own digest."""
+    constants: Annotated[dict[Digest, Base64], Field(max_length=1000)] = Field(default_factory=dict)
+    """Bytes in base64, each by the SHA-256 of the bytes."""
+    facts: Annotated[dict[Word, Word], Field(max_length=1000)] = Field(default_factory=dict)
+    """What the host code asked about the device and the versions, and what it was told."""
+
+    def constant(self, data: str) -> bytes:
+        """The bytes of a constant."""
+        return base64.b64decode(self.constants[data], validate=True)
+
+    @model_validator(mode="after")
+    def _refers(self) -> Self:
+        _check_places(self)
+        for key, text in self.constants.items():
+            try:
+                raw = base64.b64decode(text, validate=True)
+            except binascii.Error as error:
+                raise ValueError("a constant is not in base64") from error
+            if len(raw) > MOST_CONSTANT or hashlib.sha256(raw).hexdigest() != key:
+                raise ValueError("a constant does not have the bytes that its digest says")
+        for key, kernel in self.kernels.items():
+            if kernel.digest() != key:
+                raise ValueError(f"kernel {kernel.entry} does not have the digest that it is listed by")
+        return self
+
+
+def flat(steps: Iterable[Step]) -> Iterator[Alloc | Fill | Copy | Launch]:
+    """The steps, those of every alternative included."""
+    for step in steps:
+        if isinstance(step, Choice):
+            for alternative in step.of:
+                yield from flat(alternative.steps)
+        else:
+            yield step
+
+
+_INPUTS = (ValueArg, *Constant.__args__)
+_LAUNCHED = (*_INPUTS, AddressArg, DescriptorArg, TritonDtypeArg, FunctionArg)
+
+
+def _check_places(plan: Plan) -> None:
+    """Raise ValueError for a number that refers to nothing, or an argument in a place where it cannot be."""
+    count = len(plan.values)
+
+    def see(argument: Argument, allowed: tuple[type, ...], where: str) -> None:
+        for leaf in leaves(argument):
+            if not isinstance(leaf, allowed):
+                raise ValueError(f"a {leaf.kind} among the {where}")
+            if isinstance(leaf, (ValueArg, AddressArg, DescriptorArg)) and leaf.value >= count:
+                raise ValueError(f"value {leaf.value} of {count} among the {where}")
+
+    for argument in plan.inputs:
+        see(argument, _INPUTS, "inputs")
+        for leaf in leaves(argument):
+            if isinstance(leaf, ValueArg) and plan.values[leaf.value].kind != "input":
+                raise ValueError(f"value {leaf.value} is given, but is no input")
+    see(plan.result, _INPUTS, "results")
+    for position, value in enumerate(plan.values):
+        if isinstance(value, ViewValue) and (value.of >= count or plan.values[value.of].kind == "view"):
+            raise ValueError(
+                f"value {position} is a view of {value.of}, which is no value with memory of its own"
+            )
+        if isinstance(value, ConstantValue):
+            if value.data not in plan.constants:
+                raise ValueError(f"value {position} is a constant without bytes")
+            if any(address.value >= count for address in value.addresses):
+                raise ValueError(f"value {position} holds the address of no value")
+    for step in flat(plan.steps):
+        if isinstance(step, Launch):
+            if step.kernel not in plan.kernels:
+                raise ValueError(f"a launch of the kernel {step.kernel}, which the plan does not hold")
+            for argument in step.args:
+                see(argument, _LAUNCHED, "arguments of a kernel")
+        elif max(step.value, getattr(step, "source", 0)) >= count:
+            raise ValueError(f"a step for value {step.value} of {count}")
+
+
+_JsonInt = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
+_JsonText = Annotated[str, Field(max_length=1000)]
+Json = TypeAliasType(
+    "Json", "bool | _JsonInt | float | _JsonText | list[Json] | dict[_JsonText, Json] | None"
+)
+
+
+class PatternNode(Record):
+    """A node of a pattern's graph, as tasks/graphio.py writes it."""
+
+    op: Literal["placeholder", "call_function", "call_method", "output"]
+    name: Name
+    target: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:]+$", max_length=300)]
+    args: Json
+    kwargs: Json = None
+
+
+class Pass(Record):
+    """A pass and its plans."""
+
+    name: FileName
+    file: FileName
+    pattern: Annotated[tuple[PatternNode, ...], Field(max_length=10_000)]
+    plans: Annotated[tuple[Plan, ...], Field(max_length=10_000)]
+    """Each once."""
+
+
+class Call(Record):
+    """One match of a pass in a subgraph, replaced by a call."""
+
+    number: Number
+    """Position of the pass in `Recording.passes`."""
+    plan: Number
+    """Position of the plan in the pass's `plans`."""
+    arguments: Annotated[tuple[Argument, ...], Field(max_length=1000)]
+    """What `replacement_args` made of the match: parameters of the pattern and constants."""
+
+
+class SubgraphCalls(Record):
+    """The calls of one subgraph, in the order in which the passes find them."""
+
+    name: FileName
+    calls: Annotated[tuple[Call, ...], Field(max_length=10_000)]
+
+
+class Recording(Record):
+    """What recording a candidate on a task gives."""
+
+    version: Literal[1] = 1
+    device: Device
+    passes: Annotated[tuple[Pass, ...], Field(max_length=1000)]
+    subgraphs: Annotated[tuple[SubgraphCalls, ...], Field(max_length=10_000)]
+
+    @model_validator(mode="after")
+    def _refers(self) -> Self:
+        for call in (call for subgraph in self.subgraphs for call in subgraph.calls):
+            if call.number >= len(self.passes) or call.plan >= len(self.passes[call.number].plans):
+                raise ValueError("a call of a pass or plan that the recording does not hold")
+            for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
+                if not isinstance(leaf, (ParameterArg, *Constant.__args__)):
+                    raise ValueError(f"a {leaf.kind} among the arguments of a call")
+        return self
+
+
+for _record in (Launch, Alternative, Choice, Parameter, Bound, Plan, PatternNode, Pass, Call, Recording):
+    _record.model_rebuild()

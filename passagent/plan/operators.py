@@ -1,0 +1,104 @@
+"""The operators of torch that a call runs, as steps of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from passagent.evaluator.guards.gate import computes
+from passagent.plan import refusal
+from passagent.plan.session import Recorder, Session
+
+_EMPTY = {
+    "empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided",
+}  # fmt: skip
+_FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
+_FULL = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}
+"""The position of the number."""
+_READING = {"_local_scalar_dense": ".item(), or a tensor as a condition,", "equal": "torch.equal"}
+_WRITING = {"zero_", "fill_", "copy_", "detach_", "record_stream"}
+
+
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+_ANY_DEVICE = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
+
+
+def install(recorder: Recorder) -> None:
+    """Note the Python functions that a candidate registers as operators: a call of one runs the function."""
+    original = torch.library.Library.impl
+
+    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
+        if dispatch_key in (_KEYS[recorder.device], *_ANY_DEVICE) and isinstance(op_name, str):
+            recorder.own_operators[f"{self.ns}::{op_name.rpartition('::')[2]}"] = fn
+        return original(self, op_name, fn, dispatch_key, **options)
+
+    torch.library.Library.impl = impl  # type: ignore[method-assign]
+
+
+class Operators(TorchDispatchMode):
+    """Lies above the fake tensors' mode while a call runs."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        session, kwargs = self._session, kwargs or {}
+        name = func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else str(func)
+        if name in _READING:
+            session.refuse(refusal.READS_A_VALUE.format(operator=_READING[name]))
+        if name.startswith("_record_function"):
+            return func(*args, **kwargs)  # a label for a profiler
+        own = session.recorder.own_operators.get(str(getattr(func, "_schema", func)).partition("(")[0])
+        if own is not None:
+            with self:
+                return own(*args, **kwargs)
+        reason = computes(func, args, kwargs)
+        if reason is not None:
+            session.refuse(refusal.COMPUTES.format(operator=reason))
+        if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable and name not in _WRITING:
+            session.refuse(refusal.COMPUTES.format(operator=f"aten.{name} (into a tensor)"))
+        args, kwargs = tree_map(session.stand_in, (args, kwargs))
+        out = func(*args, **kwargs)
+        first = next((a for a in args if isinstance(a, torch.Tensor)), None)
+        for made in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(made, torch.Tensor):
+                self._note(name, made, first, args, kwargs)
+        return out
+
+    def _note(
+        self, name: str, made: torch.Tensor, first: torch.Tensor | None, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        session = self._session
+        if name in ("zero_", "fill_") and first is not None:
+            session.fill(session.use(first).value, 0 if name == "zero_" else (*args[1:], *kwargs.values())[0])
+        elif name == "copy_" and first is not None:
+            session.copy(session.use(first).value, args[1])
+        elif name in ("lift_fresh", "lift_fresh_copy") and first is not None:
+            session.keep_constant(made, session.slot(first))
+        elif session.view(made, first):
+            pass
+        elif name in _EMPTY:
+            session.allocate(made)
+        elif name in _FILLED:
+            session.fill(session.allocate(made), _FILLED[name])
+        elif name in _FULL:
+            at = _FULL[name]
+            session.fill(session.allocate(made), args[at] if len(args) > at else kwargs["fill_value"])
+        elif name in ("clone", "_to_copy") and first is not None:
+            if first.device != made.device and session.slot(first).kind == "constant":
+                session.keep_constant(made, session.slot(first))
+            else:
+                session.copy(session.allocate(made), first)
+        else:
+            session.refuse(refusal.NO_STEP.format(operator=name))

@@ -1,0 +1,216 @@
+"""Record a candidate on a task, from the trusted side: its host code runs elsewhere, its answer is only read."""
+
+from __future__ import annotations
+
+import json
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from passagent.errors import InfrastructureError, PassagentError
+from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
+from passagent.evaluator.environment import import_path, worker_environment
+from passagent.evaluator.sandbox import Limits
+from passagent.evaluator.target import uses_triton
+from passagent.plan.messages import MOST_ANSWER, Answer, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.tasks.reader import Subgraph as TaskSubgraph
+from passagent.tasks.reader import Task
+
+if TYPE_CHECKING:
+    from passagent.evaluator.captures import KeptGraph
+
+LIMITS = Limits(memory=16 << 30, file=64 << 20, scratch=64 << 20, files=4096, cpu_s=60, threads=64)
+_WALL_S = 120.0
+"""Real time that a recording may take: it waits for nothing, but the machine may be busy."""
+_START_S = 120.0
+
+
+@dataclass(frozen=True)
+class RecordingProcess:
+    """The process that forks recorders. It has no environment, device or data of ours."""
+
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    scratch: Path
+
+    def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Its reply. Raises InfrastructureError if it is gone."""
+        try:
+            self.channel.send(message, fds)
+            return self.channel.receive(_START_S)[0]
+        except (ChannelClosed, ChannelTimeout, ValueError) as error:
+            log = (self.scratch / "log").read_text(errors="replace").strip().splitlines()
+            why = f": {log[-1][:300]}" if log else ""
+            raise InfrastructureError(f"the recording process ended{why}") from error
+
+
+def start() -> RecordingProcess:
+    """Start it and do not wait until it has imported torch."""
+    scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
+    ours, theirs = socket.socketpair()
+    with theirs, open(scratch / "log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "passagent.plan.child", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=worker_environment(scratch, 1, "cpu") | {"CUDA_VISIBLE_DEVICES": ""} | import_path(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+    return RecordingProcess(process, Channel(ours), scratch)
+
+
+@contextmanager
+def recording_process() -> Iterator[RecordingProcess]:
+    """The process, for any number of recordings; it ends with the context."""
+    started = start()
+    try:
+        yield started
+    finally:
+        started.channel.close()
+        with suppress(subprocess.TimeoutExpired):
+            started.process.wait(10)
+        started.process.kill()
+        shutil.rmtree(started.scratch, ignore_errors=True)
+
+
+def record(
+    process: RecordingProcess,
+    candidate: Candidate,
+    subgraphs: Sequence[Subgraph],
+    device: str,
+    facts: dict[str, int | str],
+    single_replacement_func: bool = True,
+    limits: Limits = LIMITS,
+) -> Recorded | Refusal:
+    """The plans of a candidate on `subgraphs` for `device` (`cpu` or `cuda`), or why there are none.
+
+    `facts`: of the device (facts.device_facts). Raises InfrastructureError.
+    """
+    request = Request(
+        files=candidate.files,
+        device="cpu" if device == "cpu" else "cuda",
+        facts=facts,
+        single_replacement_func=single_replacement_func,
+        subgraphs=list(subgraphs),
+    )
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            fork = {"op": "fork", "triton": uses_triton(candidate), "limits": asdict(limits)}
+            pid = process.ask(fork, (theirs.fileno(),))["pid"]
+        raw = _exchange(ours, request.model_dump_json().encode())
+    end = process.ask({"op": "end", "pid": pid})
+    return read_answer(raw, candidate) if raw else _unanswered(end, limits)
+
+
+def read_answer(raw: bytes, candidate: Candidate) -> Recorded | Refusal:
+    """An answer, read as data: what is not in the schema is refused, nothing is run."""
+    if len(raw) > MOST_ANSWER:
+        return Refusal(message=f"its plans are larger than {MOST_ANSWER >> 20} MiB", file="", line=0)
+    try:
+        answer = Answer.model_validate_json(raw).answer
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"][2:])
+        return Refusal(message=f"its plan is not well formed: {where}: {first['msg']}"[:500], file="", line=0)
+    if isinstance(answer, Refusal):
+        known = answer.file in candidate.files
+        message = "".join(c if c.isprintable() else " " for c in answer.message)
+        return Refusal(message=message, file=answer.file if known else "", line=answer.line if known else 0)
+    return answer
+
+
+def _exchange(stream: socket.socket, request: bytes) -> bytes:
+    """Send the request and read the answer until it ends, is too large, or late (then what there is is void)."""
+    deadline, answer = time.monotonic() + _WALL_S, bytearray()
+    stream.settimeout(_WALL_S)
+    with suppress(OSError):  # it is dead already: so the answer tells
+        stream.sendall(request)
+        stream.shutdown(socket.SHUT_WR)
+    while len(answer) <= MOST_ANSWER:
+        if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return b""
+        try:
+            part = stream.recv(1 << 20)
+        except OSError:
+            return b""
+        if not part:
+            break
+        answer += part
+    return bytes(answer)
+
+
+def _unanswered(end: dict[str, Any], limits: Limits) -> Refusal:
+    status = end["status"]
+    if end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
+        how = f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
+    elif status < 0:
+        how = f"ended by {signal.Signals(-status).name}"
+    else:
+        how = f"ended by itself with code {status}"
+    return Refusal(message=f"ended without an answer: it {how}", file="", line=0)
+
+
+def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
+    """What the recording process sees of a task: graphs and the inputs' metadata.
+
+    Raises PassagentError where a graph takes Dynamo and a device that this machine lacks.
+    """
+    from passagent.evaluator.captures import without_dynamo
+    from passagent.tasks.inputs import draw_one
+    from passagent.tasks.module import full_device
+
+    found = []
+    for subgraph in task.subgraphs:
+        kept = without_dynamo(subgraph, str(full_device(device))) or _captured(subgraph, device)
+        inputs: list[TensorMeta | int | float] = []
+        for meta in subgraph.inputs:
+            if meta.is_python_scalar:
+                inputs.append(draw_one(meta, 0, 0))
+                continue
+            stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
+            stride, step = [], 1
+            for size in reversed(meta.shape):
+                stride.insert(0, step)
+                step *= max(size, 1)
+            dtype = str(meta.dtype).removeprefix("torch.")
+            where = "cpu" if stays or device == "cpu" else "cuda"
+            inputs.append(TensorMeta(shape=list(meta.shape), stride=stride, dtype=dtype, device=where))
+        found.append(Subgraph(name=subgraph.name, nodes=kept.nodes, order=kept.order, inputs=inputs))
+    return found
+
+
+def _captured(subgraph: TaskSubgraph, device: str) -> KeptGraph:
+    """What Dynamo captures; where there is no CUDA, on the CPU, if the graph then names no device."""
+    import torch
+
+    from passagent.evaluator.captures import KeptGraph
+    from passagent.tasks.capture import capture
+    from passagent.tasks.graphio import dump_graph
+    from passagent.tasks.inputs import make_inputs
+    from passagent.tasks.module import load_module
+
+    where = device if torch.cuda.is_available() else "cpu"
+    captured = capture(load_module(subgraph, where), make_inputs(subgraph, where, 0))
+    kept = KeptGraph(dump_graph(captured.graph_module), captured.order)
+    if where != device and '{"device":' in json.dumps(kept.nodes):
+        raise PassagentError(
+            f"{subgraph.name}: its graph names the device, and only a machine with CUDA can read it; "
+            "use --device cpu, or such a machine"
+        )
+    return kept

@@ -1,0 +1,60 @@
+"""Why nothing was recorded: messages for people, each with what to write instead, and the line that caused it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+from passagent.evaluator.passes import PACKAGE
+
+COMPUTES = "{operator} computes in host code; compute it in a kernel"
+READS_A_VALUE = (
+    "{operator} reads a value of a tensor; a plan follows from shapes, strides, dtypes and constants only: "
+    "read the value in a kernel"
+)
+OLD_TENSOR = "uses a tensor that was made before this call; allocate in every call"
+OLD_ADDRESS = "uses an address that was read before this call; ask for data_ptr() in every call"
+NO_ADDRESS = "reads a tensor's address outside of a call of the replacement; ask for data_ptr() in the call"
+NO_CALL = "launches a kernel outside of a call of the replacement; launch it in the function of replacement_func"
+TWICE = "records another plan the second time for the same arguments; keep nothing that counts calls"
+LARGE_CONSTANT = "uses a constant tensor of {size} bytes; at most 1 MiB: make it in a kernel"
+ODD_CONSTANT = "uses a constant tensor that is not contiguous, or not on the CPU; make it by torch.tensor([...])"
+BETWEEN_DEVICES = "copies a tensor from {source} to {target}; keep the work on the device of the inputs"
+NO_STEP = "aten.{operator} has no step in a plan; allocate by torch.empty_like and write in a kernel"
+NO_DEVICE_GUARD = (
+    "this build of torch has no CUDA and cannot follow what is done here to a CUDA tensor; record on a machine "
+    "with a CUDA build of torch"
+)
+
+
+class Refused(BaseException):
+    """Recording cannot go on. No Exception: what a candidate catches does not hold it."""
+
+    def __init__(self, message: str, file: str = "", line: int = 0) -> None:
+        super().__init__(message)
+        self.message, self.file, self.line = message, file, line
+
+
+def running_place(root: Path, frame: FrameType | None) -> tuple[str, int]:
+    """File and line of the innermost of the candidate's frames that `frame` was called from; ("", 0): none."""
+    while frame is not None:
+        if (own := _own(root, frame.f_code.co_filename)) is not None:
+            return own, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def raised_place(root: Path, error: BaseException) -> tuple[str, int]:
+    """File and line of the innermost of the candidate's frames in a traceback; ("", 0): none."""
+    frames: Iterable[traceback.FrameSummary] = reversed(traceback.extract_tb(error.__traceback__))
+    for frame in frames:
+        if (own := _own(root, frame.filename)) is not None:
+            return own, frame.lineno or 0
+    return "", 0
+
+
+def _own(root: Path, filename: str) -> str | None:
+    package = f"{root / PACKAGE}/"
+    return filename.removeprefix(package) if filename.startswith(package) else None

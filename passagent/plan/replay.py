@@ -1,0 +1,85 @@
+"""Replay a plan: one call of a C function (replay.c) for a call of the replacement that was recorded.
+
+What can be done once is done before (table.py): code is loaded, scratch memory is allocated, its addresses are
+written into the table of steps. At a call only the addresses of inputs and outputs are put in. Outputs are
+fresh at every call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from passagent.kernels import driver
+from passagent.plan.arguments import Argument, TupleArg
+from passagent.plan.compile import Built
+from passagent.plan.constants import Constants
+from passagent.plan.convert import parts, rebuilt
+from passagent.plan.model import Choice, Plan
+from passagent.plan.table import Empty, Interpret, Table
+
+
+class Replay:
+    """A plan that is ready to run on `device`; `call(*inputs)` runs it on torch's current stream.
+
+    `built`: its kernels (compile_plan). `choices`: for each Choice that is met, in order, which alternative
+    runs; the first where none is given. `empty` allocates outputs, by default as torch does. `interpret` runs
+    Triton kernels in place of compiled ones (interpret.py). `call` takes what the recorded replacement took and
+    returns what it returned. It raises TypeError for arguments that the plan is not for, and RuntimeError with
+    CUDA's words if a launch fails. A replay runs in one thread at a time. In a CUDA graph it may be captured.
+
+    Raises PlanError for a plan that cannot run here.
+    """
+
+    call: Callable[..., Any]
+
+    def __init__(
+        self,
+        plan: Plan,
+        built: Mapping[str, Built],
+        device: str | torch.device = "cpu",
+        choices: Sequence[int] = (),
+        empty: Empty | None = None,
+        interpret: Interpret | None = None,
+    ) -> None:
+        self.plan, self.device = plan, torch.device(device)
+        if self.device.type == "cuda":
+            self.device = driver.device()
+        self._constants = Constants(plan, self.device)
+        table = Table(plan, built, self._constants, self.device, choices, interpret)
+        self.arena = table.arena
+        """Scratch memory of all calls, bytes."""
+        function = table.function(empty)
+        nested = any(isinstance(argument, TupleArg) for argument in plan.inputs)
+        shape = _shape(plan.result)
+        self.call = function
+        if nested or shape is not None:
+            self.call = functools.partial(_arranged, function, nested, shape)
+
+    def is_intact(self) -> bool:
+        """Whether all constants still have their bytes."""
+        return self._constants.are_intact()
+
+
+def choices_of(plan: Plan) -> list[int]:
+    """How many alternatives each Choice has, in the order in which they are met (of nested ones the outer)."""
+    return [len(step.of) for step in plan.steps if isinstance(step, Choice)]
+
+
+def _shape(result: Argument) -> Any:
+    """How to arrange flat results: None if they are as they come (one, or a flat tuple)."""
+    if not isinstance(result, TupleArg):
+        return None
+    if not any(isinstance(item, TupleArg) for item in result.items) and not result.fields:
+        return None
+    return result
+
+
+def _arranged(function: Callable[..., Any], nested: bool, shape: Any, *args: Any) -> Any:
+    """A call with tuples among its arguments or results."""
+    flat = [part for argument in args for part in parts(argument)] if nested else args
+    results = function(*flat)
+    return results if shape is None else rebuilt(shape, iter(results))

@@ -1,0 +1,409 @@
+"""Write a plan as the table of steps that replay.c runs, with everything in it that no call changes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from passagent.kernels import build_cuda, driver, launch
+from passagent.plan import memory
+from passagent.plan.arguments import AddressArg, Argument, TupleArg, ValueArg, leaves
+from passagent.plan.check import PlanError, filled
+from passagent.plan.compile import Built
+from passagent.plan.constants import Constants
+from passagent.plan.convert import explain, flattened, python_value
+from passagent.plan.model import (
+    Alloc,
+    Choice,
+    ConstantValue,
+    Copy,
+    Fill,
+    InputValue,
+    Launch,
+    Parameter,
+    Plan,
+    Step,
+    TritonKernel,
+)
+
+_SOURCE = Path(__file__).with_name("replay.c")
+_LAUNCH, _FILL, _COPY, _ADDRESS, _CALL = range(5)
+"""`enum step_kind` of replay.c."""
+_NOWHERE = -1
+_ALIGN = 256
+_PATTERN = 8
+_MOST_OBJECTS = 64
+
+Run = Callable[..., Any]
+Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+"""Allocates a tensor of a size, strides and dtype."""
+Interpret = Callable[[Plan, Launch, torch.device], tuple[Run, list[int]]]
+"""In place of a compiled Triton kernel: a function, and the values whose tensors it is given."""
+
+
+class Where(NamedTuple):
+    """A place in memory: `value`, plus where the tensor of a slot lies if `slot` is not negative. Bytes."""
+
+    value: int
+    slot: int = _NOWHERE
+
+
+class Table:
+    """The table of a plan for replay.c, and all that it refers to."""
+
+    def __init__(
+        self, plan: Plan, built: Mapping[str, Built], constants: Constants, device: torch.device,
+        choices: Sequence[int], interpret: Interpret | None,
+    ) -> None:  # fmt: skip
+        self.plan, self.built, self.constants, self.device = plan, built, constants, device
+        self.interpret = interpret
+        self.cpu = self.device.type == "cpu"
+        self.cells: list[_Cell] = []
+        self.objects: list[_Object] = []
+        self.steps: list[_Step] = []
+        self.keep: list[Any] = [constants]
+        self.given = [*flattened(self.plan.inputs)]
+        self.slots: dict[int, int] = {}
+        for position, argument in enumerate(self.given):
+            if isinstance(argument, ValueArg):
+                self.slots.setdefault(argument.value, position)
+        self.steps_taken = list(_taken(self.plan.steps, iter(choices)))
+        leaf_bases = [memory.place(self.plan, n).base for n in _values(self.plan.result)]
+        self.outputs = [n for n in dict.fromkeys(leaf_bases) if self.plan.values[n].kind == "made"]
+        self.places, size = self._laid_out()
+        self.arena = torch.empty(size + _ALIGN, dtype=torch.uint8, device=self.device)
+        self.start = -(-self.arena.data_ptr() // _ALIGN) * _ALIGN
+        self.keep.append(self.arena)
+        for number in self._pointing():
+            self._point(number)
+        for step in self.steps_taken:
+            self._add(step)
+
+    def _laid_out(self) -> tuple[dict[Any, int], int]:
+        """What lies where in the arena: values, constants with addresses, scratch memory of launches."""
+        needed: dict[Any, int] = {
+            number: memory.span(self.plan.values[number]) for number in self._pointing()
+        }
+        for step in self.steps_taken:
+            if isinstance(step, Alloc) and step.value not in self.outputs:
+                needed[step.value] = memory.span(self.plan.values[step.value])
+            elif isinstance(step, Launch) and step.kernel in self.built:
+                x, y, z = step.grid
+                needed[id(step)] = self.built[step.kernel].scratch * x * y * z
+        places, end = {}, 0
+        for key, size in needed.items():
+            places[key] = end
+            end = -(-(end + size) // _ALIGN) * _ALIGN
+        return places, end
+
+    def _pointing(self) -> list[int]:
+        return [n for n, value in enumerate(self.plan.values) if value.kind == "constant" and value.addresses]
+
+    def _point(self, number: int) -> None:
+        """Make this call's copy of a constant with addresses in it."""
+        value = self.plan.values[number]
+        assert isinstance(value, ConstantValue)
+        here = self.where(number).value
+        cells = [Where(here), Where(self.constants.address(number))]
+        self._step(_COPY, "a table of addresses", cells, size=memory.span(value))
+        for address in value.addresses:
+            to = self.where(address.value)
+            cells = [Where(here + 8 * address.word), Where(to.value + address.offset, to.slot)]
+            self._step(_ADDRESS, "a table of addresses", cells)
+
+    def where(self, number: int) -> Where:
+        """Where a value lies."""
+        base, offset = memory.place(self.plan, number)
+        if base in self.slots:
+            return Where(offset, self.slots[base])
+        if base in self.outputs:
+            return Where(offset, len(self.given) + self.outputs.index(base))
+        if base in self.places:
+            return Where(self.start + self.places[base] + offset)
+        return Where(self.constants.address(base) + offset)
+
+    def object(self, number: int) -> _Object:
+        """The tensor of a value."""
+        value, (base, offset) = self.plan.values[number], memory.place(self.plan, number)
+        view = (memory.dtype_of(value), value.shape, value.stride, offset)
+        slot = self.where(number).slot
+        if slot != _NOWHERE:
+            return self._object(None, None if base == number else view, slot)
+        if base in self.places:
+            begin = self.start - self.arena.data_ptr() + self.places[base]
+            return self._object(look(self.arena, (*view[:3], begin + offset)))
+        return self._object(look(self.constants.tensor(base), view))
+
+    def _object(self, fixed: Any, view: Any = None, slot: int = _NOWHERE) -> _Object:
+        self.keep += [fixed, view]
+        return _Object(None if slot != _NOWHERE else id(fixed), None if view is None else id(view), slot)
+
+    def _step(
+        self, kind: int, name: str, cells: Sequence[Where] = (), function: int | None = None, size: int = 0,
+        pattern: int = 0, sizes: tuple[int, ...] = (1,) * 7,
+    ) -> None:  # fmt: skip
+        first = len(self.cells)
+        self.cells += [_Cell(cell.value % (1 << 64), cell.slot) for cell in cells]
+        words = (ctypes.c_uint32 * 7)(*sizes)
+        text = name.encode()
+        self.keep.append(text)
+        self.steps.append(_Step(kind, first, len(cells), words, function, size, pattern, text))
+
+    def _call(self, name: str, function: Run, numbers: Sequence[int]) -> None:
+        """A step that calls Python with the tensors of values."""
+        if len(numbers) > _MOST_OBJECTS:
+            raise PlanError(f"{name} is given more than {_MOST_OBJECTS} tensors")
+        self.keep.append(function)
+        self._step(_CALL, name, function=id(function))
+        self.steps[-1].first, self.steps[-1].count = len(self.objects), len(numbers)
+        self.objects += [self.object(number) for number in numbers]
+
+    def _add(self, step: Step) -> None:
+        if isinstance(step, Fill):
+            self._fill(step)
+        elif isinstance(step, Copy):
+            self._copy(step)
+        elif isinstance(step, Launch):
+            self._launch(step)
+
+    def _fill(self, step: Fill) -> None:
+        value, one = self.plan.values[step.value], filled(step, self.plan.values[step.value])
+        raw = bytes(one.reshape(1).view(torch.uint8).tolist())
+        uniform = len(set(raw)) == 1 or (len(raw) <= 4 and memory.span(value) % 4 == 0)
+        if memory.is_dense(value) and _PATTERN % len(raw) == 0 and (self.cpu or uniform):
+            pattern = int.from_bytes(raw * (_PATTERN // len(raw)), "little")
+            self._step(_FILL, "a fill", [self.where(step.value)], size=memory.span(value), pattern=pattern)
+        elif memory.span(value):
+            self._call("a fill", _filling(one.item()), [step.value])
+
+    def _copy(self, step: Copy) -> None:
+        target, source = self.plan.values[step.value], self.plan.values[step.source]
+        alike = all(
+            a == b for n, a, b in zip(target.shape, target.stride, source.stride, strict=True) if n > 1
+        )
+        if alike and memory.is_dense(target):
+            cells = [self.where(step.value), self.where(step.source)]
+            self._step(_COPY, "a copy", cells, size=memory.span(target))
+        elif memory.span(target):
+            self._call("a copy", torch.Tensor.copy_, [step.value, step.source])
+
+    def _launch(self, step: Launch) -> None:
+        kernel = self.plan.kernels[step.kernel]
+        if 0 in step.grid:
+            return
+        if isinstance(kernel, TritonKernel) and self.interpret is not None:
+            self._call(kernel.entry, *self.interpret(self.plan, step, self.device))
+            return
+        if (kernel.kind == "cpp") != self.cpu:
+            raise PlanError(f"{kernel.entry} cannot run on {self.device}")
+        built, function, types = _loaded(self.built[step.kernel], kernel.entry, kernel.kind == "cpp")
+        pairs = zip(step.args, kernel.signature, strict=True)
+        passed = [one for argument, parameter in pairs for one in _passed(argument, parameter)]
+        types = types or tuple(parameter.type for parameter in kernel.signature)
+        cells = [self._cell(kernel.entry, one, ctype) for one, ctype in zip(passed, types, strict=True)]
+        shared = step.shared
+        if isinstance(kernel, TritonKernel):
+            shared = built.shared
+            cells += [Where(self.start + self.places[id(step)] if built.scratch else 0), Where(0)]
+        if not self.cpu:
+            driver.allow_shared(kernel.entry, function, shared)
+            sizes = driver.parameter_sizes(function)
+            if sizes is not None and len(sizes) != len(cells):
+                raise PlanError(f"{kernel.entry} takes {len(sizes)} parameters, the plan gives {len(cells)}")
+        block = step.block or (built.threads or 1, 1, 1)
+        self._step(_LAUNCH, kernel.entry, cells, function, sizes=(*step.grid, *block, shared))
+
+    def _cell(self, kernel: str, argument: Argument, ctype: str) -> Where:
+        """What a kernel is given for an argument, as its parameter's C type."""
+        if isinstance(argument, ValueArg):
+            return self.where(argument.value)
+        if isinstance(argument, AddressArg):
+            to = self.where(argument.value)
+            return Where(to.value + argument.offset, to.slot)
+        number = python_value(argument)
+        value = launch.TYPES[ctype](number)
+        if ctype not in ("float", "double", "bool") and value.value != number:
+            raise PlanError(f"{kernel} is given {number}, which is no {ctype}")
+        return Where(int.from_bytes(bytes(value), "little"))
+
+    def function(self, empty: Empty | None) -> Run:
+        """The C function that runs the table; `empty` allocates outputs."""
+        results = [*flattened((self.plan.result,))]
+        for leaf in results:
+            if isinstance(leaf, ValueArg):
+                self.objects.append(self.object(leaf.value))
+            else:
+                self.objects.append(self._object(python_value(leaf)))
+        made = []
+        for number in self.outputs:
+            value = self.plan.values[number]
+            made += [value.shape, value.stride, memory.dtype_of(value)]
+        told, loaded = explain(self.plan, self.device), library()
+        if not self.cpu:
+            launch.tell_cuda(loaded)
+        default = launch.allocators() if self.cpu else driver.allocators()
+        empty = empty or default[0]
+        tables = [
+            _array(_Input, [self._input(loaded, position) for position in range(len(self.given))]),
+            _array(ctypes.c_void_p, [id(part) for part in made]), _array(_Cell, self.cells),
+            _array(_Object, self.objects), _array(_Step, self.steps),
+        ]  # fmt: skip
+        self.keep += [tables, made, told, empty]
+        keep = list(self.keep)
+        program = _Program(
+            name=b"replay", explain=id(told), look=id(look), empty=id(empty), keep=id(keep), cpu=self.cpu,
+            device=self.device.index or 0, many=isinstance(self.plan.result, TupleArg),
+            inputs=len(self.given), slots=len(self.given), outputs=len(self.outputs), cells=len(self.cells), steps=len(self.steps),
+            objects=len(self.objects), results=len(results),
+        )  # fmt: skip
+        for name, table in zip(("input", "made", "cell", "object", "step"), tables, strict=True):
+            setattr(program, name, ctypes.addressof(table))
+        function: Callable[..., Any] = loaded.replay_new(ctypes.byref(program))
+        return function
+
+    def _input(self, loaded: ctypes.PyDLL, position: int) -> _Input:
+        argument = self.given[position]
+        if not isinstance(argument, ValueArg):
+            constant = python_value(argument)
+            self.keep.append(constant)
+            return _Input(equal=id(constant))
+        value = self.plan.values[argument.value]
+        assert isinstance(value, InputValue)
+        code, bits = ctypes.c_uint8(), ctypes.c_uint8()
+        example = torch.empty(1, dtype=memory.dtype_of(value))
+        if not loaded.dtype_of(example, ctypes.byref(code), ctypes.byref(bits)):
+            raise PlanError(f"input {position} is of {value.dtype}, which DLPack does not know")
+        shape, stride = _array(ctypes.c_int64, value.shape), _array(ctypes.c_int64, value.stride)
+        self.keep += [shape, stride]
+        first = self.slots[argument.value]
+        return _Input(
+            device=self.device.index or 0, ndim=len(value.shape), same=first if first != position else -1,
+            slot=position, code=code, bits=bits, alignment=value.alignment,
+            shape=ctypes.addressof(shape), stride=ctypes.addressof(stride),
+        )  # fmt: skip
+
+
+def look(base: torch.Tensor, view: tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]) -> torch.Tensor:
+    """The tensor of a dtype, shape and strides that starts some bytes behind the start of `base`."""
+    dtype, shape, stride, offset = view
+    begin = base.storage_offset() * base.itemsize + offset
+    if dtype == base.dtype:
+        return base.as_strided(shape, stride, begin // dtype.itemsize)
+    with torch.no_grad():
+        seen = torch.empty(0, dtype=dtype, device=base.device)
+        return seen.set_(base.untyped_storage(), begin // dtype.itemsize, shape, stride)
+
+
+def _taken(steps: Sequence[Step], choices: Iterator[int]) -> Iterator[Step]:
+    """The steps that run."""
+    for step in steps:
+        if isinstance(step, Choice):
+            index = next(choices, 0)
+            if not 0 <= index < len(step.of):
+                raise PlanError(f"alternative {index} of a choice among {len(step.of)}")
+            yield from _taken(step.of[index].steps, choices)
+        else:
+            yield step
+
+
+def _values(argument: Argument) -> Iterator[int]:
+    return (leaf.value for leaf in leaves(argument) if isinstance(leaf, ValueArg))
+
+
+def _passed(argument: Argument, parameter: Parameter) -> Iterator[Argument]:
+    """What a compiled kernel is given of an argument: nothing of a constant, of a tuple its parts."""
+    if parameter.items:
+        assert isinstance(argument, TupleArg)
+        for item, part in zip(argument.items, parameter.items, strict=True):
+            yield from _passed(item, part)
+    elif parameter.type != "constexpr":
+        yield argument
+
+
+@functools.cache
+def _loaded(built: Built, entry: str, cpu: bool) -> tuple[Built, int, tuple[str, ...]]:
+    """The address of a kernel's code and the C types of its parameters; it stays loaded."""
+    if cpu:
+        function = ctypes.cast(ctypes.PyDLL(str(built.path)).passagent_entry, ctypes.c_void_p).value
+        return built, function or 0, ()
+    image, symbol, types = build_cuda.unpack(built.path.read_bytes())
+    return built, driver.load(image, symbol), types
+
+
+def _filling(number: Any) -> Run:
+    return lambda tensor: tensor.fill_(number)
+
+
+@functools.cache
+def library() -> ctypes.PyDLL:
+    """replay.c, built, loaded and told of torch."""
+    loaded = launch.load(launch.build(_SOURCE))
+    loaded.replay_new.argtypes, loaded.replay_new.restype = [ctypes.c_void_p], ctypes.py_object
+    loaded.dtype_of.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
+    return loaded
+
+
+def _array(kind: Any, items: Sequence[Any]) -> Any:
+    """A C array, which has a place even if it is empty."""
+    return (kind * max(len(items), 1))(*items)
+
+
+class _Cell(ctypes.Structure):
+    _fields_ = (("value", ctypes.c_uint64), ("slot", ctypes.c_int32), ("unused", ctypes.c_int32))
+
+
+class _Object(ctypes.Structure):
+    _fields_ = (
+        ("fixed", ctypes.c_void_p),
+        ("view", ctypes.c_void_p),
+        ("slot", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("first", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("sizes", ctypes.c_uint32 * 7),
+        ("function", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        ("pattern", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+    )
+
+
+class _Input(ctypes.Structure):
+    _fields_ = (
+        ("equal", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("device", "ndim", "same", "slot")),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("alignment", ctypes.c_uint32),
+        ("shape", ctypes.c_void_p),
+        ("stride", ctypes.c_void_p),
+    )
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+        *((name, ctypes.c_void_p) for name in ("explain", "look", "empty", "keep")),
+        *((name, ctypes.c_int32) for name in ("cpu", "device", "running", "many")),
+        *(
+            (name, ctypes.c_uint32)
+            for name in ("inputs", "slots", "outputs", "cells", "steps", "objects", "results")
+        ),
+        *((name, ctypes.c_void_p) for name in ("input", "made", "cell", "object", "step")),
+        *((name, ctypes.c_void_p) for name in ("at", "values", "parameters", "tensor")),
+    )
