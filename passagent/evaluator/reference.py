@@ -96,12 +96,16 @@ class Reference:
 
 
 def load_request(
-    files: dict[str, str] | None, config: EvaluatorConfig, compiler: str | None = None
+    files: dict[str, str] | None,
+    config: EvaluatorConfig,
+    compiler: str | None = None,
+    plans: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The worker's `load` request: a candidate's files, or none for eager and compilers."""
+    """The worker's `load` request: a candidate's files or plans, or neither for eager and compilers."""
     return {
         "op": "load",
         "files": files,
+        "plans": plans,
         "compiler": compiler,
         "device": config.device,
         "single_replacement_func": config.single_replacement_func,

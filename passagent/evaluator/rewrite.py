@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from passagent.evaluator.pattern import PassLoadError
 from passagent.evaluator.result import Mismatch
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Replacement = Callable[[dict[str, Any]], tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 @dataclass
@@ -31,6 +32,15 @@ class Rewritten:
 
 
 @dataclass(frozen=True)
+class PlannedPass:
+    """A pass of which only what it matches is here: its calls are plans."""
+
+    name: str
+    file: str
+    pattern_graph: fx.Graph
+
+
+@dataclass(frozen=True)
 class Token:
     """Stands for a node of the graph while replacement_args arranges its arguments."""
 
@@ -39,22 +49,24 @@ class Token:
 
 def apply_passes(
     graph_module: fx.GraphModule,
-    passes: list[LoadedPass],
+    passes: Sequence[LoadedPass | PlannedPass],
     wrap: Wrap | None = None,
     check: bool = False,
+    replacement: Replacement | None = None,
 ) -> Rewritten:
     """Replace, pass by pass, every match that does not overlap an earlier one; changes `graph_module`.
 
     `wrap` is put around each replacement function (the gate, the audit); with `check` the number of its
-    outputs is checked at each call. Raises PassLoadError if a pass's replacement_args fails or returns what
-    is no tuple of its parameters and constants.
+    outputs is checked at each call. `replacement`: in place of the passes' own functions, what is called for
+    a match, by what the match binds to the pattern's parameters. Raises PassLoadError if a pass's
+    replacement_args fails or returns what is no tuple of its parameters and constants.
     """
     graph = graph_module.graph
     result = Rewritten(graph_module)
     for loaded in passes:
         count = 0
         while (found := first_match(loaded.pattern_graph, graph)) is not None:
-            _replace(graph, loaded, found, wrap, check)
+            _replace(graph, loaded, found, wrap, check, replacement)
             count += 1
         result.applied += [loaded.name] * count
         if not count:
@@ -74,16 +86,26 @@ def only_replacements(graph_module: fx.GraphModule) -> bool:
     )
 
 
-def _replace(graph: fx.Graph, loaded: LoadedPass, found: Match, wrap: Wrap | None, check: bool) -> None:
+def _replace(
+    graph: fx.Graph,
+    loaded: LoadedPass | PlannedPass,
+    found: Match,
+    wrap: Wrap | None,
+    check: bool,
+    replacement: Replacement | None,
+) -> None:
     returned = next(node for node in reversed(loaded.pattern_graph.nodes) if node.op == "output").args[0]
     many = isinstance(returned, (tuple, list))
     pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     memory = Memory(graph)
     inside = set(found.nodes.values())
     last = max(inside, key=memory.position.__getitem__)
-    args = _arguments(loaded, found)
+    if replacement is not None:
+        function, args = replacement(found.bindings)
+    else:
+        assert isinstance(loaded, LoadedPass)
+        function, args = loaded.replacement_func, _arguments(loaded, found)
     written = memory.writes(inside)
-    function = loaded.replacement_func
     if wrap is not None:
         function = wrap(function)
     if check:

@@ -17,6 +17,7 @@ from passagent.evaluator.guards.audit import Audit
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.guards.zones import between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.evaluator.passes import LoadedPass
+from passagent.evaluator.planned import Planned
 from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
@@ -45,7 +46,7 @@ class _Built:
 
 
 def take(
-    message: dict[str, Any], fds: list[int], device: str, loaded: Loaded | None, compiler: str | None
+    message: dict[str, Any], fds: list[int], device: str, loaded: Loaded | Planned | None, compiler: str | None
 ) -> tuple[calls.Graph, dict[str, Any]]:
     """What a `graph` request names, ready to be called, and what is reported of it.
 
@@ -69,7 +70,10 @@ def take(
         assert module is not None
         captured = capture(module, live)
         nodes, order = dump_graph(captured.graph_module), captured.order
-    if loaded is not None:
+    if isinstance(loaded, Planned):
+        built = _planned(loaded, nodes, message["subgraph"]["name"])
+        built.call(*[live[i] for i in order])  # finds out which alternatives are fastest
+    elif loaded is not None:
         built = _compiled(loaded, module) if module is not None and by_dynamo else _rewritten(loaded, nodes)
     else:
         call: Callable[..., Any] = load_graph(nodes).forward
@@ -85,7 +89,7 @@ def take(
     graph = calls.Graph(
         built.call,
         built.audited,
-        loaded.gate if loaded is not None and built.open_gate else None,
+        loaded.gate if isinstance(loaded, Loaded) and built.open_gate else None,
         device.startswith("cuda"),
         call_order,
         live,
@@ -106,6 +110,16 @@ def _rewritten(loaded: Loaded, nodes: Nodes) -> _Built:
     whole = only_replacements(audited)
     rewritten = apply_passes(plain, loaded.passes, wrap=None if whole else loaded.gate.wrap)
     return _Built(plain.forward, audited.forward, whole, _report(rewritten))
+
+
+def _planned(planned: Planned, nodes: Nodes, name: str) -> _Built:
+    """The candidate's plans in the captured graph, and once more for audits."""
+    plain, calls = load_graph(nodes), planned.of(name)
+    audited, rewritten = (
+        apply_passes(graph, planned.passes, check=True, replacement=calls.again(is_audited).next)
+        for graph, is_audited in ((copy.deepcopy(plain), True), (plain, False))
+    )
+    return _Built(plain.forward, audited.graph_module.forward, False, _report(rewritten))
 
 
 def _compiled(loaded: Loaded, module: torch.nn.Module) -> _Built:

@@ -25,13 +25,15 @@ from passagent.evaluator.environment import give_memory_back
 from passagent.evaluator.explain import explain, told
 from passagent.evaluator.fresh import Windows, window_of
 from passagent.evaluator.guards.audit import Audit
+from passagent.evaluator.guards.blocks import Blocks
 from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.guards.kept import Kept
 from passagent.evaluator.inplace import states_of
 from passagent.evaluator.lockstep import Turn, TurnLost
 from passagent.evaluator.passes import PACKAGE, load_passes
+from passagent.evaluator.planned import Planned, Plans
 from passagent.evaluator.reference import SETS
-from passagent.evaluator.result import Candidate
+from passagent.evaluator.result import Candidate, Violation
 from passagent.evaluator.rounding import round_as_hardware_does
 from passagent.evaluator.subgraphs import Loaded
 from passagent.evaluator.without_gpu import stand_in
@@ -65,9 +67,24 @@ class _State:
         self.root = Path.cwd() / "candidate"
         self.gate: Gate | None = None
         """Of the candidate, as soon as its files are looked at."""
-        self.loaded: Loaded | None = None
+        self.loaded: Loaded | Planned | None = None
         self.held = Kept(PACKAGE)
         self.graphs: dict[str, calls.Graph] = {}
+
+    @property
+    def blocks(self) -> Blocks:
+        """The memory of the candidate's audited calls."""
+        assert self.loaded is not None
+        return self.loaded.blocks if isinstance(self.loaded, Planned) else self.loaded.audit
+
+    def violations(self) -> list[Violation]:
+        """What was found since the last time. The gate is closed."""
+        if self.gate is not None:
+            self.gate.close()
+            return self.gate.take()
+        found = list(self.blocks.found)
+        self.blocks.found.clear()
+        return found
 
 
 def serve(channel: Channel, protections: dict[str, str]) -> None:
@@ -100,9 +117,8 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
             reply = handlers[message["op"]](state, message, fds)
         except Exception as error:
             reply = {"error": explain(error, state.root)}
-        if state.gate is not None:
-            state.gate.close()
-            reply["violations"] = [told(found) for found in state.gate.take()[: messages.VIOLATIONS]]
+        if state.loaded is not None or state.gate is not None:
+            reply["violations"] = [told(found) for found in state.violations()[: messages.VIOLATIONS]]
         channel.send(reply)
 
 
@@ -123,7 +139,11 @@ def _built_by_referee(channel: Channel, request: dict[str, Any]) -> dict[str, An
 def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     state.device, state.compiler = message["device"], message["compiler"]
     _prepare(state, message, fds)
-    if message["files"] is not None:
+    if message.get("plans") is not None:
+        if os.environ.get("TRITON_INTERPRET"):
+            round_as_hardware_does()
+        state.loaded = Planned(Plans.read(message["plans"]), state.device)
+    elif message["files"] is not None:
         state.root.mkdir()
         if os.environ.get("TRITON_INTERPRET"):
             round_as_hardware_does()
@@ -139,7 +159,7 @@ def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
 def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     graph, reply = subgraphs.take(message, fds, state.device, state.loaded, state.compiler)
     state.graphs[message["id"]] = graph
-    if state.loaded is not None:
+    if isinstance(state.loaded, Loaded):
         state.held.remember()
     return reply
 
@@ -165,7 +185,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     finally:
         os.sched_setaffinity(0, everywhere)
     graph.outputs.reset()
-    if state.loaded is not None:
+    if isinstance(state.loaded, Loaded):
         state.held.settle(message["id"])
     reply: dict[str, Any] = {"samples": samples, "kept": None}
     if kept is not None:
@@ -193,7 +213,7 @@ def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[st
     finally:
         turn.close()
     graph.outputs.reset()
-    if state.loaded is not None:
+    if isinstance(state.loaded, Loaded):
         state.held.settle(message["id"])
     return {"groups": groups, "kept": [_kept(graph, one) for one in kept]}
 
@@ -213,7 +233,7 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
     the candidate's kernel then wrote it, none where it had not.
     """
     assert state.loaded is not None
-    graph, audit = state.graphs[message["id"]], state.loaded.audit
+    graph, audit = state.graphs[message["id"]], state.blocks
     assert graph.audited is not None
     results, kept, copies = [], [], []
     for chosen in [message["before"], *message["sets"]]:
@@ -242,7 +262,7 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
 
 def _failures(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """All that does not build when the subgraphs `ids` are called; the last request of a worker."""
-    assert state.loaded is not None and state.gate is not None
+    assert isinstance(state.loaded, Loaded) and state.gate is not None
     with failures.collected(state.root) as met:
         for name in filter(state.graphs.__contains__, message["ids"]):
             graph, audit = state.graphs[name], state.loaded.audit
@@ -322,7 +342,7 @@ def _release(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str
     return {}
 
 
-def _placed(audit: Audit, graph: calls.Graph, chosen: int, position: int) -> Any:
+def _placed(audit: Blocks, graph: calls.Graph, chosen: int, position: int) -> Any:
     """Input `position` of set `chosen`, at an address of its own between guard zones."""
     live, values = graph.live[position], graph.sets[chosen][position]
     if not isinstance(live, torch.Tensor):

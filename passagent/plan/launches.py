@@ -73,7 +73,9 @@ def _three(session: Session, grid: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]) -> TritonKernel:
+def _kernel(
+    session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
+) -> TritonKernel:
     name, facts = kernel.fn.__name__, session.recorder.facts
     try:
         given = Options(**options)
@@ -105,7 +107,9 @@ def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: d
 def _argument(session: Session, value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         if value.device.type != "cuda":
-            session.refuse(f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda")
+            session.refuse(
+                f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda"
+            )
         return session.use(value)
     if isinstance(value, constexpr):
         return _argument(session, value.value)

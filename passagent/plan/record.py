@@ -158,7 +158,9 @@ def _exchange(stream: socket.socket, request: bytes) -> bytes:
 def _unanswered(end: dict[str, Any], limits: Limits) -> Refusal:
     status = end["status"]
     if end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
-        how = f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
+        how = (
+            f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
+        )
     elif status < 0:
         how = f"ended by {signal.Signals(-status).name}"
     else:

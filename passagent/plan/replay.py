@@ -26,7 +26,8 @@ class Replay:
     """A plan that is ready to run on `device`; `call(*inputs)` runs it on torch's current stream.
 
     `built`: its kernels (compile_plan). `choices`: for each Choice that is met, in order, which alternative
-    runs; the first where none is given. `empty` allocates outputs, by default as torch does. `interpret` runs
+    runs; the first where none is given. `empty` allocates outputs, by default as torch does; with `fresh` it
+    allocates scratch memory too, anew for each call. `interpret` runs
     Triton kernels in place of compiled ones (interpret.py). `call` takes what the recorded replacement took and
     returns what it returned. It raises TypeError for arguments that the plan is not for, and RuntimeError with
     CUDA's words if a launch fails. A replay runs in one thread at a time. In a CUDA graph it may be captured.
@@ -44,12 +45,13 @@ class Replay:
         choices: Sequence[int] = (),
         empty: Empty | None = None,
         interpret: Interpret | None = None,
+        fresh: bool = False,
     ) -> None:
         self.plan, self.device = plan, torch.device(device)
         if self.device.type == "cuda":
             self.device = driver.device()
         self._constants = Constants(plan, self.device)
-        table = Table(plan, built, self._constants, self.device, choices, interpret)
+        table = Table(plan, built, self._constants, self.device, choices, interpret, fresh)
         self.arena = table.arena
         """Scratch memory of all calls, bytes."""
         function = table.function(empty)

@@ -280,7 +280,9 @@ class Session:
         if isinstance(value, (tuple, list)):
             fields = getattr(value, "_fields", ())
             return TupleArg(items=tuple(map(self.constant, value)), fields=tuple(fields))
-        self.refuse(f"a {type(value).__name__} is no argument of a plan; pass tensors, numbers, texts and tuples")
+        self.refuse(
+            f"a {type(value).__name__} is no argument of a plan; pass tensors, numbers, texts and tuples"
+        )
 
     def result(self, returned: Any) -> Argument:
         """What the call returned."""

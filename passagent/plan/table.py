@@ -58,7 +58,7 @@ class Table:
 
     def __init__(
         self, plan: Plan, built: Mapping[str, Built], constants: Constants, device: torch.device,
-        choices: Sequence[int], interpret: Interpret | None,
+        choices: Sequence[int], interpret: Interpret | None, fresh: bool = False,
     ) -> None:  # fmt: skip
         self.plan, self.built, self.constants, self.device = plan, built, constants, device
         self.interpret = interpret
@@ -72,9 +72,12 @@ class Table:
         for position, argument in enumerate(self.given):
             if isinstance(argument, ValueArg):
                 self.slots.setdefault(argument.value, position)
-        self.steps_taken = list(_taken(self.plan.steps, iter(choices)))
+        self.steps_taken = list(taken(self.plan.steps, iter(choices)))
         leaf_bases = [memory.place(self.plan, n).base for n in _values(self.plan.result)]
         self.outputs = [n for n in dict.fromkeys(leaf_bases) if self.plan.values[n].kind == "made"]
+        if fresh:
+            allocated = [step.value for step in self.steps_taken if isinstance(step, Alloc)]
+            self.outputs += [n for n in allocated if n not in self.outputs]
         self.places, size = self._laid_out()
         self.arena = torch.empty(size + _ALIGN, dtype=torch.uint8, device=self.device)
         self.start = -(-self.arena.data_ptr() // _ALIGN) * _ALIGN
@@ -299,14 +302,14 @@ def look(base: torch.Tensor, view: tuple[torch.dtype, tuple[int, ...], tuple[int
         return seen.set_(base.untyped_storage(), begin // dtype.itemsize, shape, stride)
 
 
-def _taken(steps: Sequence[Step], choices: Iterator[int]) -> Iterator[Step]:
+def taken(steps: Sequence[Step], choices: Iterator[int]) -> Iterator[Step]:
     """The steps that run."""
     for step in steps:
         if isinstance(step, Choice):
             index = next(choices, 0)
             if not 0 <= index < len(step.of):
                 raise PlanError(f"alternative {index} of a choice among {len(step.of)}")
-            yield from _taken(step.of[index].steps, choices)
+            yield from taken(step.of[index].steps, choices)
         else:
             yield step
 

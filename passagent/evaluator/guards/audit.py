@@ -1,11 +1,9 @@
 """Audit calls: whose kernels wrote the outputs, and into whose memory (INTEGRITY L3). Not timed.
 
-While a replaced region runs, every allocation becomes a block between two guard zones; what its kernels are
-given is noted; afterwards each output must be a block that a kernel of the candidate was given, a constant
-fill, a copy of such a block, or a view of an argument. A block holds what the same block of the call before
-held, as recycled memory does in timed calls, but for a run of other values: what a kernel leaves as it was is
-wrong. Computing operators are noted as the gate notes them; its dispatch key and a dispatch mode cannot be on
-at once, so here the mode does it.
+While a replaced region runs, every allocation becomes a block between two guard zones (blocks.py); what its
+kernels are given is noted; afterwards each output must be a block that a kernel of the candidate was given, a
+constant fill, a copy of such a block, or a view of an argument. Computing operators are noted as the gate
+notes them; its dispatch key and a dispatch mode cannot be on at once, so here the mode does it.
 """
 
 from __future__ import annotations
@@ -13,22 +11,16 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from passagent.evaluator.guards.blocks import Block, Blocks, start_of
 from passagent.evaluator.guards.gate import Gate, computes, plain
 from passagent.evaluator.guards.launches import observed
-from passagent.evaluator.guards.zones import ZONE, between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.evaluator.mode import Mode
-from passagent.evaluator.result import Violation
 
-_POISON = 0xFF
-"""Bytes of NaN: in calls whose inputs tell a kernel that no time is measured."""
-_EXCHANGED = 4
-"""Of a block one part in so many holds other values than it held before."""
 _EMPTY = {"empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided"}
 _FILLED = {
     "zeros",
@@ -44,51 +36,12 @@ _FILLED = {
 _COPIED = {"clone", "_to_copy"}
 
 
-@dataclass
-class Block:
-    """Memory between guard zones; `origin` says what it holds."""
-
-    raw: torch.Tensor
-    start: int
-    nbytes: int
-    origin: str | int
-    """`empty`, `filled`, or the address that it was copied from."""
-    zones: torch.Tensor
-    """What its guard zones were filled with."""
-    dtype: torch.dtype
-    copied: torch.Tensor | None = None
-    """What torch copied into it, bytes: a kernel that leaves it so did not write it."""
-
-    def inside(self) -> torch.Tensor:
-        """The block's bytes."""
-        return self.raw[ZONE : ZONE + self.nbytes]
-
-    def written_by(self, pointers: set[int]) -> bool:
-        """A kernel was given the block, and changed it if it held a copy."""
-        given = any(self.start <= pointer < self.start + max(self.nbytes, 1) for pointer in pointers)
-        return given and (self.copied is None or not torch.equal(self.inside(), self.copied))
-
-    def overrun(self) -> bool:
-        """Something was written beside the block."""
-        return not torch.equal(torch.cat([self.raw[:ZONE], self.raw[-ZONE:]]), self.zones)
-
-
-class Audit:
-    """Watches the replaced regions of audit calls; `close` forgets the memory of the calls made so far."""
+class Audit(Blocks):
+    """Watches the replaced regions of audit calls."""
 
     def __init__(self, gate: Gate, root: Path) -> None:
+        super().__init__(gate.found)
         self.gate, self._root = gate, f"{root}/"
-        self.blocks: list[Block] = []
-        self._copies: dict[int, torch.Tensor] = {}
-        self._before = self._first = 0
-        """Where the blocks of the call before, and of this one, begin."""
-        self._is_poisoned = False
-        self._random = unpredictable()
-
-    def begin(self, *, poisoned: bool = False) -> None:
-        """A call begins: its blocks hold what those of the call before do; NaN if `poisoned`."""
-        self._before, self._first = self._first, len(self.blocks)
-        self._is_poisoned = poisoned
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement function, audited at every call."""
@@ -107,103 +60,29 @@ class Audit:
 
         return audited
 
-    def place(self, values: torch.Tensor) -> torch.Tensor:
-        """A copy of `values` (any strides; the copy is contiguous) in a block of its own."""
-        return self._block(
-            torch.empty(values.shape, dtype=values.dtype, device=values.device), "filled", values
-        )
-
-    def check_zones(self) -> None:
-        """Report writes beside any block made so far."""
-        if any(block.overrun() for block in self.blocks):
-            message = (
-                "a kernel writes outside of the tensors that it was given; mask its stores at the borders"
-            )
-            self._report("out_of_bounds", None, message)
-
-    def copy_of(self, output: torch.Tensor) -> torch.Tensor | None:
-        """What torch had copied to where a kernel then wrote an output; None if no copy was there."""
-        copied = self._copies.get(_start(output))
-        if copied is None or output.numel() == 0:
-            return None
-        values = copied.view(output.dtype)
-        return values.as_strided(output.size(), output.stride(), output.storage_offset())
-
-    def close(self) -> None:
-        """Free the memory of the calls made so far; their outputs must not be used any more."""
-        self._before = self._first = 0
-        self.blocks.clear()
-        self._copies.clear()
-
-    def _block(
-        self, like: torch.Tensor, origin: str | int, values: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """A tensor of the shape, strides, dtype and device of `like` in a block of its own."""
-        raw, made = between_zones(like)
-        block = Block(raw, raw.data_ptr() + ZONE, len(raw) - 2 * ZONE, origin, raw, like.dtype)
-        self._fill(block, like, values)
-        if values is not None:
-            made.copy_(values)
-        if isinstance(origin, int):
-            block.copied = block.inside().clone()
-        self.blocks.append(block)
-        return made
-
-    def _fill(self, block: Block, like: torch.Tensor, values: torch.Tensor | None) -> None:
-        """What is in the block and around it before anything is written there."""
-        if self._is_poisoned:
-            block.raw.fill_(_POISON)
-            block.zones = torch.cat([block.raw[:ZONE], block.raw[-ZONE:]])
-            return
-        inside, before = block.inside(), self._block_before(block)
-        known = values
-        if known is None and before is not None:
-            known = before.inside().view(block.dtype)
-        block.zones = ordinary_bytes(known, like, self._random)
-        fill_zones(block.raw, block.zones)
-        if values is None and block.nbytes:
-            start, end = 0, block.nbytes
-            if before is not None:
-                inside.copy_(before.inside())
-                count = block.nbytes // like.itemsize
-                length = max(1, count // _EXCHANGED)
-                start = int(torch.randint(count - length + 1, (), generator=self._random)) * like.itemsize
-                end = start + length * like.itemsize
-            other = ordinary_bytes(known, like, self._random)
-            inside[start:end] = other.repeat((end - start) // len(other) + 1)[: end - start]
-
-    def _block_before(self, block: Block) -> Block | None:
-        """The block of the call before that was made in its turn; None if there is none of its kind."""
-        place = self._before + len(self.blocks) - self._first
-        if place >= self._first:
-            return None
-        before = self.blocks[place]
-        alike = before.nbytes == block.nbytes and before.dtype == block.dtype
-        return before if alike and block.nbytes % block.dtype.itemsize == 0 else None
-
     def allocated(self, name: str, made: torch.Tensor, args: Any) -> torch.Tensor:
         """What an allocating or copying operator returned, moved into a block."""
         if name in _EMPTY:
-            return self._block(made, "empty")
-        origin = "filled" if name in _FILLED else _start(args[0])
-        return self._block(made, origin, made)
+            return self.block(made, "empty")
+        origin = "filled" if name in _FILLED else start_of(args[0])
+        return self.block(made, origin, made)
 
     def written(self, name: str, target: torch.Tensor, args: Any) -> None:
         """Note a fill of, or a copy into, the whole of a block."""
-        block = _find(self.blocks, _start(target))
+        block = _find(self.blocks, start_of(target))
         if block is not None:
-            block.origin = _start(args[1]) if name == "copy_" else "filled"
+            block.origin = start_of(args[1]) if name == "copy_" else "filled"
             block.copied = block.inside().clone() if name == "copy_" else None
 
     def _judge(
         self, function: Callable[..., Any], args: Any, result: Any, made: list[Block], pointers: set[int]
     ) -> None:
-        given = [(_start(value), value.untyped_storage().nbytes()) for value in _tensors(args)]
+        given = [(start_of(value), value.untyped_storage().nbytes()) for value in _tensors(args)]
         for value in _outputs(result):
             if type(value) is not torch.Tensor or vars(value):
                 message = f"returns a {type(value).__name__}; return tensors that torch's factories made"
                 self._report("tensor_type", function, message)
-            elif value.numel() == 0 or any(start <= _start(value) <= start + size for start, size in given):
+            elif value.numel() == 0 or any(start <= start_of(value) <= start + size for start, size in given):
                 continue
             else:
                 self._judge_origin(function, value, made, pointers)
@@ -211,16 +90,17 @@ class Audit:
     def _judge_origin(
         self, function: Callable[..., Any], value: torch.Tensor, made: list[Block], pointers: set[int]
     ) -> None:
-        block, copied = _find(made, _start(value)), False
+        block, is_copy = _find(made, start_of(value)), False
         for _ in made:  # a copy of a copy: as long as the chain can be
             if block is None or block.written_by(pointers) or not isinstance(block.origin, int):
                 break
-            copied, block = True, _find(made, block.origin)
+            is_copy, block = True, _find(made, block.origin)
         if block is not None and (block.written_by(pointers) or block.origin == "filled"):
             if block.copied is not None:
-                self._copies[_start(value)] = block.copied
+                copied = block.copied.view(value.dtype)
+                self.note_copy(value, copied.as_strided(value.size(), value.stride(), value.storage_offset()))
             return
-        if copied:
+        if is_copy:
             message = (
                 "an output is a copy that torch made of an input and no kernel changed; read the input in a "
                 "kernel and write the output there"
@@ -238,13 +118,10 @@ class Audit:
             )
             self._report("kept_buffer", function, message)
 
-    def _report(self, rule: str, function: Callable[..., Any] | None, message: str) -> None:
+    def _report(self, rule: str, function: Callable[..., Any], message: str) -> None:
         code = getattr(function, "__code__", None)
         file = code.co_filename.removeprefix(self._root).removeprefix("pass_dir/") if code is not None else ""
-        line = code.co_firstlineno if code is not None else 0
-        violation = Violation(rule=rule, file=file, line=line, message=message)
-        if violation not in self.gate.found:
-            self.gate.found.append(violation)
+        self.report(rule, message, file, code.co_firstlineno if code is not None else 0)
 
 
 class _Watch(Mode):
@@ -267,10 +144,6 @@ class _Watch(Mode):
         if name in ("zero_", "fill_", "copy_"):
             self.audit.written(name, args[0], args)
         return result
-
-
-def _start(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _find(blocks: list[Block], start: int) -> Block | None:

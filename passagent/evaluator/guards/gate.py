@@ -89,7 +89,8 @@ class Gate:
 
     def take(self) -> list[Violation]:
         """What was found since the last time."""
-        found, self.found = self.found, []
+        found = list(self.found)
+        self.found.clear()
         return found
 
     def owner(self, frame: FrameType | None) -> tuple[str, int] | None:

@@ -1,0 +1,115 @@
+"""Have a candidate's host code recorded, and what comes of it checked and compiled, before a worker replays it.
+
+The host code runs in a throw-away process without inputs, device or clock. Its answer is data. A kernel that
+does not build fails the subgraphs that launch it; what no plan comes of refuses the candidate.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator import captures
+from passagent.evaluator.baseline import Baseline
+from passagent.evaluator.planned import Plans
+from passagent.evaluator.result import Candidate, Violation
+from passagent.evaluator.target import uses_triton
+from passagent.evaluator.text import plain
+from passagent.evaluator.verdict import Failed, Refused
+from passagent.kernels import driver
+from passagent.kernels.errors import KernelRefused
+from passagent.plan import record
+from passagent.plan.check import PlanError, check
+from passagent.plan.compile import Built, PlanBuildError, compile_plan
+from passagent.plan.facts import device_facts
+from passagent.plan.messages import Refusal
+from passagent.plan.messages import Subgraph as RecordedSubgraph
+from passagent.tasks.reader import Subgraph
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a worker is given of a candidate, and the subgraphs of which it can run none."""
+
+    plans: Plans
+    failed: dict[str, Failed]
+    """By the names of subgraphs: why their kernels do not build."""
+
+
+class Recorder:
+    """Records candidates for one device. `close()` ends its process."""
+
+    def __init__(self, config: EvaluatorConfig) -> None:
+        self._config = config
+        self._process: record.RecordingProcess | None = None
+
+    def close(self) -> None:
+        """End the process that recordings are forked from."""
+        if self._process is not None:
+            record.end(self._process)
+            self._process = None
+
+    def prepare(self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline) -> Prepared:
+        """The candidate's plans on `subgraphs`, ready to run.
+
+        Raises Refused where no plan comes of it, InfrastructureError.
+        """
+        recorded = self._record(candidate, [self._seen(one, baseline) for one in subgraphs])
+        built, failed = dict[str, Built](), dict[str, Failed]()
+        interpreted = self._config.device == "cpu" and uses_triton(candidate)
+        arch = None if self._config.device == "cpu" else driver.architecture()
+        refused: list[Violation] = []
+        failures: dict[tuple[int, int], Failed] = {}
+        for number, one in enumerate(recorded.passes):
+            for place, plan in enumerate(one.plans):
+                try:
+                    check(plan)
+                    built |= compile_plan(plan, arch, interpreted)
+                except PlanError as error:
+                    refused.append(Violation(rule="plan", file=one.file, line=0, message=plain(str(error))))
+                except PlanBuildError as error:
+                    for name, why in error.failures:
+                        if isinstance(why, KernelRefused):
+                            message = plain(f"{name}: {why} (line {why.line} of the kernel's source)")
+                            refused.append(Violation(rule=why.rule, file=one.file, line=0, message=message))
+                    failures[number, place] = Failed("compile_error", plain(f"{error} ({one.file})"))
+        if refused:
+            raise Refused(list({one.model_dump_json(): one for one in refused}.values()))
+        for subgraph in recorded.subgraphs:
+            told = [failures[key] for one in subgraph.calls if (key := (one.number, one.plan)) in failures]
+            if told:
+                lines = dict.fromkeys(line for one in told for line in one.message.splitlines())
+                failed[subgraph.name] = Failed("compile_error", "\n".join(lines))
+        return Prepared(Plans(recorded, built), failed)
+
+    def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph]):  # type: ignore[no-untyped-def]
+        if self._process is None or self._process.process.poll() is not None:
+            self.close()
+            self._process = record.start()
+        answer = record.record(
+            self._process,
+            candidate,
+            subgraphs,
+            self._config.device,
+            device_facts(),
+            self._config.single_replacement_func,
+        )
+        if isinstance(answer, Refusal):
+            raise Refused(
+                [Violation(rule="recording", file=answer.file, line=answer.line, message=plain(answer.message))]
+            )
+        return answer.recording
+
+    def _seen(self, subgraph: Subgraph, baseline: Baseline) -> RecordedSubgraph:
+        """A subgraph as the recording process sees it. What Dynamo must capture, the baseline's worker does."""
+        device = self._config.device
+        kept = captures.without_dynamo(subgraph, device)
+        if kept is None:
+            made = baseline.reference(subgraph, "direct")
+            kept = captures.KeptGraph(made.nodes, made.order)
+        return record.seen(subgraph, kept, device)
