@@ -142,7 +142,8 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
             config.pre_hook(named)
         options = {key: value for key, value in config.all_kwargs().items() if value is not None}
         tuner.fn.run(*args, **kwargs, **options)
-        label = "".join(c if " " <= c <= "~" else "?" for c in str(config))[:500]
+        named_options = ", ".join(f"{key}: {value}" for key, value in options.items())
+        label = "".join(c if " " <= c <= "~" else "?" for c in named_options)[:500]
         alternatives.append(Alternative(name=label, steps=tuple(session.steps)))
     session.steps = before
     tuner.nargs = None
