@@ -31,9 +31,7 @@ def record(request: Request, root: Path) -> Recorded | Refusal:
     )
     try:
         install(recorder)
-        passes = load_passes(
-            Candidate(request.files), root, request.single_replacement_func, as_written=True
-        )
+        passes = load_passes(Candidate(request.files), root, request.single_replacement_func, as_written=True)
         return _record(request, recorder, passes)
     except BaseException as error:
         return _told(recorder, error)
@@ -127,8 +125,11 @@ class _Run:
             inputs = [_input(meta) for meta in subgraph.inputs]
             rewritten.graph_module.forward(*[inputs[i] for i in subgraph.order])
         for position, (number, arguments) in enumerate(self._matched):
-            line = self.passes[number].replacement_func.__code__.co_firstlineno if hasattr(
-                self.passes[number].replacement_func, "__code__") else 0
+            line = (
+                self.passes[number].replacement_func.__code__.co_firstlineno
+                if hasattr(self.passes[number].replacement_func, "__code__")
+                else 0
+            )
             self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
         return [
             Missed(name=one.pass_name, subgraph=subgraph.name, reason=explained(one))

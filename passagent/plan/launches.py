@@ -73,7 +73,9 @@ def _three(session: Session, grid: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]) -> TritonKernel:
+def _kernel(
+    session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
+) -> TritonKernel:
     name, facts = kernel.fn.__name__, session.recorder.facts
     try:
         given = Options(**options)
@@ -85,7 +87,7 @@ def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: d
         wrong = ", ".join(str(one["loc"][0]) for one in error.errors())
         session.refuse(f"launches {name} with {wrong} that Triton's compiler does not take")
     except Exception as error:  # Triton raises whatever the kernel's text leads it to
-        reason = " ".join(str(error).split())[-300:]
+        reason = " ".join(str(getattr(error, "error_message", None) or error).split())[:300]
         session.refuse(f"its kernel {name} does not compile: {type(error).__name__}: {reason}")
     facts.asked["device.capability"] = str(facts.capability)
     return TritonKernel(
@@ -105,7 +107,9 @@ def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: d
 def _argument(session: Session, value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         if value.device.type != "cuda":
-            session.refuse(f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda")
+            session.refuse(
+                f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda"
+            )
         return session.use(value)
     if isinstance(value, constexpr):
         return _argument(session, value.value)

@@ -17,10 +17,14 @@ READS_A_VALUE = (
 OLD_TENSOR = "uses a tensor that was made before this call; allocate in every call"
 OLD_ADDRESS = "uses an address that was read before this call; ask for data_ptr() in every call"
 NO_ADDRESS = "reads a tensor's address outside of a call of the replacement; ask for data_ptr() in the call"
-NO_CALL = "launches a kernel outside of a call of the replacement; launch it in the function of replacement_func"
+NO_CALL = (
+    "launches a kernel outside of a call of the replacement; launch it in the function of replacement_func"
+)
 TWICE = "records another plan the second time for the same arguments; keep nothing that counts calls"
 LARGE_CONSTANT = "uses a constant tensor of {size} bytes; at most 1 MiB: make it in a kernel"
-ODD_CONSTANT = "uses a constant tensor that is not contiguous, or not on the CPU; make it by torch.tensor([...])"
+ODD_CONSTANT = (
+    "uses a constant tensor that is not contiguous, or not on the CPU; make it by torch.tensor([...])"
+)
 BETWEEN_DEVICES = "copies a tensor from {source} to {target}; keep the work on the device of the inputs"
 NO_STEP = "aten.{operator} has no step in a plan; allocate by torch.empty_like and write in a kernel"
 NO_DEVICE_GUARD = (

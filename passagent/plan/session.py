@@ -232,9 +232,20 @@ class Session:
         """The position of a tensor among the plan's values."""
         if slot.number is None:
             value = self._value(slot)  # may number others first
+            if isinstance(value, ViewValue):
+                slot.number = self._same(value)
+        if slot.number is None:
             slot.number = len(self.values)
             self.values.append(value)
         return slot.number
+
+    def _same(self, view: ViewValue) -> int | None:
+        """The position of a value that shows the same: the owner of the memory, or an equal view."""
+        told = {"shape", "stride", "dtype", "device"}
+        owner = self.values[view.of]
+        if view.offset == 0 and owner.model_dump(include=told) == view.model_dump(include=told):
+            return view.of
+        return self.values.index(view) if view in self.values else None
 
     def use(self, tensor: torch.Tensor) -> ValueArg:
         """A tensor as an argument or a result."""
@@ -280,7 +291,9 @@ class Session:
         if isinstance(value, (tuple, list)):
             fields = getattr(value, "_fields", ())
             return TupleArg(items=tuple(map(self.constant, value)), fields=tuple(fields))
-        self.refuse(f"a {type(value).__name__} is no argument of a plan; pass tensors, numbers, texts and tuples")
+        self.refuse(
+            f"a {type(value).__name__} is no argument of a plan; pass tensors, numbers, texts and tuples"
+        )
 
     def result(self, returned: Any) -> Argument:
         """What the call returned."""
