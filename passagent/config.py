@@ -29,8 +29,10 @@ class EvaluatorConfig(_Section):
 
     device: str = "cpu"
     """`cpu`, `cuda`, `cuda:N`, several of one model as `cuda:N,cuda:M`, or `cuda:all`."""
-    dispatch: Literal["direct", "dynamo"] = "direct"
-    """`direct` calls the rewritten GraphModule; `dynamo` keeps torch.compile's guards around it."""
+    dispatch: Literal["direct", "dynamo", "plan"] = "direct"
+    """`direct` calls the rewritten GraphModule; `dynamo` keeps torch.compile's guards around it; `plan` calls
+    it, too, and replays what each pass's host code decided once, in another process: no Python of a pass runs
+    where it is timed."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)

@@ -13,6 +13,7 @@ class Dispatch(enum.StrEnum):
 
     direct = "direct"
     dynamo = "dynamo"
+    plan = "plan"
 
 
 TaskArgument = Annotated[

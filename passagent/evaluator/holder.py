@@ -14,6 +14,7 @@ import torch
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.recorder import Prepared
 from passagent.evaluator.reference import SETS, Reference, load_request
 from passagent.evaluator.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
@@ -34,8 +35,12 @@ class Holder:
     WorkerDied and WorkerTimeout.
     """
 
-    def __init__(self, worker: Worker, subject: Subject, config: EvaluatorConfig) -> None:
+    def __init__(
+        self, worker: Worker, subject: Subject, config: EvaluatorConfig, prepared: Prepared | None = None
+    ) -> None:
+        """`prepared`: the plans of a candidate whose Python does not run in the worker."""
         self.worker, self._subject, self._config = worker, subject, config
+        self._prepared = prepared
         self._held: dict[str, _Held] = {}
         self._is_closed = False
 
@@ -44,7 +49,8 @@ class Holder:
         files = self._subject.files if isinstance(self._subject, Candidate) else None
         compiler = None if isinstance(self._subject, Candidate) else self._subject
         try:
-            self.ask(load_request(files, self._config, compiler))
+            plans = self._prepared.plans.data() if self._prepared is not None else None
+            self.ask(load_request(None if plans else files, self._config, compiler, plans))
         except WorkerDied as death:
             if death.killed_from_outside:
                 raise
@@ -69,6 +75,8 @@ class Holder:
             if held.reference is reference:
                 return held.outputs
             self.release(held.reference)
+        if self._prepared is not None and reference.subgraph.name in self._prepared.failed:
+            raise self._prepared.failed[reference.subgraph.name]
         outputs = Arena.create(reference.room())
         self._held[reference.name] = _Held(reference, outputs)
         try:

@@ -29,7 +29,15 @@ def inspect(candidate: Candidate, host_extensions: bool = False, device: str = "
     What takes more than the limits of inspection breaks the rule `too_large`.
     Blocks for some 0.1 s; may be called by several threads. Raises InfrastructureError.
     """
-    found = intake.check_files(candidate.files) or _inspected(candidate, host_extensions, device)
+    return check_files(candidate) or _violations(_inspected(candidate, host_extensions, device))
+
+
+def check_files(candidate: Candidate) -> list[Violation]:
+    """Of those rules the ones about the files' names and sizes."""
+    return _violations(intake.check_files(candidate.files))
+
+
+def _violations(found: list[Finding]) -> list[Violation]:
     return [
         Violation(rule=rule, file=file, line=line, message=message) for rule, file, line, message in found
     ]

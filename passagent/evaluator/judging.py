@@ -32,6 +32,7 @@ from passagent.evaluator.failures import merged
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.holder import Holder, Second
 from passagent.evaluator.process import WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.recorder import Prepared
 from passagent.evaluator.reference import SETS, Reference, run_request
 from passagent.evaluator.refusal import REFUSED
 from passagent.evaluator.replies import Watched, outputs_of, refuse_kept
@@ -74,11 +75,12 @@ class Judging:
         baseline: Baseline,
         workers: Workers,
         bar: float | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
-        """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so."""
+        """`prepared`: a candidate's plans, which workers replay in its place. `bar`: an AS; of a subject that stays under it for sure no more is measured than tells so."""
         self.task, self.subject, self.config = task, subject, config
         self.baseline, self.workers = baseline, workers
-        self.bar = bar
+        self.bar, self._prepared = bar, prepared
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
         self.interpreter = False
@@ -176,6 +178,8 @@ class Judging:
 
     def _collect_failures(self) -> None:
         """Where kernels do not build: all of them, beside the first that each subgraph met."""
+        if self._prepared is not None:
+            return  # they were all built before
         failed = {one.name: one for one in self.graphs if one.status == "compile_error"}
         found: list[dict[str, Any]] = []
         for lane, holder in enumerate(self._holders):
@@ -299,7 +303,7 @@ class Judging:
         return holder
 
     def _new_holder(self) -> Holder:
-        return Holder(self.workers.take(self.subject, self.interpreter), self.subject, self.config)
+        return Holder(self.workers.take(self.subject, self.interpreter), self.subject, self.config, self._prepared)
 
     def _check(self, drawing: Drawing, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
@@ -384,7 +388,7 @@ class Judging:
                         patience,
                     )
                     surprise()
-            if self._is_candidate and not self.passbench:
+            if self._is_candidate and not self.passbench and self._prepared is None:
                 first = reference.rotation.first()
                 holder.ask({"op": "held", "id": reference.name, "set": 0, "windows": first})
         except TimedCallError as failure:

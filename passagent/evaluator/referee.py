@@ -20,10 +20,11 @@ from passagent.evaluator.eager import EagerGraph
 from passagent.evaluator.effort import check_task_room, dispatch_of
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import Judging
+from passagent.evaluator.recorder import Prepared, Recorder
 from passagent.evaluator.refusal import refusal
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import Started
-from passagent.evaluator.verdict import conclude
+from passagent.evaluator.verdict import Refused, conclude
 from passagent.evaluator.workers import Workers
 from passagent.faults import named
 from passagent.memory import available_bytes
@@ -40,6 +41,7 @@ class Referee:
         self._free_bytes = available_bytes()
         self.workers = Workers(self.config, started)
         self._baseline = Baseline(self.workers.zygote, self.config)
+        self._recorder = Recorder(self.config)
 
     def __enter__(self) -> Referee:
         return self
@@ -49,6 +51,7 @@ class Referee:
 
     def close(self) -> None:
         """End every process of this referee."""
+        self._recorder.close()
         self._baseline.close()
         self.workers.close()
 
@@ -85,12 +88,14 @@ class Referee:
         if the task is too large for its memory.
         """
         started, before = time.monotonic(), device_state(self.config.device)
-        if isinstance(subject, Candidate):
-            violations = inspection.inspect(subject, self.config.host_extensions, self.config.device)
-            if violations:
-                return refusal(task, subject, self.config, violations)
         check_task_room(task, self.config.device, self._free_bytes)
-        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar)
+        prepared = None
+        if isinstance(subject, Candidate):
+            try:
+                prepared = self._prepared(task, subject)
+            except Refused as refused:
+                return refusal(task, subject, self.config, refused.violations)
+        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar, prepared)
         self._prepare_workers(judging.dispatch)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
@@ -111,6 +116,18 @@ class Referee:
         evaluation.seconds = round(time.monotonic() - started, 3)
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation
+
+    def _prepared(self, task: Task, candidate: Candidate) -> Prepared | None:
+        """Its plans, if they are what is timed. Raises Refused for what breaks a rule before anything runs."""
+        if dispatch_of(self.config) == "plan":
+            violations = inspection.check_files(candidate)
+        else:
+            violations = inspection.inspect(candidate, self.config.host_extensions, self.config.device)
+        if violations:
+            raise Refused(violations)
+        if dispatch_of(self.config) != "plan":
+            return None
+        return self._recorder.prepare(candidate, task.subgraphs, self._baseline)
 
     def _prepare_workers(self, dispatch: str) -> None:
         if dispatch == "dynamo":

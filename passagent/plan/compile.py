@@ -85,6 +85,8 @@ def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
     failures = []
     for key in dict.fromkeys(step.kernel for step in flat(plan.steps) if isinstance(step, Launch)):
         kernel = plan.kernels[key]
+        if interpreted and isinstance(kernel, TritonKernel):
+            continue
         try:
             built[key] = (
                 _native(kernel, arch) if isinstance(kernel, NativeKernel) else _triton(plan, kernel, arch)

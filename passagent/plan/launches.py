@@ -87,7 +87,7 @@ def _kernel(
         wrong = ", ".join(str(one["loc"][0]) for one in error.errors())
         session.refuse(f"launches {name} with {wrong} that Triton's compiler does not take")
     except Exception as error:  # Triton raises whatever the kernel's text leads it to
-        reason = " ".join(str(error).split())[-300:]
+        reason = " ".join(str(getattr(error, "error_message", None) or error).split())[:300]
         session.refuse(f"its kernel {name} does not compile: {type(error).__name__}: {reason}")
     facts.asked["device.capability"] = str(facts.capability)
     return TritonKernel(
@@ -146,7 +146,8 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
             config.pre_hook(named)
         options = {key: value for key, value in config.all_kwargs().items() if value is not None}
         tuner.fn.run(*args, **kwargs, **options)
-        label = "".join(c if " " <= c <= "~" else "?" for c in str(config))[:500]
+        named_options = ", ".join(f"{key}: {value}" for key, value in options.items())
+        label = "".join(c if " " <= c <= "~" else "?" for c in named_options)[:500]
         alternatives.append(Alternative(name=label, steps=tuple(session.steps)))
     session.steps = before
     tuner.nargs = None

@@ -25,7 +25,10 @@ from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
+from passagent.plan.arguments import ParameterArg, leaves
+from passagent.plan.arguments import Device
 from passagent.plan.messages import MOST_ANSWER, Answer, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.plan.pattern import MalformedPattern, pattern_graph
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
 
@@ -36,6 +39,7 @@ LIMITS = Limits(memory=16 << 30, file=64 << 20, scratch=64 << 20, files=4096, cp
 _WALL_S = 120.0
 """Real time that a recording may take: it waits for nothing, but the machine may be busy."""
 _START_S = 120.0
+_MALFORMED = "its plan is not well formed"
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,17 @@ def recording_process() -> Iterator[RecordingProcess]:
     try:
         yield started
     finally:
-        started.channel.close()
-        with suppress(subprocess.TimeoutExpired):
-            started.process.wait(10)
-        started.process.kill()
-        shutil.rmtree(started.scratch, ignore_errors=True)
+        end(started)
+
+
+def end(started: RecordingProcess) -> None:
+    """End the process, and what it still records."""
+    started.channel.close()
+    with suppress(subprocess.TimeoutExpired):
+        started.process.wait(10)
+    started.process.kill()
+    started.process.wait()
+    shutil.rmtree(started.scratch, ignore_errors=True)
 
 
 def record(
@@ -114,29 +124,51 @@ def record(
             fork = {"op": "fork", "triton": uses_triton(candidate), "limits": asdict(limits)}
             pid = process.ask(fork, (theirs.fileno(),))["pid"]
         raw = _exchange(ours, request.model_dump_json().encode())
-    end = process.ask({"op": "end", "pid": pid})
-    return read_answer(raw, candidate) if raw else _unanswered(end, limits)
+    ended = process.ask({"op": "end", "pid": pid})
+    return read_answer(raw, request) if raw else _unanswered(ended, limits, is_late=raw is None)
 
 
-def read_answer(raw: bytes, candidate: Candidate) -> Recorded | Refusal:
-    """An answer, read as data: what is not in the schema is refused, nothing is run."""
+def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
+    """An answer to a request, read as data: what is not well formed is refused, nothing is run."""
     if len(raw) > MOST_ANSWER:
         return Refusal(message=f"its plans are larger than {MOST_ANSWER >> 20} MiB", file="", line=0)
     try:
         answer = Answer.model_validate_json(raw).answer
+        if isinstance(answer, Recorded):
+            _check_fits(answer, request)
+            return answer
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:])
-        return Refusal(message=f"its plan is not well formed: {where}: {first['msg']}"[:500], file="", line=0)
-    if isinstance(answer, Refusal):
-        known = answer.file in candidate.files
-        message = "".join(c if c.isprintable() else " " for c in answer.message)
-        return Refusal(message=message, file=answer.file if known else "", line=answer.line if known else 0)
-    return answer
+        return Refusal(message=f"{_MALFORMED}: {where}: {first['msg']}"[:500], file="", line=0)
+    except (MalformedPattern, ValueError) as error:
+        return Refusal(message=f"{_MALFORMED}: {error}"[:500], file="", line=0)
+    known = answer.file in request.files
+    message = "".join(c if c.isprintable() else " " for c in answer.message)
+    return Refusal(message=message, file=answer.file if known else "", line=answer.line if known else 0)
 
 
-def _exchange(stream: socket.socket, request: bytes) -> bytes:
-    """Send the request and read the answer until it ends, is too large, or late (then what there is is void)."""
+def _check_fits(answer: Recorded, request: Request) -> None:
+    """Raise ValueError or MalformedPattern for a recording of something else than was asked."""
+    recording = answer.recording
+    if [one.name for one in recording.subgraphs] != [one.name for one in request.subgraphs]:
+        raise ValueError("it is of other subgraphs")
+    if recording.device != request.device:
+        raise ValueError(f"it is for {recording.device}")
+    parameters = []
+    for one in recording.passes:
+        if one.file not in request.files:
+            raise ValueError("a pass is of a file that the candidate does not have")
+        nodes = pattern_graph(one.pattern).nodes
+        parameters.append({node.target for node in nodes if node.op == "placeholder"})
+    for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
+        for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
+            if isinstance(leaf, ParameterArg) and leaf.name.partition("[")[0] not in parameters[call.number]:
+                raise ValueError(f"a call is given {leaf.name}, which its pattern does not have")
+
+
+def _exchange(stream: socket.socket, request: bytes) -> bytes | None:
+    """Send the request and read the answer until it ends or is too large; None if it is late."""
     deadline, answer = time.monotonic() + _WALL_S, bytearray()
     stream.settimeout(_WALL_S)
     with suppress(OSError):  # it is dead already: so the answer tells
@@ -144,7 +176,7 @@ def _exchange(stream: socket.socket, request: bytes) -> bytes:
         stream.shutdown(socket.SHUT_WR)
     while len(answer) <= MOST_ANSWER:
         if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return b""
+            return None
         try:
             part = stream.recv(1 << 20)
         except OSError:
@@ -155,9 +187,11 @@ def _exchange(stream: socket.socket, request: bytes) -> bytes:
     return bytes(answer)
 
 
-def _unanswered(end: dict[str, Any], limits: Limits) -> Refusal:
+def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:
     status = end["status"]
-    if end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
+    if is_late:
+        how = f"took more than {_WALL_S:.0f} s; host code waits for nothing"
+    elif end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
         how = (
             f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
         )
@@ -174,27 +208,33 @@ def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
     Raises PassagentError where a graph takes Dynamo and a device that this machine lacks.
     """
     from passagent.evaluator.captures import without_dynamo
-    from passagent.tasks.inputs import draw_one
     from passagent.tasks.module import full_device
 
     found = []
-    for subgraph in task.subgraphs:
-        kept = without_dynamo(subgraph, str(full_device(device))) or _captured(subgraph, device)
-        inputs: list[TensorMeta | int | float] = []
-        for meta in subgraph.inputs:
-            if meta.is_python_scalar:
-                inputs.append(draw_one(meta, 0, 0))
-                continue
-            stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
-            stride, step = [], 1
-            for size in reversed(meta.shape):
-                stride.insert(0, step)
-                step *= max(size, 1)
-            dtype = str(meta.dtype).removeprefix("torch.")
-            where = "cpu" if stays or device == "cpu" else "cuda"
-            inputs.append(TensorMeta(shape=list(meta.shape), stride=stride, dtype=dtype, device=where))
-        found.append(Subgraph(name=subgraph.name, nodes=kept.nodes, order=kept.order, inputs=inputs))
+    for one in task.subgraphs:
+        kept = without_dynamo(one, str(full_device(device))) or _captured(one, device)
+        found.append(seen(one, kept, device))
     return found
+
+
+def seen(subgraph: TaskSubgraph, kept: KeptGraph, device: str) -> Subgraph:
+    """A subgraph as the recording process sees it on `device`: `kept` and the inputs' metadata."""
+    from passagent.tasks.inputs import draw_one
+
+    inputs: list[TensorMeta | int | float] = []
+    for meta in subgraph.inputs:
+        if meta.is_python_scalar:
+            inputs.append(draw_one(meta, 0, 0))
+            continue
+        stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
+        stride, step = [], 1
+        for size in reversed(meta.shape):
+            stride.insert(0, step)
+            step *= max(size, 1)
+        dtype = str(meta.dtype).removeprefix("torch.")
+        where: Device = "cpu" if stays or device == "cpu" else "cuda"
+        inputs.append(TensorMeta(shape=list(meta.shape), stride=stride, dtype=dtype, device=where))
+    return Subgraph(name=subgraph.name, nodes=kept.nodes, order=kept.order, inputs=inputs)
 
 
 def _captured(subgraph: TaskSubgraph, device: str) -> KeptGraph:

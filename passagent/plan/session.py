@@ -232,9 +232,20 @@ class Session:
         """The position of a tensor among the plan's values."""
         if slot.number is None:
             value = self._value(slot)  # may number others first
+            if isinstance(value, ViewValue):
+                slot.number = self._same(value)
+        if slot.number is None:
             slot.number = len(self.values)
             self.values.append(value)
         return slot.number
+
+    def _same(self, view: ViewValue) -> int | None:
+        """The position of a value that shows the same: the owner of the memory, or an equal view."""
+        told = {"shape", "stride", "dtype", "device"}
+        owner = self.values[view.of]
+        if view.offset == 0 and owner.model_dump(include=told) == view.model_dump(include=told):
+            return view.of
+        return self.values.index(view) if view in self.values else None
 
     def use(self, tensor: torch.Tensor) -> ValueArg:
         """A tensor as an argument or a result."""
