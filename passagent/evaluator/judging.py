@@ -303,7 +303,9 @@ class Judging:
         return holder
 
     def _new_holder(self) -> Holder:
-        return Holder(self.workers.take(self.subject, self.interpreter), self.subject, self.config, self._prepared)
+        return Holder(
+            self.workers.take(self.subject, self.interpreter), self.subject, self.config, self._prepared
+        )
 
     def _check(self, drawing: Drawing, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""

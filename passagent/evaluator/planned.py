@@ -21,6 +21,7 @@ from passagent.plan import memory
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg, ValueArg, leaves
 from passagent.plan.compile import Built
 from passagent.plan.convert import flattened, parts, python_value
+from passagent.plan.interpret import interpret
 from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.pattern import pattern_graph
 from passagent.plan.replay import Replay, choices_of
@@ -78,9 +79,8 @@ class Planned:
 
     def replay(self, plan: Plan, choices: list[int], audited: bool = False) -> Replay:
         """A plan ready to run; `audited`: every allocation is a block."""
-        empty, run = (self._empty if audited else None), None
-        if is_interpreting():
-            from passagent.plan.interpret import interpret as run
+        empty = self._empty if audited else None
+        run = interpret if is_interpreting() else None
         return Replay(plan, self._built, self.device, choices, empty, run, fresh=audited)
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -101,7 +101,11 @@ class Recorder:
         )
         if isinstance(answer, Refusal):
             raise Refused(
-                [Violation(rule="recording", file=answer.file, line=answer.line, message=plain(answer.message))]
+                [
+                    Violation(
+                        rule="recording", file=answer.file, line=answer.line, message=plain(answer.message)
+                    )
+                ]
             )
         return answer.recording
 

@@ -46,7 +46,11 @@ class _Built:
 
 
 def take(
-    message: dict[str, Any], fds: list[int], device: str, loaded: Loaded | Planned | None, compiler: str | None
+    message: dict[str, Any],
+    fds: list[int],
+    device: str,
+    loaded: Loaded | Planned | None,
+    compiler: str | None,
 ) -> tuple[calls.Graph, dict[str, Any]]:
     """What a `graph` request names, ready to be called, and what is reported of it.
 

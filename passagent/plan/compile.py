@@ -75,8 +75,10 @@ class Built:
     scratch: int = 0
 
 
-def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
+def compile_plan(plan: Plan, arch: str | None = None, interpreted: bool = False) -> dict[str, Built]:
     """The kernels that a plan launches, by their digests. `arch`: the GPU's, as sm_90; None without one.
+
+    `interpreted`: Triton's kernels run in its interpreter and are left out.
 
     Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU without an
     `arch`, PassagentError where a compiler is not installed.

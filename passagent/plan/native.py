@@ -120,12 +120,6 @@ def _launch(
     types = []
     for position, argument in enumerate(args):
         if isinstance(argument, torch.Tensor):
-<<<<<<< HEAD
-            if argument.device.type != device or argument.dtype not in CTYPES:
-                what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
-                session.refuse(
-                    f"{name}: {what}; a {kind} kernel takes tensors on {device} of a dtype that C has"
-=======
             what = f"argument {position} is a {argument.dtype} tensor"
             if argument.dtype not in CTYPES:
                 session.refuse(f"{name}: {what}, for which C has no type; pass a view of another dtype")
@@ -133,7 +127,6 @@ def _launch(
                 what = f"{what} on {argument.device}"
                 session.refuse(
                     f"{name}: {what}; a {kind} kernel takes {device} tensors: record with --device {device}"
->>>>>>> record
                 )
             types.append(CTYPES[argument.dtype])
         elif type(argument) in SCALARS:
