@@ -76,10 +76,10 @@ class Built:
 
 
 def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
-    """The kernels that a plan launches, by their digests. `arch`: the GPU's, as sm_90; None without one.
+    """The kernels that a plan launches, by their digests. `arch`: of the GPU (sm_90), None without one.
 
-    Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU without an
-    `arch`, PassagentError where a compiler is not installed.
+    Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU where
+    there is no `arch`, PassagentError where a compiler is not installed.
     """
     built: dict[str, Built] = {}
     failures = []
