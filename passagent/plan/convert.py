@@ -98,12 +98,18 @@ def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
     return say
 
 
+def _same(given: Any, constant: Any) -> bool:
+    """As replay.c compares: floats bit by bit."""
+    if type(given) is not type(constant):
+        return False
+    return given.hex() == constant.hex() if isinstance(given, float) else bool(given == constant)
+
+
 def _unlike(plan: Plan, expected: Argument, given: Any, device: torch.device) -> str | None:
     """In which way an argument is not what the plan is for, or None."""
     if not isinstance(expected, ValueArg):
         constant = python_value(expected)
-        same = type(given) is type(constant) and (given == constant or given is constant)
-        return None if same else f"is {given!r:.60}, not {constant!r:.60}"
+        return None if _same(given, constant) else f"is {given!r:.60}, not {constant!r:.60}"
     value = plan.values[expected.value]
     if not isinstance(given, torch.Tensor):
         return f"is a {type(given).__name__}, not a tensor"

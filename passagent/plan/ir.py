@@ -29,17 +29,17 @@ OPERATIONS = frozenset({
     "tt.descriptor_scatter", "tt.descriptor_store", "tt.dot", "tt.dot_scaled", "tt.expand_dims",
     "tt.extern_elementwise", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs",
     "tt.get_program_id", "tt.histogram", "tt.join", "tt.load", "tt.make_range", "tt.make_tensor_descriptor",
-    "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui", "tt.precise_divf",
-    "tt.precise_sqrt", "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return", "tt.scan", "tt.scan.return",
-    "tt.splat", "tt.split", "tt.store", "tt.trans", "tt.unsplat", "ub.poison",
+    "tt.make_tensor_ptr", "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui",
+    "tt.precise_divf", "tt.precise_sqrt", "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return",
+    "tt.scan", "tt.scan.return", "tt.splat", "tt.split", "tt.store", "tt.trans", "tt.unsplat", "ub.poison",
 })  # fmt: skip
 """Besides these, all of the dialects `arith` and `math`, which only compute."""
 ATTRIBUTES = frozenset({
     "allow_reorder", "axis", "boundaryCheck", "cache", "cachePolicy", "cache_modifier", "efficient_layout",
     "end", "evict", "eviction_policy", "fastMath", "inputPrecision", "isVolatile", "is_volatile", "libname",
     "libpath", "lhs_k_pack", "maxNumImpreciseAcc", "noinline", "operandSegmentSizes", "order", "pack",
-    "padding", "pure", "reverse", "rhs_k_pack", "rounding", "start", "symbol", "tt.constancy", "tt.contiguity",
-    "tt.disallow_acc_multi_buffer", "tt.divisibility", "tt.flatten", "tt.loop_unroll_factor",
+    "padding", "pure", "reverse", "rhs_k_pack", "rounding", "start", "symbol", "tt.constancy",
+    "tt.contiguity", "tt.disallow_acc_multi_buffer", "tt.divisibility", "tt.flatten", "tt.loop_unroll_factor",
     "tt.max_divisibility", "tt.num_stages", "tt.pointee_type", "tt.warp_specialize",
 })  # fmt: skip
 """Names of attributes that are written in braces."""

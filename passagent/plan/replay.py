@@ -1,7 +1,7 @@
 """Replay a plan: one call of a C function (replay.c) for a call of the replacement that was recorded.
 
-What can be done once is done before (table.py): code is loaded, scratch memory is allocated, its addresses are
-written into the table of steps. At a call only the addresses of inputs and outputs are put in. Outputs are
+What can be done once is done before (table.py): code is loaded, scratch memory is allocated, its addresses
+are written into the table of steps. A call only puts in the addresses of its inputs and outputs. Outputs are
 fresh at every call.
 """
 
@@ -27,10 +27,10 @@ class Replay:
 
     `built`: its kernels (compile_plan). `choices`: for each Choice that is met, in order, which alternative
     runs; the first where none is given. `empty` allocates outputs, by default as torch does; with `fresh` it
-    allocates scratch memory too, anew for each call. `interpret` runs
-    Triton kernels in place of compiled ones (interpret.py). `call` takes what the recorded replacement took and
-    returns what it returned. It raises TypeError for arguments that the plan is not for, and RuntimeError with
-    CUDA's words if a launch fails. A replay runs in one thread at a time. In a CUDA graph it may be captured.
+    allocates scratch memory too, anew for each call. `interpret` runs Triton kernels in place of compiled
+    ones (interpret.py). `call` takes what the recorded replacement took and returns what it returned. It
+    raises TypeError for arguments that the plan is not for, and RuntimeError with CUDA's words if a launch
+    fails. A replay runs in one thread at a time. A CUDA graph may capture it.
 
     Raises PlanError for a plan that cannot run here.
     """
@@ -67,7 +67,7 @@ class Replay:
 
 
 def choices_of(plan: Plan) -> list[int]:
-    """How many alternatives each Choice has, in the order in which they are met (of nested ones the outer)."""
+    """How many alternatives each Choice has, in order; of nested ones the outer."""
     return [len(step.of) for step in plan.steps if isinstance(step, Choice)]
 
 

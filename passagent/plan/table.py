@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from passagent.kernels import build_cuda, driver, launch
-from passagent.plan import memory
+from passagent.plan import extension, memory
 from passagent.plan.arguments import AddressArg, Argument, TupleArg, ValueArg, leaves
 from passagent.plan.check import PlanError, filled
 from passagent.plan.compile import Built
@@ -31,10 +30,6 @@ from passagent.plan.model import (
     TritonKernel,
 )
 
-_SOURCE = Path(__file__).with_name("replay.c")
-_LAUNCH, _FILL, _COPY, _ADDRESS, _CALL = range(5)
-"""`enum step_kind` of replay.c."""
-_NOWHERE = -1
 _ALIGN = 256
 _PATTERN = 8
 _MOST_OBJECTS = 64
@@ -50,7 +45,7 @@ class Where(NamedTuple):
     """A place in memory: `value`, plus where the tensor of a slot lies if `slot` is not negative. Bytes."""
 
     value: int
-    slot: int = _NOWHERE
+    slot: int = extension.NOWHERE
 
 
 class Table:
@@ -63,9 +58,9 @@ class Table:
         self.plan, self.built, self.constants, self.device = plan, built, constants, device
         self.interpret = interpret
         self.cpu = self.device.type == "cpu"
-        self.cells: list[_Cell] = []
-        self.objects: list[_Object] = []
-        self.steps: list[_Step] = []
+        self.cells: list[extension.Cell] = []
+        self.objects: list[extension.Object] = []
+        self.steps: list[extension.Step] = []
         self.keep: list[Any] = [constants]
         self.given = [*flattened(self.plan.inputs)]
         self.slots: dict[int, int] = {}
@@ -113,11 +108,17 @@ class Table:
         assert isinstance(value, ConstantValue)
         here = self.where(number).value
         cells = [Where(here), Where(self.constants.address(number))]
-        self._step(_COPY, "a table of addresses", cells, size=memory.span(value))
+        self._step(extension.COPY, "a table of addresses", cells, size=memory.span(value))
         for address in value.addresses:
+            if not self._is_here(address.value):
+                continue  # it is made by another alternative, which is the one that uses the table
             to = self.where(address.value)
             cells = [Where(here + 8 * address.word), Where(to.value + address.offset, to.slot)]
-            self._step(_ADDRESS, "a table of addresses", cells)
+            self._step(extension.ADDRESS, "a table of addresses", cells)
+
+    def _is_here(self, number: int) -> bool:
+        base = memory.place(self.plan, number).base
+        return base in self.slots or base in self.outputs or base in self.places
 
     def where(self, number: int) -> Where:
         """Where a value lies."""
@@ -130,39 +131,41 @@ class Table:
             return Where(self.start + self.places[base] + offset)
         return Where(self.constants.address(base) + offset)
 
-    def object(self, number: int) -> _Object:
+    def object(self, number: int) -> extension.Object:
         """The tensor of a value."""
         value, (base, offset) = self.plan.values[number], memory.place(self.plan, number)
         view = (memory.dtype_of(value), value.shape, value.stride, offset)
         slot = self.where(number).slot
-        if slot != _NOWHERE:
+        if slot != extension.NOWHERE:
             return self._object(None, None if base == number else view, slot)
         if base in self.places:
             begin = self.start - self.arena.data_ptr() + self.places[base]
             return self._object(look(self.arena, (*view[:3], begin + offset)))
         return self._object(look(self.constants.tensor(base), view))
 
-    def _object(self, fixed: Any, view: Any = None, slot: int = _NOWHERE) -> _Object:
+    def _object(self, fixed: Any, view: Any = None, slot: int = extension.NOWHERE) -> extension.Object:
         self.keep += [fixed, view]
-        return _Object(None if slot != _NOWHERE else id(fixed), None if view is None else id(view), slot)
+        return extension.Object(
+            None if slot != extension.NOWHERE else id(fixed), None if view is None else id(view), slot
+        )
 
     def _step(
         self, kind: int, name: str, cells: Sequence[Where] = (), function: int | None = None, size: int = 0,
         pattern: int = 0, sizes: tuple[int, ...] = (1,) * 7,
     ) -> None:  # fmt: skip
         first = len(self.cells)
-        self.cells += [_Cell(cell.value % (1 << 64), cell.slot) for cell in cells]
+        self.cells += [extension.Cell(cell.value % (1 << 64), cell.slot) for cell in cells]
         words = (ctypes.c_uint32 * 7)(*sizes)
         text = name.encode()
         self.keep.append(text)
-        self.steps.append(_Step(kind, first, len(cells), words, function, size, pattern, text))
+        self.steps.append(extension.Step(kind, first, len(cells), words, function, size, pattern, text))
 
     def _call(self, name: str, function: Run, numbers: Sequence[int]) -> None:
         """A step that calls Python with the tensors of values."""
         if len(numbers) > _MOST_OBJECTS:
             raise PlanError(f"{name} is given more than {_MOST_OBJECTS} tensors")
         self.keep.append(function)
-        self._step(_CALL, name, function=id(function))
+        self._step(extension.CALL, name, function=id(function))
         self.steps[-1].first, self.steps[-1].count = len(self.objects), len(numbers)
         self.objects += [self.object(number) for number in numbers]
 
@@ -180,7 +183,9 @@ class Table:
         uniform = len(set(raw)) == 1 or (len(raw) <= 4 and memory.span(value) % 4 == 0)
         if memory.is_dense(value) and _PATTERN % len(raw) == 0 and (self.cpu or uniform):
             pattern = int.from_bytes(raw * (_PATTERN // len(raw)), "little")
-            self._step(_FILL, "a fill", [self.where(step.value)], size=memory.span(value), pattern=pattern)
+            self._step(
+                extension.FILL, "a fill", [self.where(step.value)], size=memory.span(value), pattern=pattern
+            )
         elif memory.span(value):
             self._call("a fill", _filling(one.item()), [step.value])
 
@@ -191,7 +196,7 @@ class Table:
         )
         if alike and memory.is_dense(target):
             cells = [self.where(step.value), self.where(step.source)]
-            self._step(_COPY, "a copy", cells, size=memory.span(target))
+            self._step(extension.COPY, "a copy", cells, size=memory.span(target))
         elif memory.span(target):
             self._call("a copy", torch.Tensor.copy_, [step.value, step.source])
 
@@ -204,7 +209,8 @@ class Table:
             return
         if (kernel.kind == "cpp") != self.cpu:
             raise PlanError(f"{kernel.entry} cannot run on {self.device}")
-        built, function, types = _loaded(self.built[step.kernel], kernel.entry, kernel.kind == "cpp")
+        built = self.built[step.kernel]
+        function, types = _loaded(built, kernel.entry, self.device)
         pairs = zip(step.args, kernel.signature, strict=True)
         passed = [one for argument, parameter in pairs for one in _passed(argument, parameter)]
         types = types or tuple(parameter.type for parameter in kernel.signature)
@@ -219,7 +225,7 @@ class Table:
             if sizes is not None and len(sizes) != len(cells):
                 raise PlanError(f"{kernel.entry} takes {len(sizes)} parameters, the plan gives {len(cells)}")
         block = step.block or (built.threads or 1, 1, 1)
-        self._step(_LAUNCH, kernel.entry, cells, function, sizes=(*step.grid, *block, shared))
+        self._step(extension.LAUNCH, kernel.entry, cells, function, sizes=(*step.grid, *block, shared))
 
     def _cell(self, kernel: str, argument: Argument, ctype: str) -> Where:
         """What a kernel is given for an argument, as its parameter's C type."""
@@ -246,45 +252,48 @@ class Table:
         for number in self.outputs:
             value = self.plan.values[number]
             made += [value.shape, value.stride, memory.dtype_of(value)]
-        told, loaded = explain(self.plan, self.device), library()
+        told, loaded = explain(self.plan, self.device), extension.library()
         if not self.cpu:
             launch.tell_cuda(loaded)
         default = launch.allocators() if self.cpu else driver.allocators()
         empty = empty or default[0]
         tables = [
-            _array(_Input, [self._input(loaded, position) for position in range(len(self.given))]),
-            _array(ctypes.c_void_p, [id(part) for part in made]), _array(_Cell, self.cells),
-            _array(_Object, self.objects), _array(_Step, self.steps),
+            extension.array(extension.Input, [self._input(loaded, position) for position in range(len(self.given))]),
+            extension.array(ctypes.c_void_p, [id(part) for part in made]), extension.array(extension.Cell, self.cells),
+            extension.array(extension.Object, self.objects), extension.array(extension.Step, self.steps),
         ]  # fmt: skip
         self.keep += [tables, made, told, empty]
         keep = list(self.keep)
-        program = _Program(
+        program = extension.Program(
             name=b"replay", explain=id(told), look=id(look), empty=id(empty), keep=id(keep), cpu=self.cpu,
             device=self.device.index or 0, many=isinstance(self.plan.result, TupleArg),
-            inputs=len(self.given), slots=len(self.given), outputs=len(self.outputs), cells=len(self.cells), steps=len(self.steps),
-            objects=len(self.objects), results=len(results),
+            inputs=len(self.given), slots=len(self.given), outputs=len(self.outputs),
+            cells=len(self.cells), steps=len(self.steps), objects=len(self.objects), results=len(results),
         )  # fmt: skip
         for name, table in zip(("input", "made", "cell", "object", "step"), tables, strict=True):
             setattr(program, name, ctypes.addressof(table))
         function: Callable[..., Any] = loaded.replay_new(ctypes.byref(program))
         return function
 
-    def _input(self, loaded: ctypes.PyDLL, position: int) -> _Input:
+    def _input(self, loaded: ctypes.PyDLL, position: int) -> extension.Input:
         argument = self.given[position]
         if not isinstance(argument, ValueArg):
             constant = python_value(argument)
             self.keep.append(constant)
-            return _Input(equal=id(constant))
+            return extension.Input(equal=id(constant))
         value = self.plan.values[argument.value]
         assert isinstance(value, InputValue)
         code, bits = ctypes.c_uint8(), ctypes.c_uint8()
         example = torch.empty(1, dtype=memory.dtype_of(value))
         if not loaded.dtype_of(example, ctypes.byref(code), ctypes.byref(bits)):
             raise PlanError(f"input {position} is of {value.dtype}, which DLPack does not know")
-        shape, stride = _array(ctypes.c_int64, value.shape), _array(ctypes.c_int64, value.stride)
+        shape, stride = (
+            extension.array(ctypes.c_int64, value.shape),
+            extension.array(ctypes.c_int64, value.stride),
+        )
         self.keep += [shape, stride]
         first = self.slots[argument.value]
-        return _Input(
+        return extension.Input(
             device=self.device.index or 0, ndim=len(value.shape), same=first if first != position else -1,
             slot=position, code=code, bits=bits, alignment=value.alignment,
             shape=ctypes.addressof(shape), stride=ctypes.addressof(stride),
@@ -329,84 +338,14 @@ def _passed(argument: Argument, parameter: Parameter) -> Iterator[Argument]:
 
 
 @functools.cache
-def _loaded(built: Built, entry: str, cpu: bool) -> tuple[Built, int, tuple[str, ...]]:
+def _loaded(built: Built, entry: str, device: torch.device) -> tuple[int, tuple[str, ...]]:
     """The address of a kernel's code and the C types of its parameters; it stays loaded."""
-    if cpu:
+    if device.type == "cpu":
         function = ctypes.cast(ctypes.PyDLL(str(built.path)).passagent_entry, ctypes.c_void_p).value
-        return built, function or 0, ()
+        return function or 0, ()
     image, symbol, types = build_cuda.unpack(built.path.read_bytes())
-    return built, driver.load(image, symbol), types
+    return driver.load(image, symbol), types
 
 
 def _filling(number: Any) -> Run:
     return lambda tensor: tensor.fill_(number)
-
-
-@functools.cache
-def library() -> ctypes.PyDLL:
-    """replay.c, built, loaded and told of torch."""
-    loaded = launch.load(launch.build(_SOURCE))
-    loaded.replay_new.argtypes, loaded.replay_new.restype = [ctypes.c_void_p], ctypes.py_object
-    loaded.dtype_of.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
-    return loaded
-
-
-def _array(kind: Any, items: Sequence[Any]) -> Any:
-    """A C array, which has a place even if it is empty."""
-    return (kind * max(len(items), 1))(*items)
-
-
-class _Cell(ctypes.Structure):
-    _fields_ = (("value", ctypes.c_uint64), ("slot", ctypes.c_int32), ("unused", ctypes.c_int32))
-
-
-class _Object(ctypes.Structure):
-    _fields_ = (
-        ("fixed", ctypes.c_void_p),
-        ("view", ctypes.c_void_p),
-        ("slot", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
-    )
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("first", ctypes.c_uint32),
-        ("count", ctypes.c_uint32),
-        ("sizes", ctypes.c_uint32 * 7),
-        ("function", ctypes.c_void_p),
-        ("size", ctypes.c_uint64),
-        ("pattern", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-    )
-
-
-class _Input(ctypes.Structure):
-    _fields_ = (
-        ("equal", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("device", "ndim", "same", "slot")),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("alignment", ctypes.c_uint32),
-        ("shape", ctypes.c_void_p),
-        ("stride", ctypes.c_void_p),
-    )
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-        *((name, ctypes.c_void_p) for name in ("explain", "look", "empty", "keep")),
-        *((name, ctypes.c_int32) for name in ("cpu", "device", "running", "many")),
-        *(
-            (name, ctypes.c_uint32)
-            for name in ("inputs", "slots", "outputs", "cells", "steps", "objects", "results")
-        ),
-        *((name, ctypes.c_void_p) for name in ("input", "made", "cell", "object", "step")),
-        *((name, ctypes.c_void_p) for name in ("at", "values", "parameters", "tensor")),
-    )

@@ -1,0 +1,182 @@
+"""Recorded plans in place of replacement functions: subgraphs of the cases' tasks, run by replays.
+
+    TRITON_INTERPRET=1 python tests/plans.py [CASE ...]
+
+records honest cases, replays each on several draws of inputs in memory full of 0xFF, and prints for each in a line of
+JSON how it compares with eager: "equal", or what is different.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import cases
+import torch
+
+from passagent.evaluator.passes import LoadedPass
+from passagent.evaluator.rewrite import Token, apply_passes
+from passagent.evaluator.target import uses_triton
+from passagent.plan import check, convert, facts, record
+from passagent.plan.arguments import ParameterArg, TupleArg
+from passagent.plan.compile import compile_plan
+from passagent.plan.interpret import interpret
+from passagent.plan.replay import Replay
+from passagent.tasks import graphio
+from passagent.tasks.inputs import make_inputs
+
+DRAWS = ((11, 0), (12, 0), (13, 1), (14, 2))
+"""Seed and kind of values, as `make_inputs` has them."""
+
+
+def recorded(process, case, task):
+    """What recording a case gives, and the device that it is for."""
+    device = "cuda" if case.gpu or uses_triton(case.candidate) else "cpu"
+    subgraphs = record.subgraphs_of(task, device)
+    return record.record(process, case.candidate, subgraphs, device, facts.device_facts()), device
+
+
+def poisoned(size, stride, dtype):
+    """A fresh tensor of which every byte is 0xFF."""
+    made = torch.empty_strided(size, stride, dtype=dtype)
+    torch.empty(0, dtype=torch.uint8).set_(made.untyped_storage()).fill_(0xFF)
+    return made
+
+
+def replay_of(plan, choices=()):
+    """A plan that went through JSON and the checks, to be called on the CPU."""
+    plan = check.read(plan.canonical())
+    native = plan.model_copy(
+        update={"kernels": {k: v for k, v in plan.kernels.items() if v.kind != "triton"}}
+    )
+    built = {}
+    if native.kernels:
+        built = compile_plan(plan_without_triton(plan))
+    replay = Replay(plan, built, choices=choices, empty=poisoned, interpret=interpret)
+
+    def call(*args):
+        replay.arena.fill_(0xFF)
+        return replay.call(*args)
+
+    call.replay = replay
+    return call
+
+
+def plan_without_triton(plan):
+    """The plan without launches of Triton kernels: what compiles for the CPU."""
+    kept = [
+        step
+        for step in plan.steps
+        if step.step != "choice"
+        and not (step.step == "launch" and plan.kernels[step.kernel].kind == "triton")
+    ]
+    return plan.model_copy(update={"steps": tuple(kept)})
+
+
+def rewritten(graph, recording, calls):
+    """A captured graph with plans in place of what its passes match."""
+    replays = functools.cache(lambda number, plan: replay_of(recording.passes[number].plans[plan]))
+    for number, found in enumerate(recording.passes):
+        mine = [call for call in calls if call.number == number]
+        if not mine:
+            continue
+        coming, taken = iter(mine), []
+
+        def arrange(*_, coming=coming, taken=taken):
+            taken.append(next(coming))
+            return tuple(argument(one) for one in taken[-1].arguments)
+
+        def put(_, taken=taken, number=number):
+            function = replays(number, taken[-1].plan)
+            return lambda *args: function(*args)
+
+        nodes = [node.model_dump(exclude_none=True) for node in found.pattern]
+        pattern = graphio.load_graph(nodes).graph
+        loaded = LoadedPass(found.name, pattern, arrange, lambda: None, found.file)
+        apply_passes(graph, [loaded], put)
+    return graph
+
+
+def argument(one):
+    """What an argument of a recorded call stands for, while a pass is applied."""
+    if isinstance(one, ParameterArg):
+        return Token(one.name)
+    if isinstance(one, TupleArg):
+        return tuple(argument(item) for item in one.items)
+    return convert.python_value(one)
+
+
+def difference(case, task, answer):
+    """How replays differ from eager, or None."""
+    for subgraph, meta, seen in zip(
+        answer.recording.subgraphs, task.subgraphs, record.subgraphs_of(task, "cpu"), strict=True
+    ):
+        eager = graphio.load_graph(seen.nodes)
+        planned = rewritten(graphio.load_graph(seen.nodes), answer.recording, subgraph.calls)
+        for seed, variant in DRAWS:
+            left, right = (make_inputs(meta, "cpu", seed, variant) for _ in "ab")
+            with torch.no_grad():
+                want = tensors(eager(*[left[i] for i in seen.order]))
+                got = tensors(planned(*[right[i] for i in seen.order]))
+            low = any(t.dtype in (torch.float16, torch.bfloat16) for t in [*want, *tensors(left)])
+            problem = unlike(got, want, low) or unlike(tensors(right), tensors(left), low, "inputs: ")
+            if problem:
+                return problem
+    return None
+
+
+def tensors(found):
+    """The tensors of an output or of inputs."""
+    return [
+        t for t in (found if isinstance(found, (tuple, list)) else [found]) if isinstance(t, torch.Tensor)
+    ]
+
+
+def unlike(got, want, low, where=""):
+    """What tells two lists of tensors apart, or None."""
+    if len(got) != len(want):
+        return f"{where}{len(got)} tensors, not {len(want)}"
+    tolerance = 2e-2 if low else 1e-5
+    for a, b in zip(got, want, strict=True):
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            return f"{where}{tuple(a.shape)} {a.dtype}, not {tuple(b.shape)} {b.dtype}"
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        if not torch.allclose(a.to(wide), b.to(wide), rtol=tolerance, atol=tolerance, equal_nan=True):
+            return f"{where}values"
+    return None
+
+
+def outcome(process, case, task):
+    """In words: "equal", "not recorded: ...", "differs: ...", or an error."""
+    try:
+        answer, _ = recorded(process, case, task)
+        if answer.kind == "refused":
+            return f"not recorded: {answer.message}"
+        if not any(subgraph.calls for subgraph in answer.recording.subgraphs):
+            return "matches nothing"
+        problem = difference(case, task, answer)
+        return "equal" if problem is None else f"differs: {problem}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def main(names):
+    """Print the outcome of each honest case that is named, of all if none is."""
+    from passagent.evaluator.rounding import round_as_hardware_does
+    from passagent.evaluator.without_gpu import stand_in
+
+    round_as_hardware_does()
+    stand_in()
+    found = [parameter.values[0] for parameter in cases.suite("honest")]
+    with tempfile.TemporaryDirectory() as scratch, record.recording_process() as process:
+        write = functools.cache(lambda name: cases.write_task(Path(scratch) / name, name))
+        for case in found:
+            if not names or case.name in names:
+                print(json.dumps([case.name, outcome(process, case, write(case.task))]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
