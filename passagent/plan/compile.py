@@ -75,21 +75,13 @@ class Built:
     scratch: int = 0
 
 
-<<<<<<< HEAD
 def compile_plan(plan: Plan, arch: str | None = None, interpreted: bool = False) -> dict[str, Built]:
-    """The kernels that a plan launches, by their digests. `arch`: the GPU's, as sm_90; None without one.
+    """The kernels that a plan launches, by their digests. `arch`: of the GPU (sm_90), None without one.
 
     `interpreted`: Triton's kernels run in its interpreter and are left out.
 
-    Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU without an
-    `arch`, PassagentError where a compiler is not installed.
-=======
-def compile_plan(plan: Plan, arch: str | None = None) -> dict[str, Built]:
-    """The kernels that a plan launches, by their digests. `arch`: of the GPU (sm_90), None without one.
-
     Raises PlanBuildError for all kernels that do not compile, PlanError for a plan that needs a GPU where
     there is no `arch`, PassagentError where a compiler is not installed.
->>>>>>> replay
     """
     built: dict[str, Built] = {}
     failures = []
