@@ -5,6 +5,7 @@ Only in Triton's interpreter, where nothing is timed, the texts of its kernels r
 
 from __future__ import annotations
 
+import base64
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import torch
 from passagent.evaluator.autotune import is_interpreting
 from passagent.evaluator.guards.blocks import Blocks
 from passagent.evaluator.rewrite import PlannedPass
-from passagent.plan import memory
+from passagent.plan import extension, memory
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg, ValueArg, leaves
 from passagent.plan.compile import Built
 from passagent.plan.convert import flattened, parts, python_value
@@ -37,24 +38,30 @@ _TRIES, _CALLS = 3, 20
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of a candidate, and where its kernels were built."""
+    """The plans of a candidate, and its built kernels, by the plans' digests."""
 
     recording: Recording
     built: dict[str, Built]
 
-    @staticmethod
-    def read(data: dict[str, Any]) -> Plans:
-        """What `data` wrote."""
-        built = {
-            digest: Built(Path(item.pop("path")), tuple(item.pop("types")), **item)
-            for digest, item in data["built"].items()
-        }
-        return Plans(Recording.model_validate_json(data["recording"]), built)
-
     def data(self) -> dict[str, Any]:
-        """As JSON, for a worker."""
-        built = {digest: vars(one) | {"path": str(one.path)} for digest, one in self.built.items()}
-        return {"recording": self.recording.model_dump_json(), "built": built}
+        """As JSON, with the kernels' bytes and those of replay.c: a worker opens no file of the cache."""
+        return {
+            "recording": self.recording.model_dump_json(),
+            "built": {key: _packed(one.path) | _facts(one) for key, one in self.built.items()},
+            "extension": _packed(extension.build()),
+        }
+
+    @staticmethod
+    def read(data: dict[str, Any], folder: Path) -> Plans:
+        """What `data` gave, with the files written into `folder`. The extension is loaded."""
+        folder.mkdir(exist_ok=True)
+        extension.library(_unpacked(data["extension"], folder))
+        built = {}
+        for key, one in data["built"].items():
+            path = _unpacked(one, folder)
+            one["types"] = tuple(one["types"])
+            built[key] = Built(path, **one)
+        return Plans(Recording.model_validate_json(data["recording"]), built)
 
 
 class Planned:
@@ -247,6 +254,21 @@ def _copy(value: Any) -> Any:
         return value
     made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
     return made.copy_(value)
+
+
+def _packed(path: Path) -> dict[str, Any]:
+    return {"name": path.name, "bytes": base64.b64encode(path.read_bytes()).decode()}
+
+
+def _unpacked(packed: dict[str, Any], folder: Path) -> Path:
+    """Write the file; what described it is taken out of `packed`."""
+    path = folder / packed.pop("name")
+    path.write_bytes(base64.b64decode(packed.pop("bytes")))
+    return path
+
+
+def _facts(built: Built) -> dict[str, Any]:
+    return {name: value for name, value in vars(built).items() if name != "path"}
 
 
 def _nothing() -> None:

@@ -6,12 +6,8 @@ does not build fails the subgraphs that launch it; what no plan comes of refuses
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-
-import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import captures
@@ -29,6 +25,7 @@ from passagent.plan.compile import Built, PlanBuildError, compile_plan
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
+from passagent.plan.model import Recording
 from passagent.tasks.reader import Subgraph
 
 
@@ -59,9 +56,10 @@ class Recorder:
 
         Raises Refused where no plan comes of it, InfrastructureError.
         """
-        recorded = self._record(candidate, [self._seen(one, baseline) for one in subgraphs])
-        built, failed = dict[str, Built](), dict[str, Failed]()
         interpreted = self._config.device == "cpu" and uses_triton(candidate)
+        device = "cuda" if interpreted else self._config.device
+        recorded = self._record(candidate, [self._seen(one, baseline, device) for one in subgraphs], device)
+        built, failed = dict[str, Built](), dict[str, Failed]()
         arch = None if self._config.device == "cpu" else driver.architecture()
         refused: list[Violation] = []
         failures: dict[tuple[int, int], Failed] = {}
@@ -87,7 +85,7 @@ class Recorder:
                 failed[subgraph.name] = Failed("compile_error", "\n".join(lines))
         return Prepared(Plans(recorded, built), failed)
 
-    def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph]):  # type: ignore[no-untyped-def]
+    def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recording:
         if self._process is None or self._process.process.poll() is not None:
             self.close()
             self._process = record.start()
@@ -95,7 +93,7 @@ class Recorder:
             self._process,
             candidate,
             subgraphs,
-            self._config.device,
+            device,
             device_facts(),
             self._config.single_replacement_func,
         )
@@ -109,10 +107,9 @@ class Recorder:
             )
         return answer.recording
 
-    def _seen(self, subgraph: Subgraph, baseline: Baseline) -> RecordedSubgraph:
+    def _seen(self, subgraph: Subgraph, baseline: Baseline, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. What Dynamo must capture, the baseline's worker does."""
-        device = self._config.device
-        kept = captures.without_dynamo(subgraph, device)
+        kept = captures.without_dynamo(subgraph, self._config.device)
         if kept is None:
             made = baseline.reference(subgraph, "direct")
             kept = captures.KeptGraph(made.nodes, made.order)

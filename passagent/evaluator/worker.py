@@ -142,7 +142,7 @@ def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
     if message.get("plans") is not None:
         if os.environ.get("TRITON_INTERPRET"):
             round_as_hardware_does()
-        state.loaded = Planned(Plans.read(message["plans"]), state.device)
+        state.loaded = Planned(Plans.read(message["plans"], Path.cwd() / "built"), state.device)
     elif message["files"] is not None:
         state.root.mkdir()
         if os.environ.get("TRITON_INTERPRET"):

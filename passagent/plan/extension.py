@@ -16,13 +16,27 @@ NOWHERE = -1
 _SOURCE = Path(__file__).with_name("replay.c")
 
 
-@functools.cache
-def library() -> ctypes.PyDLL:
-    """replay.c, built, loaded and told of torch."""
-    loaded = launch.load(launch.build(_SOURCE))
+def build() -> Path:
+    """The shared object of replay.c, built unless it is cached."""
+    return launch.build(_SOURCE)
+
+
+@functools.lru_cache(1)
+def _loaded(path: Path) -> ctypes.PyDLL:
+    loaded = launch.load(path)
     loaded.replay_new.argtypes, loaded.replay_new.restype = [ctypes.c_void_p], ctypes.py_object
     loaded.dtype_of.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
     return loaded
+
+
+_path: list[Path] = []
+
+
+def library(path: Path | None = None) -> ctypes.PyDLL:
+    """replay.c, loaded and told of torch; from `path` the first time, where this process can build nothing."""
+    if not _path:
+        _path.append(path or build())
+    return _loaded(_path[0])
 
 
 def array(kind: Any, items: Sequence[Any]) -> Any:
