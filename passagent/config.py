@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from passagent import resources
 from passagent.errors import UsageError, nearest
@@ -64,6 +64,13 @@ class EvaluatorConfig(_Section):
     host_extensions: bool = False
     """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
     no sandbox, and every result says so."""
+
+    @model_validator(mode="after")
+    def _check_dispatch(self) -> Self:
+        if self.dispatch == "plan" and (self.host_extensions or self.protocol == "passbench"):
+            what = "host_extensions" if self.host_extensions else "the protocol passbench"
+            raise ValueError(f"{what} runs a pass's host code in timed calls; use dispatch: direct")
+        return self
 
 
 class ModelChoice(_Section):

@@ -30,8 +30,10 @@ _HELD_SHARE = 16
 
 
 def dispatch_of(config: EvaluatorConfig) -> str:
-    """How a candidate's graphs are called."""
-    return "dynamo" if config.protocol == "passbench" else config.dispatch
+    """How graphs are called, eager's and a candidate's: `direct` or `dynamo`."""
+    if config.protocol == "passbench":
+        return "dynamo"
+    return "direct" if config.dispatch == "plan" else config.dispatch
 
 
 def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:

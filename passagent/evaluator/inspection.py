@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.guards import intake
 from passagent.evaluator.guards.intake import Finding
@@ -30,6 +31,16 @@ def inspect(candidate: Candidate, host_extensions: bool = False, device: str = "
     Blocks for some 0.1 s; may be called by several threads. Raises InfrastructureError.
     """
     return check_files(candidate) or _violations(_inspected(candidate, host_extensions, device))
+
+
+def inspected(candidate: Candidate, config: EvaluatorConfig) -> list[Violation]:
+    """What `config` has inspected before anything runs: where plans are replayed, names and sizes only.
+
+    Blocks as `inspect` does. Raises InfrastructureError.
+    """
+    if config.dispatch == "plan":
+        return check_files(candidate)
+    return inspect(candidate, config.host_extensions, config.device)
 
 
 def check_files(candidate: Candidate) -> list[Violation]:

@@ -77,7 +77,9 @@ class Judging:
         bar: float | None = None,
         prepared: Prepared | None = None,
     ) -> None:
-        """`prepared`: a candidate's plans, which workers replay in its place. `bar`: an AS; of a subject that stays under it for sure no more is measured than tells so."""
+        """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so.
+        `prepared`: a candidate's plans, which workers replay.
+        """
         self.task, self.subject, self.config = task, subject, config
         self.baseline, self.workers = baseline, workers
         self.bar, self._prepared = bar, prepared

@@ -1,4 +1,4 @@
-"""A candidate in its worker as plans: matches are replaced by calls that replay them. None of its Python is here.
+"""A candidate in its worker as plans: matches are replaced by replays. None of its Python is here.
 
 Only in Triton's interpreter, where nothing is timed, the texts of its kernels run.
 """
@@ -53,9 +53,10 @@ class Plans:
 
     @staticmethod
     def read(data: dict[str, Any], folder: Path) -> Plans:
-        """What `data` gave, with the files written into `folder`. The extension is loaded."""
+        """What `data` gave, with the files written into `folder`, replay.c for this process among them."""
         folder.mkdir(exist_ok=True)
-        extension.library(_unpacked(data["extension"], folder))
+        replay_c = _unpacked(data["extension"], folder)
+        extension._builder[0] = lambda: replay_c
         built = {}
         for key, one in data["built"].items():
             path = _unpacked(one, folder)

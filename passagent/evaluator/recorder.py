@@ -1,4 +1,4 @@
-"""Have a candidate's host code recorded, and what comes of it checked and compiled, before a worker replays it.
+"""Have a candidate's host code recorded, and its plans checked and compiled, before a worker replays them.
 
 The host code runs in a throw-away process without inputs, device or clock. Its answer is data. A kernel that
 does not build fails the subgraphs that launch it; what no plan comes of refuses the candidate.
@@ -108,7 +108,7 @@ class Recorder:
         return answer.recording
 
     def _seen(self, subgraph: Subgraph, baseline: Baseline, device: str) -> RecordedSubgraph:
-        """A subgraph as the recording process sees it. What Dynamo must capture, the baseline's worker does."""
+        """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
         kept = captures.without_dynamo(subgraph, self._config.device)
         if kept is None:
             made = baseline.reference(subgraph, "direct")

@@ -118,14 +118,11 @@ class Referee:
         return evaluation
 
     def _prepared(self, task: Task, candidate: Candidate) -> Prepared | None:
-        """Its plans, if they are what is timed. Raises Refused for what breaks a rule before anything runs."""
-        if dispatch_of(self.config) == "plan":
-            violations = inspection.check_files(candidate)
-        else:
-            violations = inspection.inspect(candidate, self.config.host_extensions, self.config.device)
+        """Its plans, if they are what is timed. Raises Refused for what breaks a rule already now."""
+        violations = inspection.inspected(candidate, self.config)
         if violations:
             raise Refused(violations)
-        if dispatch_of(self.config) != "plan":
+        if self.config.dispatch != "plan":
             return None
         return self._recorder.prepare(candidate, task.subgraphs, self._baseline)
 

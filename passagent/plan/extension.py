@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,17 @@ def build() -> Path:
     return launch.build(_SOURCE)
 
 
-@functools.lru_cache(1)
-def _loaded(path: Path) -> ctypes.PyDLL:
-    loaded = launch.load(path)
+_builder: list[Callable[[], Path]] = [build]
+"""Where the shared object comes from; a process that can build nothing puts another function here."""
+
+
+@functools.cache
+def library() -> ctypes.PyDLL:
+    """replay.c, loaded and told of torch."""
+    loaded = launch.load(_builder[0]())
     loaded.replay_new.argtypes, loaded.replay_new.restype = [ctypes.c_void_p], ctypes.py_object
     loaded.dtype_of.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
     return loaded
-
-
-_path: list[Path] = []
-
-
-def library(path: Path | None = None) -> ctypes.PyDLL:
-    """replay.c, loaded and told of torch; from `path` the first time, where this process can build nothing."""
-    if not _path:
-        _path.append(path or build())
-    return _loaded(_path[0])
 
 
 def array(kind: Any, items: Sequence[Any]) -> Any:

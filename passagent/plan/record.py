@@ -25,8 +25,7 @@ from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
-from passagent.plan.arguments import ParameterArg, leaves
-from passagent.plan.arguments import Device
+from passagent.plan.arguments import Device, ParameterArg, leaves
 from passagent.plan.messages import MOST_ANSWER, Answer, Recorded, Refusal, Request, Subgraph, TensorMeta
 from passagent.plan.pattern import MalformedPattern, pattern_graph
 from passagent.tasks.reader import Subgraph as TaskSubgraph

@@ -229,7 +229,7 @@ class PassEnv:
             return observation(evaluation, best_as=before, files=files)
 
         async def inspect(files: dict[str, str]) -> list[Violation]:
-            found = partial(inspection.inspect, Candidate(files), config.host_extensions, config.device)
+            found = partial(inspection.inspected, Candidate(files), config)
             return await asyncio.to_thread(found)
 
         opened = [

@@ -140,8 +140,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
 
 async def inspected(session: Session, candidate: Candidate) -> list[Violation]:
     """The integrity rules that the candidate's text breaks; no device is waited for."""
-    config = session.config.evaluator
-    return await asyncio.to_thread(inspection.inspect, candidate, config.host_extensions, config.device)
+    return await asyncio.to_thread(inspection.inspected, candidate, session.config.evaluator)
 
 
 def _recall(
