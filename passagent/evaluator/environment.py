@@ -15,7 +15,7 @@ from typing import Any
 from passagent.memory import memory_bytes
 
 _ROOT = Path(__file__).resolve().parents[1]
-_SOURCES = ["confine/*.py", "evaluator/**/*.py", "kernels/*", "tasks/*.py"]
+_SOURCES = ["confine/*.py", "evaluator/**/*.py", "kernels/*", "plan/*", "tasks/*.py"]
 
 _ALLOWED = {
     "PATH",

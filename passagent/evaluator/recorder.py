@@ -17,7 +17,6 @@ from passagent.evaluator.result import Candidate, Violation
 from passagent.evaluator.target import uses_triton
 from passagent.evaluator.text import plain
 from passagent.evaluator.verdict import Failed, Refused
-from passagent.kernels import driver
 from passagent.kernels.errors import KernelRefused
 from passagent.plan import record
 from passagent.plan.check import PlanError, check
@@ -43,6 +42,7 @@ class Recorder:
 
     def __init__(self, config: EvaluatorConfig) -> None:
         self._config = config
+        self._facts = device_facts(config.device)
         self._process: record.RecordingProcess | None = None
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Recorder:
         device = "cuda" if interpreted else self._config.device
         recorded = self._record(candidate, [self._seen(one, baseline, device) for one in subgraphs], device)
         built, failed = dict[str, Built](), dict[str, Failed]()
-        arch = None if self._config.device == "cpu" else driver.architecture()
+        arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
         refused: list[Violation] = []
         failures: dict[tuple[int, int], Failed] = {}
         for number, one in enumerate(recorded.passes):
@@ -94,7 +94,7 @@ class Recorder:
             candidate,
             subgraphs,
             device,
-            device_facts(),
+            self._facts,
             self._config.single_replacement_func,
         )
         if isinstance(answer, Refusal):

@@ -34,11 +34,11 @@ _OF_TRITON = {
 """Triton's words for them."""
 
 
-def device_facts() -> dict[str, int | str]:
-    """Of the current GPU, read on the trusted side; an H100's where there is none."""
-    if not torch.cuda.is_available():
+def device_facts(device: str = "cuda") -> dict[str, int | str]:
+    """Of a GPU, read on the trusted side; an H100's for the CPU, and where there is no GPU."""
+    if device == "cpu" or not torch.cuda.is_available():
         return dict(H100)
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    properties = torch.cuda.get_device_properties(device)
     return {name: getattr(properties, name, default) for name, default in H100.items()}
 
 
