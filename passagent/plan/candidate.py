@@ -56,7 +56,7 @@ def install(recorder: Recorder) -> None:
     def data_ptr(tensor: torch.Tensor) -> int:
         return recorder.address(tensor)
 
-    torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]
+    torch.Tensor.data_ptr = data_ptr  # type: ignore[assignment,method-assign]
 
 
 def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded:

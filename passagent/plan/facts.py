@@ -105,7 +105,7 @@ def answer_for_torch(facts: Facts) -> None:
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     marks = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
-    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, lambda *given: 0))
+    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, lambda *given: 0))  # type: ignore[assignment]
 
 
 def answer_for_triton(facts: Facts) -> None:
