@@ -11,6 +11,8 @@ import cases
 import pytest
 from test_plan_record import PASS
 
+from passagent.commands import planning
+from passagent.errors import UsageError
 from passagent.evaluator.result import MANIFEST
 from passagent.plan.arguments import IntArg, ValueArg
 from passagent.plan.messages import Recorded
@@ -28,6 +30,7 @@ from passagent.plan.model import (
     Plan,
     ViewValue,
 )
+from passagent.plan.refusal import COMPUTES
 from passagent.plan.show import Moved, brief, moved, size
 
 BODY = """def fused(x, y):
@@ -165,7 +168,7 @@ def test_the_command_says_where_a_pass_is_refused(task, tmp_path):
     done = passagent(tmp_path / "pass", task, "--device", "cpu", "--json")
     assert done.returncode == 1 and json.loads(done.stdout)["kind"] == "refused"
     line = PASS.replace("@BODY@", "@").split("\n").index("@") + 3
-    assert done.stderr == f"passagent: p.py:{line}: aten.relu computes in host code; compute it in a kernel\n"
+    assert done.stderr == f"passagent: error: p.py:{line}: {COMPUTES.format(operator='aten.relu')}\n"
 
 
 def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path):
@@ -176,7 +179,7 @@ def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path):
     line = next(n for n, one in enumerate(text.split("\n"), 1) if one.startswith("def pattern"))
     assert done.returncode == 1
     assert done.stderr.startswith(
-        f"passagent: p.py:{line}: matches nothing: matches 1 of 2 operators, then not"
+        f"passagent: error: p.py:{line}: matches nothing: matches 1 of 2 operators, then not"
     )
 
 
@@ -191,7 +194,7 @@ def test_the_command_prints_triton_ir(task, tmp_path):
 
 
 def test_a_mistake_in_the_command_is_a_usage_error(task, tmp_path):
-    assert passagent(tmp_path / "none", task).returncode == 2
-    write_pass(tmp_path / "pass", BODY)
-    done = passagent(tmp_path / "pass", task, "--device", "tpu")
-    assert (done.returncode, done.stderr) == (2, "passagent: --device tpu: a plan is for cpu or cuda\n")
+    with pytest.raises(UsageError, match="no such pass directory"):
+        planning.plan(str(tmp_path / "none"), str(task), "cpu", None, False)
+    with pytest.raises(UsageError, match="--device tpu: a plan is for cpu or cuda"):
+        planning.plan(str(tmp_path), str(task), "tpu", None, False)
