@@ -17,8 +17,8 @@ from passagent.tasks import load_task
 def plan(pass_dir: str, task_path: str, device: str | None, ir: str | None, as_json: bool) -> None:
     """Record the candidate in `pass_dir` on a task and print its plans.
 
-    `device`: `cpu` or `cuda`; None: what its kernels are for. Raises PassagentError where the candidate is refused, or
-    a pass or a subgraph is left without a match.
+    `device`: `cpu` or `cuda`; None: what its kernels are for. Raises PassagentError where the
+    candidate is refused, or a pass or a subgraph is left without a match.
     """
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: a plan is for cpu or cuda")

@@ -113,7 +113,6 @@ def answer_for_triton(facts: Facts) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    facts.asked["triton"] = str(__import__("triton").__version__)
     asked = types.SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", facts.capability, 32),
         get_active_torch_device=lambda: torch.device("cuda", 0),

@@ -89,7 +89,7 @@ def _kernel(
     except Exception as error:  # Triton raises whatever the kernel's text leads it to
         reason = " ".join(str(getattr(error, "error_message", None) or error).split())[:300]
         session.refuse(f"its kernel {name} does not compile: {type(error).__name__}: {reason}")
-    facts.asked["device.capability"] = str(facts.capability)
+    facts.asked |= {"device.capability": str(facts.capability), "triton": triton.__version__}
     return TritonKernel(
         text=text,
         entry=name,
