@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import cases
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent.evaluator.result import MANIFEST, Candidate
@@ -87,8 +87,9 @@ def record(process, graphs):
 
 
 NOT_RECORDED = {
-    "checks_itself_where_it_is_debugged": "a global that Triton does not compile: only its interpreter runs it",
-}
+    "checks_itself_where_it_is_debugged":
+        "a global that Triton does not compile; only its interpreter runs it",
+}  # fmt: skip
 
 
 @pytest.mark.long
@@ -197,7 +198,7 @@ REFUSED = {
 def test_what_no_plan_can_hold_is_refused_at_its_line(name, record):
     text, reason = REFUSED[name]
     text = text if HERE in text else text + HERE
-    body = f"def fused(x, y):\n    out = torch.empty_like(x)\n    {text}\n    return launch(x, y, out, x.numel())"
+    body = f"def fused(x, y):\n    out = torch.empty_like(x)\n    {text}\n    return launch(x, y, out, 1)"
     one = candidate(body)
     answer = record(one)
     assert not isinstance(answer, Recorded)
@@ -217,7 +218,7 @@ STATEFUL = {
         "records another plan the second time",
     ),
     "chance": (
-        "import random\ndef fused(x, y):\n    return launch(x, y, torch.empty_like(x), random.getrandbits(60))",
+        "import random\ndef fused(x, y):\n    return launch(x, y, x, random.getrandbits(60))",
         "records another plan the second time",
     ),
     "keeps a tensor": (
@@ -284,7 +285,7 @@ def test_host_code_without_end_is_ended(record):
 
 
 def test_host_code_that_takes_all_memory_is_refused(record):
-    body = "def fused(x, y):\n    STATE['room'] = bytearray(1 << 40)\n    return launch(x, y, torch.empty_like(x), 1)"
+    body = "def fused(x, y):\n    STATE['room'] = bytearray(1 << 40)\n    return launch(x, y, x, 1)"
     answer = record(candidate(body))
     assert not isinstance(answer, Recorded) and "MemoryError" in answer.message
 
@@ -336,29 +337,30 @@ def set_in(data, path, value):
     data[last] = value
 
 
+CODE = "open('@/run','w')"
 RECORDING = ("answer", "recording")
 PATTERN = (*RECORDING, "passes", 0, "pattern")
+SHAPE = (*RECORDING, "passes", 0, "plans", 0, "values", 0, "shape")
+CALL = (*RECORDING, "subgraphs", 0, "calls", 0)
 FORGED = {
-    "a node's name is code": ((*PATTERN, 0, "name"), "x=open('@/run','w')", "match pattern"),
+    "a node's name is code": ((*PATTERN, 0, "name"), CODE, "match pattern"),
     "a node's name is a keyword": ((*PATTERN, 0, "name"), "lambda", "of that name cannot be"),
-    "a node's target is code": ((*PATTERN, 0, "target"), "x=open('@/run','w')", "match pattern"),
+    "a node's target is code": ((*PATTERN, 0, "target"), CODE, "match pattern"),
     "a parameter that is no name": ((*PATTERN, 0, "target"), "os.system", "holds placeholder os.system"),
-    "a function of another library": ((*PATTERN, 2, "target"), "os:system", "is no operator of torch"),
-    "a function that is no operator": ((*PATTERN, 2, "target"), "torch:load.__globals__", "is no operator"),
-    "an argument that is code": ((*PATTERN, 2, "args"), {"eval": "open('@/run','w')"}, "holds a eval"),
-    "a dtype that is a function": ((*PATTERN, 2, "args"), {"tuple": [{"dtype": "load"}]}, "holds a dtype: load"),
+    "a function of another library": ((*PATTERN, 2, "target"), "os:system", "is no operator of"),
+    "a function that is no operator": ((*PATTERN, 2, "target"), "torch:load.__code__", "is no operator"),
+    "an argument that is code": ((*PATTERN, 2, "args"), {"eval": CODE}, "holds a eval"),
+    "a dtype that is none": ((*PATTERN, 2, "args"), {"tuple": [{"dtype": "load"}]}, "holds a dtype: load"),
     "a node that is not there": ((*PATTERN, 2, "args"), {"tuple": [{"node": "z"}]}, "malformed: KeyError"),
-    "a huge int": ((*RECORDING, "passes", 0, "plans", 0, "values", 0, "shape"), [1 << 200, 1], "less than"),
-    "a negative size": ((*RECORDING, "passes", 0, "plans", 0, "values", 0, "shape"), [-1, 1], "greater than"),
-    "an unknown field": ((*RECORDING, "run"), "open('@/run','w')", "Extra inputs are not permitted"),
+    "a huge int": (SHAPE, [1 << 200, 1], "less than"),
+    "a negative size": (SHAPE, [-1, 1], "greater than"),
+    "an unknown field": ((*RECORDING, "run"), CODE, "Extra inputs are not permitted"),
     "another version": ((*RECORDING, "version"), 2, "Input should be 1"),
     "another subgraph": ((*RECORDING, "subgraphs", 0, "name"), "other", "it is of other subgraphs"),
     "another device": ((*RECORDING, "device"), "cuda", "it is for cuda"),
-    "another file": ((*RECORDING, "passes", 0, "file"), "/etc/passwd", "a file that the candidate does not have"),
-    "another plan": ((*RECORDING, "subgraphs", 0, "calls", 0, "plan"), 7, "does not hold"),
-    "another parameter": (
-        (*RECORDING, "subgraphs", 0, "calls", 0, "arguments", 0, "name"), "z", "which its pattern does not have",
-    ),
+    "another file": ((*RECORDING, "passes", 0, "file"), "/etc/passwd", "the candidate does not have"),
+    "another plan": ((*CALL, "plan"), 7, "does not hold"),
+    "another parameter": ((*CALL, "arguments", 0, "name"), "z", "which its pattern does not have"),
 }  # fmt: skip
 
 
@@ -385,13 +387,14 @@ def test_any_other_answer_is_refused(raw):
 
 
 def test_a_candidate_that_answers_in_the_recorders_place_gains_nothing(record):
-    body = """
+    forged = {"kind": "refused", "message": "\x1b[2J", "file": "/etc/passwd", "line": 1}
+    body = f"""
 import os
 
 def fused(x, y):
     for fd in range(3, 64):
         try:
-            os.write(fd, b'{"answer": {"kind": "refused", "message": "\\\\u001b[2J", "file": "/etc/passwd", "line": 1}}')
+            os.write(fd, {json.dumps({"answer": forged}).encode()!r})
         except OSError:
             pass
     os._exit(0)
@@ -403,24 +406,86 @@ def fused(x, y):
 
 # A generator: host code with every kind of statement and expression of Python's, coroutines aside.
 
-STATEMENTS = [
-    "n = n + 0", "n += 0", "n: int = n", "pass", "assert n, 'empty'", "del spare", "import math", "global G",
-    "from math import ceil", "n = (lambda k=0, *a, **b: n + k)()", "n = n if n > 0 else 0", "n = [n, *()][0]",
-    "n = {'n': n, **{}}['n']", "n = max({n, n})", "n = [k for k in (n,)][0]", "n = {k: k for k in [n]}[n]",
-    "n = max({k for k in [n]})", "n = sum(k for k in [n])", "n = len(f'{n:>5}') - 5 + n", "n, (_, *_) = n, (1, 2)",
-    "n = [0, n, 1][1:2][0]", "n = -(~n) - 1", "n = n and n or n", "n = (m := n)", "n = x.numel()",
-    "def inner(k, /, *, z=0):\n    return k\nn = inner(n)",
-    "def made():\n    got = yield n\n    yield from [n]\nn = list(made())[-1]",
-    "def outer():\n    k = n\n    def change():\n        nonlocal k\n        k = k + 0\n    change()\n    return k\nn = outer()",
-    "class Size:\n    kept = n\n    def get(self):\n        return self.kept\nn = Size().get()",
-    "for k in range(3):\n    if k == 1:\n        continue\n    break\nelse:\n    n = 0",
-    "k = 3\nwhile k:\n    k -= 1\nelse:\n    n = n",
-    "try:\n    raise KeyError(n)\nexcept KeyError as error:\n    n = error.args[0]\nelse:\n    n = 0\nfinally:\n    pass",
-    "try:\n    raise ExceptionGroup('g', [ValueError(n)])\nexcept* ValueError:\n    pass",
-    "import contextlib\nwith contextlib.nullcontext(n) as n:\n    pass",
-    "match [n, {'a': 1}, None]:\n    case [int(k), {'a': 1, **rest}, None | True] if k == n:\n        n = k\n"
-    "    case [_, *others] as every:\n        n = 0",
-]  # fmt: skip
+STATEMENTS = """
+n = n + 0; n += 0
+n: int = n
+pass; assert n, "empty"
+del spare
+import math; from math import ceil
+global G
+n = (lambda k=0, *a, **b: n + k)()
+n = n if n > 0 else 0
+n = [n, *()][0]; n = [0, n, 1][1:2][0]
+n = {"n": n, **{}}["n"]; n = max({n, n})
+n = [k for k in (n,)][0]; n = {k: k for k in [n]}[n]; n = max({k for k in [n]}); n = sum(k for k in [n])
+n = len(f"{n:>5}") - 5 + n
+n, (_, *_) = n, (1, 2)
+n = -(~n) - 1; n = n and n or n; n = (m := n)
+---
+def inner(k, /, *, z=0):
+    return k
+n = inner(n)
+---
+def made():
+    got = yield n
+    yield from [n]
+n = list(made())[-1]
+---
+def outer():
+    k = n
+    def change():
+        nonlocal k
+        k = k + 0
+    change()
+    return k
+n = outer()
+---
+class Size:
+    kept = n
+    def get(self):
+        return self.kept
+n = Size().get()
+---
+for k in range(3):
+    if k == 1:
+        continue
+    break
+else:
+    n = 0
+---
+k = 3
+while k:
+    k -= 1
+else:
+    n = n
+---
+try:
+    raise KeyError(n)
+except KeyError as error:
+    n = error.args[0]
+else:
+    n = 0
+finally:
+    pass
+---
+try:
+    raise ExceptionGroup("g", [ValueError(n)])
+except* ValueError:
+    pass
+---
+import contextlib
+with contextlib.nullcontext(n) as n:
+    pass
+---
+match [n, {"a": 1}, None]:
+    case [int(k), {"a": 1, **rest}, None | True] if k == n:
+        n = k
+    case [_, *others] as every:
+        n = 0
+"""
+"""Each keeps `n`; `---` between those of several lines."""
+_SIMPLE, *_COMPOUND = STATEMENTS.strip().split("\n---\n")
+EVERY = [*_SIMPLE.split("\n"), *_COMPOUND]
 WRAPPERS = ["if n >= 0:", "for _ in range(1):", "while True:", "try:", "with torch.no_grad():"]
 COROUTINES = {ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await}
 LATER = {"TypeAlias", "TemplateStr", "Interpolation"}
@@ -432,18 +497,18 @@ def indented(text: str) -> str:
 
 
 def host_code(statements: list[str], wrappers: list[str]) -> str:
-    text = "\n".join(statements)
+    changed = {"global G": "G = 1", "del spare": "spare = 0\ndel spare"}
+    text = "\n".join(changed.get(one, one) for one in statements)
     for wrapper in wrappers:
         text = f"{wrapper}\n{indented(text)}"
         text += {"while True:": "    break\n", "try:": "finally:\n    n = n\n"}.get(wrapper, "")
     head = "n, spare, out = x.numel(), 0, torch.empty_like(x)"
     declared = "global G\n" if "global G" in statements else ""
-    text = text.replace("global G", "G = 1")
     return f"def fused(x, y):\n{indented(declared + head)}{indented(text)}    return launch(x, y, out, n)\n"
 
 
 def test_the_generator_knows_every_statement_and_expression():
-    trees = [ast.parse(host_code([one], WRAPPERS)) for one in STATEMENTS]
+    trees = [ast.parse(host_code([one], WRAPPERS)) for one in EVERY]
     found = {type(node) for tree in trees for node in ast.walk(tree)}
     kinds = {kind for base in (ast.stmt, ast.expr, ast.pattern) for kind in base.__subclasses__()}
     missing = {kind.__name__ for kind in kinds - found - COROUTINES} - LATER
@@ -453,12 +518,12 @@ def test_the_generator_knows_every_statement_and_expression():
 def test_host_code_of_every_kind_of_statement_and_expression_is_recorded(record):
     expected = record(candidate(BODY)).recording
     drawn = random.Random(20)
-    programs = [[one] for one in STATEMENTS] + [drawn.sample(STATEMENTS, 6) for _ in range(4)]
-    for statements in programs:
-        statements = [one for one in statements if one != "del spare"] + [
-            s for s in statements if s == "del spare"
-        ]
-        text = host_code(statements, drawn.sample(WRAPPERS, drawn.randrange(4)))
+    kinds = drawn.sample(EVERY, len(EVERY))
+    programs = [kinds[i : i + 4] for i in range(0, len(kinds), 4)] + [
+        drawn.sample(EVERY, 6) for _ in range(2)
+    ]
+    for program in programs:
+        text = host_code(program, drawn.sample(WRAPPERS, drawn.randrange(4)))
         answer = record(candidate(text))
         assert isinstance(answer, Recorded), f"{answer.message}\n{text}"
         assert answer.recording == expected, text

@@ -116,7 +116,7 @@ def plan(
         typer.Option(
             envvar="PASSAGENT_DEVICE",
             help="cpu or cuda; no GPU is needed for either.",
-            show_default="where TASK was recorded",
+            show_default="cuda for Triton and CUDA C++, else cpu",
         ),
     ] = None,
     ir: Annotated[

@@ -6,6 +6,7 @@ import ast
 
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.target import uses_triton
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, recording_process, subgraphs_of
@@ -16,15 +17,15 @@ from passagent.tasks import load_task
 def plan(pass_dir: str, task_path: str, device: str | None, ir: str | None, as_json: bool) -> None:
     """Record the candidate in `pass_dir` on a task and print its plans.
 
-    `device`: `cpu` or `cuda`; None: the task's own. Raises PassagentError where the candidate is refused, or a
-    pass or a subgraph is left without a match.
+    `device`: `cpu` or `cuda`; None: what its kernels are for. Raises PassagentError where the
+    candidate is refused, or a pass or a subgraph is left without a match.
     """
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: a plan is for cpu or cuda")
     candidate = Candidate.from_dir(pass_dir)
     with recording_process() as process:  # imports torch while this process does
         task = load_task(task_path)
-        target = device or task.subgraphs[0].home
+        target = device or _device_of(candidate)
         subgraphs = subgraphs_of(task, target)
         answer = record(process, candidate, subgraphs, target, device_facts())
     if as_json:
@@ -35,6 +36,11 @@ def plan(pass_dir: str, task_path: str, device: str | None, ir: str | None, as_j
     if not as_json:
         print(recording_text(answer.recording, ir == "ttir"))
     _check_matches(candidate, answer)
+
+
+def _device_of(candidate: Candidate) -> str:
+    named = any("cuda_kernel" in text for text in candidate.files.values())
+    return "cuda" if named or uses_triton(candidate) else "cpu"
 
 
 def _check_matches(candidate: Candidate, answer: Recorded) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from passagent.evaluator.candidate import Candidate
@@ -42,8 +43,10 @@ def install(recorder: Recorder) -> None:
     native.install(recorder)
     operators.install(recorder)
     if recorder.device == "cuda":
-        torch._C._ensureCUDADeviceGuardSet()  # for fake CUDA tensors where there is no CUDA
+        # Fake CUDA tensors in a process that sees no GPU: nobody is asked for one.
+        torch._C._ensureCUDADeviceGuardSet()
         FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
+        fake_tensor.init_gpu_context = lambda *given: None
         if not torch.backends.cuda.is_built():
             without_cuda.install()
         device.answer_for_torch(recorder.facts)
@@ -56,7 +59,7 @@ def install(recorder: Recorder) -> None:
     def data_ptr(tensor: torch.Tensor) -> int:
         return recorder.address(tensor)
 
-    torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]
+    torch.Tensor.data_ptr = data_ptr  # type: ignore[assignment,method-assign]
 
 
 def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded:

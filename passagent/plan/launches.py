@@ -39,7 +39,7 @@ def install(recorder: Recorder) -> None:
 
 
 def launch(session: Session, kernel: Any, args: tuple[Any, ...], grid: Any, kwargs: dict[str, Any]) -> None:
-    """A launch of a jitted function. Refuses options that a plan has none of, and kernels that do not compile."""
+    """A launch of a jitted function. Refuses unknown options, and kernels that do not compile."""
     names = [parameter.name for parameter in kernel.params]
     options = {key: value for key, value in kwargs.items() if key not in names}
     unknown = sorted(set(options) - set(_OPTIONS))
@@ -89,7 +89,7 @@ def _kernel(
     except Exception as error:  # Triton raises whatever the kernel's text leads it to
         reason = " ".join(str(getattr(error, "error_message", None) or error).split())[:300]
         session.refuse(f"its kernel {name} does not compile: {type(error).__name__}: {reason}")
-    facts.asked["device.capability"] = str(facts.capability)
+    facts.asked |= {"device.capability": str(facts.capability), "triton": triton.__version__}
     return TritonKernel(
         text=text,
         entry=name,
@@ -158,7 +158,7 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 class _Compiled:
-    """What a launch and `warmup` return, as far as it is known without compiling further: it can be launched."""
+    """What a launch and `warmup` return: it can be launched. Its resources are made up: see docs/plans.md."""
 
     n_regs, n_spills = 32, 0
 

@@ -1,4 +1,4 @@
-"""Record a candidate on a task, from the trusted side: its host code runs elsewhere, its answer is only read."""
+"""Record a candidate on a task. Its host code runs in another process, whose answer is read as data."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def seen(subgraph: TaskSubgraph, kept: KeptGraph, device: str) -> Subgraph:
             inputs.append(draw_one(meta, 0, 0))
             continue
         stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
-        stride, step = [], 1
+        stride, step = list[int](), 1
         for size in reversed(meta.shape):
             stride.insert(0, step)
             step *= max(size, 1)

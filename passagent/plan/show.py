@@ -71,7 +71,7 @@ def folded(recording: Recording) -> list[Folded]:
 
 
 def recording_text(recording: Recording, ir: bool = False) -> str:
-    """All plans, at most 80 columns wide; with `ir` the Triton IR of each kernel behind its plan, as it is."""
+    """All plans, at most 80 columns wide; with `ir` also the Triton IR of each kernel, as it is."""
     return "\n\n".join(_folded_text(one, ir) for one in folded(recording))
 
 
@@ -82,7 +82,7 @@ def brief(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes that kernels, copies and fills move at most: every tensor that they are given, whole, once each."""
+    """Bytes that kernels, copies and fills move at most: each tensor that they are given, once."""
 
     read: int
     written: int
@@ -189,7 +189,7 @@ class _Text:
         if value.kind == "view":
             at = f" from element {value.offset}" if value.offset else ""
             self.say(f"v{number} = view of v{value.of}{at}: {_value(value)}", depth)
-        else:
+        elif value.kind == "constant":
             told = "".join(f", address of v{a.value}" for a in value.addresses)
             self.say(f"v{number} = constant {_value(value)}, {size(_bytes(value))}{told}", depth)
 
@@ -276,7 +276,7 @@ def size(count: int) -> str:
 
 
 def _value(value: Value) -> str:
-    step, dense = 1, []
+    step, dense = 1, list[int]()
     for n in reversed(value.shape):
         dense.insert(0, step)
         step *= max(n, 1)
@@ -294,7 +294,7 @@ def _sizes(sizes: tuple[int, int, int]) -> str:
     return re.sub(r"( x 1)+$", "", " x ".join(map(str, sizes)))
 
 
-def _argument(argument: Argument) -> str:  # noqa: PLR0911
+def _argument(argument: Argument) -> str:
     match argument:
         case ValueArg():
             return f"v{argument.value}"
