@@ -19,8 +19,10 @@ void gather(const int64_t* table, const float* weights, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = weights[0] * x[i] + weights[1] * y[i];
 }"""
 TTIR = """module {
-  tt.func public @add(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %y: !tt.ptr<f32> {tt.divisibility = 16 : i32},
-                      %out: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %n: i32) attributes {noinline = false} {
+  tt.func public @add(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32},
+                      %y: !tt.ptr<f32> {tt.divisibility = 16 : i32},
+                      %out: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %n: i32)
+      attributes {noinline = false} {
     %pid = tt.get_program_id x : i32
     %size = arith.constant 128 : i32
     %start = arith.muli %pid, %size : i32
@@ -108,14 +110,18 @@ GATHERING = cpp(GATHER, "gather", "int64_t*", "float*", "float*", "int64_t")
 
 
 def everything():
-    """A plan for the CPU with all that plans have: x, y (4, 8) and 3 to (x + 2.5 + y, part of x, 0.5 x + 2 y)."""
+    """A plan for the CPU with all that plans have.
+
+    It takes x and y (4, 8) and 3 to (x + 2.5 + y, a part of x, 0.5 x + 2 y).
+    """
     weights, table = bytes.fromhex("0000003f00000040"), bytes(16)
+    digest = hashlib.sha256(table).hexdigest()
     addresses = (m.ConstantAddress(word=0, value=0, offset=0), m.ConstantAddress(word=1, value=1, offset=0))
     constant = {"kind": m.ConstantValue, "dtype": "float32", "shape": (2,)}
     values = [
         given(), given(), made(), made(), view(0, 8, shape=(2, 8)), made(),
         made(data=hashlib.sha256(weights).hexdigest(), **constant),
-        made(m.ConstantValue, (2,), dtype="int64", data=hashlib.sha256(table).hexdigest(), addresses=addresses),
+        made(m.ConstantValue, (2,), dtype="int64", data=digest, addresses=addresses),
         view(2, 4, shape=(2, 4), stride=(8, 2)), made(),
     ]  # fmt: skip
     steps = [

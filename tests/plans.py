@@ -2,8 +2,8 @@
 
     TRITON_INTERPRET=1 python tests/plans.py [CASE ...]
 
-records honest cases, replays each on several draws of inputs in memory full of 0xFF, and prints for each in a line of
-JSON how it compares with eager: "equal", or what is different.
+records honest cases, replays each on several draws of inputs in memory full of 0xFF, and prints for each in a
+line of JSON how it compares with eager: "equal", or what is different.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def plan_without_triton(plan):
     return plan.model_copy(update={"steps": tuple(kept)})
 
 
-def rewritten(graph, recording, calls):
-    """A captured graph with plans in place of what its passes match."""
-    replays = functools.cache(lambda number, plan: replay_of(recording.passes[number].plans[plan]))
+def rewritten(graph, recording, calls, replay=replay_of):
+    """A captured graph with plans in place of what its passes match; `replay` makes a function of a plan."""
+    replays = functools.cache(lambda number, plan: replay(recording.passes[number].plans[plan]))
     for number, found in enumerate(recording.passes):
         mine = [call for call in calls if call.number == number]
         if not mine:
@@ -91,7 +91,11 @@ def rewritten(graph, recording, calls):
 
         def put(_, taken=taken, number=number):
             function = replays(number, taken[-1].plan)
-            return lambda *args: function(*args)
+
+            def planned(*args):
+                return function(*args)
+
+            return planned
 
         nodes = [node.model_dump(exclude_none=True) for node in found.pattern]
         pattern = graphio.load_graph(nodes).graph

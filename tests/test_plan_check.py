@@ -180,7 +180,7 @@ def mutations(draw, plans):
     return mutated(plan, path, reasonable(draw, old))
 
 
-@settings(max_examples=1500)
+@settings(max_examples=300)
 @given(mutations(PLANS))
 def test_a_plan_with_one_field_changed_is_refused_or_stays_within_bounds(text):
     try:
@@ -212,7 +212,7 @@ COPIES = h.plan(
 )  # fmt: skip
 
 
-@settings(max_examples=1500)
+@settings(max_examples=300)
 @given(mutations([COPIES]))
 def test_a_forged_plan_never_writes_beside_its_tensors(text):
     try:

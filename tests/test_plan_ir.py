@@ -21,7 +21,10 @@ GLOBALTIMER = """module {
     tt.return
   }
 }"""
-EXTERN = '%0 = tt.extern_elementwise %v {{libname = "", libpath = "{}", pure = true, symbol = "{}"}} : (i64) -> i64'
+EXTERN = (
+    '%0 = tt.extern_elementwise %v {{libname = "", libpath = "{}", pure = true, symbol = "{}"}} '
+    ": (i64) -> i64"
+)
 ASSEMBLY = '%0 = tt.elementwise_inline_asm "mov.u64 $0, %globaltimer;" '
 BLOCKED = "#ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>"
 REFUSED = {
@@ -113,7 +116,7 @@ def test_all_errors_of_a_plan_are_told_at_once():
 
 def test_a_signature_that_is_not_the_kernels_is_refused():
     lying = h.triton(types=("*fp32", "*fp32", "*fp16", "i32"))
-    with pytest.raises(KernelRefused, match="takes .*; its signature says"):
+    with pytest.raises(KernelRefused, match=r"takes .*; its signature says"):
         compiling.build_triton(lying, "sm_90")
     with pytest.raises(KernelRefused, match="is not the kernel other"):
         compiling.build_triton(h.triton(entry="other"), "sm_90")

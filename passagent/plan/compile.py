@@ -124,7 +124,7 @@ def _triton(plan: Plan, kernel: TritonKernel, arch: str | None) -> Built:
 def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Path:
     """The file of a Triton kernel for GPUs of `arch` (for build_cuda.unpack), built unless it is cached.
 
-    `addresses`: it may make pointers of numbers. Raises KernelRefused, KernelBuildError.
+    `addresses`: it may make pointers of numbers. Raises KernelRefused, KernelBuildError, PassagentError.
     """
     capability = arch.removeprefix("sm_").rstrip("af")
     if kernel.target != f"cuda:{capability}":
@@ -132,17 +132,10 @@ def build_triton(kernel: TritonKernel, arch: str, addresses: bool = False) -> Pa
             f"{kernel.entry} was recorded for {kernel.target}; record it again for this GPU"
         )
     options = {name: value for name, value in kernel.options.model_dump().items() if value is not None}
-    request = json.dumps(
-        {"entry": kernel.entry, "capability": int(capability), "options": options, "addresses": addresses}
-    )
-    parts = [
-        kernel.ttir,
-        request,
-        importlib.metadata.version("triton"),
-        _IR.read_text(),
-        Path(__file__).read_text(),
-        toolchain.rules(),
-    ]
+    asked = {"entry": kernel.entry, "capability": int(capability), "options": options, "addresses": addresses}
+    request, wanted = json.dumps(asked), " ".join(_flat(kernel.signature))
+    rules = [_IR.read_text(), Path(__file__).read_text(), toolchain.rules()]
+    parts = [kernel.ttir, request, wanted, importlib.metadata.version("triton"), *rules]
     target = cache_dir() / "triton" / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.kernel"
     if not target.exists():
         with toolchain.locked(target):

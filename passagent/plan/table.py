@@ -257,11 +257,14 @@ class Table:
             launch.tell_cuda(loaded)
         default = launch.allocators() if self.cpu else driver.allocators()
         empty = empty or default[0]
+        inputs = [self._input(loaded, position) for position in range(len(self.given))]
         tables = [
-            extension.array(extension.Input, [self._input(loaded, position) for position in range(len(self.given))]),
-            extension.array(ctypes.c_void_p, [id(part) for part in made]), extension.array(extension.Cell, self.cells),
-            extension.array(extension.Object, self.objects), extension.array(extension.Step, self.steps),
-        ]  # fmt: skip
+            extension.array(extension.Input, inputs),
+            extension.array(ctypes.c_void_p, [id(part) for part in made]),
+            extension.array(extension.Cell, self.cells),
+            extension.array(extension.Object, self.objects),
+            extension.array(extension.Step, self.steps),
+        ]
         self.keep += [tables, made, told, empty]
         keep = list(self.keep)
         program = extension.Program(
