@@ -18,6 +18,7 @@ from passagent.plan import record as recording
 from passagent.plan.facts import H100
 from passagent.plan.messages import Recorded, Request
 from passagent.plan.model import Copy, Fill, Launch, flat
+from passagent.plan.process import recording_process
 
 HERE = "  # <- here"
 PASS = '''import torch
@@ -58,7 +59,7 @@ def candidate(body: str) -> Candidate:
 
 @pytest.fixture(scope="module")
 def process():
-    with recording.recording_process() as started:
+    with recording_process() as started:
         yield started
 
 

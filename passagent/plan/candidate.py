@@ -46,7 +46,7 @@ def install(recorder: Recorder) -> None:
         # Fake CUDA tensors in a process that sees no GPU: nobody is asked for one.
         torch._C._ensureCUDADeviceGuardSet()
         FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
-        fake_tensor.init_gpu_context = lambda *given: None
+        fake_tensor.init_gpu_context = lambda *given: None  # type: ignore[assignment]
         if not torch.backends.cuda.is_built():
             without_cuda.install()
         device.answer_for_torch(recorder.facts)
