@@ -1,4 +1,4 @@
-"""The process that forks recorders (child.py), from outside; without torch, so that both import it at once."""
+"""The process that forks recorders (child.py), from outside. Without torch: both sides import it at once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,16 @@ from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
 from passagent.plan.arguments import ParameterArg, leaves
-from passagent.plan.messages import MOST_ANSWER, Answer, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.plan.messages import (
+    MOST_ANSWER,
+    Answer,
+    Recorded,
+    Refusal,
+    Request,
+    Subgraph,
+    TensorMeta,
+    as_line,
+)
 from passagent.plan.pattern import MalformedPattern, pattern_graph
 from passagent.plan.process import RecordingProcess
 from passagent.tasks.reader import Subgraph as TaskSubgraph
@@ -76,12 +85,10 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:])
-        return Refusal(message=f"{_MALFORMED}: {where}: {first['msg']}"[:500], file="", line=0)
+        return Refusal(message=as_line(f"{_MALFORMED}: {where}: {first['msg']}"), file="", line=0)
     except (MalformedPattern, ValueError) as error:
-        return Refusal(message=f"{_MALFORMED}: {error}"[:500], file="", line=0)
-    known = answer.file in request.files
-    message = "".join(c if c.isprintable() else " " for c in answer.message)
-    return Refusal(message=message, file=answer.file if known else "", line=answer.line if known else 0)
+        return Refusal(message=as_line(f"{_MALFORMED}: {error}"), file="", line=0)
+    return answer if answer.file in request.files else Refusal(message=answer.message, file="", line=0)
 
 
 def _check_fits(answer: Recorded, request: Request) -> None:
