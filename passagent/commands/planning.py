@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import uses_triton
-from passagent.plan.facts import device_facts
-from passagent.plan.messages import Recorded
-from passagent.plan.record import record, recording_process, subgraphs_of
-from passagent.plan.show import recording_text
-from passagent.tasks import load_task
+from passagent.plan.process import recording_process
+
+if TYPE_CHECKING:
+    from passagent.plan.messages import Recorded
 
 
 def plan(pass_dir: str, task_path: str, device: str | None, ir: str | None, as_json: bool) -> None:
@@ -23,7 +23,13 @@ def plan(pass_dir: str, task_path: str, device: str | None, ir: str | None, as_j
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: a plan is for cpu or cuda")
     candidate = Candidate.from_dir(pass_dir)
-    with recording_process() as process:  # imports torch while this process does
+    with recording_process() as process:  # it imports torch while this process does
+        from passagent.plan.facts import device_facts
+        from passagent.plan.messages import Recorded
+        from passagent.plan.record import record, subgraphs_of
+        from passagent.plan.show import recording_text
+        from passagent.tasks import load_task
+
         task = load_task(task_path)
         target = device or _device_of(candidate)
         subgraphs = subgraphs_of(task, target)

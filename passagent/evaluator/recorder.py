@@ -18,7 +18,7 @@ from passagent.evaluator.target import uses_triton
 from passagent.evaluator.text import plain
 from passagent.evaluator.verdict import Failed, Refused
 from passagent.kernels.errors import KernelRefused
-from passagent.plan import record
+from passagent.plan import process, record
 from passagent.plan.check import PlanError, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan
 from passagent.plan.facts import device_facts
@@ -43,12 +43,12 @@ class Recorder:
     def __init__(self, config: EvaluatorConfig) -> None:
         self._config = config
         self._facts = device_facts(config.device)
-        self._process: record.RecordingProcess | None = None
+        self._process: process.RecordingProcess | None = None
 
     def close(self) -> None:
         """End the process that recordings are forked from."""
         if self._process is not None:
-            record.end(self._process)
+            process.end(self._process)
             self._process = None
 
     def prepare(self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline) -> Prepared:
@@ -88,7 +88,7 @@ class Recorder:
     def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recording:
         if self._process is None or self._process.process.poll() is not None:
             self.close()
-            self._process = record.start()
+            self._process = process.start()
         answer = record.record(
             self._process,
             candidate,

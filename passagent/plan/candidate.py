@@ -18,7 +18,7 @@ from passagent.evaluator.rewrite import Token, apply_passes
 from passagent.plan import facts as device
 from passagent.plan import native, operators, refusal, without_cuda
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg
-from passagent.plan.messages import Missed, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.plan.messages import Missed, Recorded, Refusal, Request, Subgraph, TensorMeta, as_line
 from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
 from passagent.plan.refusal import Refused
 from passagent.plan.session import Recorder, Session
@@ -46,10 +46,12 @@ def install(recorder: Recorder) -> None:
         # Fake CUDA tensors in a process that sees no GPU: nobody is asked for one.
         torch._C._ensureCUDADeviceGuardSet()
         FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
-        fake_tensor.init_gpu_context = lambda *given: None
+        fake_tensor.init_gpu_context = lambda *given: None  # type: ignore[assignment]
         if not torch.backends.cuda.is_built():
             without_cuda.install()
         device.answer_for_torch(recorder.facts)
+        for name in ("Stream", "Event", "CUDAGraph"):
+            setattr(torch.cuda, name, lambda *args, **kwargs: recorder.refuse(refusal.OWN_STREAM))
     if "triton" in sys.modules:
         from passagent.plan import launches
 
@@ -135,7 +137,7 @@ class _Run:
             )
             self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
         return [
-            Missed(name=one.pass_name, subgraph=subgraph.name, reason=explained(one))
+            Missed(name=one.pass_name, subgraph=subgraph.name, reason=as_line(explained(one)))
             for one in rewritten.mismatches
         ]
 
@@ -187,7 +189,7 @@ def explained(mismatch: Any) -> str:
     return (
         f"matches {mismatch.matched_nodes} of {mismatch.pattern_nodes} operators, then not "
         f"{mismatch.pattern_node}{against}: {mismatch.reason}"
-    )[:2000]
+    )
 
 
 def _input(meta: TensorMeta | int | float) -> Any:
@@ -201,11 +203,11 @@ def _told(recorder: Recorder, error: BaseException) -> Refusal:
     """The first refusal if there was one, else the error, at the candidate's line."""
     error = recorder.refused or error
     if isinstance(error, Refused):
-        return Refusal(message=error.message[:5000], file=error.file[:300], line=error.line)
+        return Refusal(message=as_line(error.message), file=error.file[:300], line=error.line)
     if isinstance(error, PassLoadError):
-        return Refusal(message=str(error)[:5000], file="", line=0)
+        return Refusal(message=as_line(str(error)), file="", line=0)
     file, line = refusal.raised_place(recorder.root, error)
-    message = f"{type(error).__name__}: {error}"[:5000].encode(errors="replace").decode()
+    message = as_line(f"{type(error).__name__}: {error}")
     if "not linked with support for cuda" in message:
         message = refusal.NO_DEVICE_GUARD
     return Refusal(message=message, file=file, line=line)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from passagent.plan.arguments import Device, FileName, Number, Record
 from passagent.plan.model import Recording
 
 MOST_ANSWER = 4 << 20
 """Bytes of an answer."""
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=5000)]
+"""For a terminal: no control characters."""
 
 
 class Subgraph(BaseModel):
@@ -56,7 +58,7 @@ class Missed(Record):
     name: FileName
     """Of the pass."""
     subgraph: FileName
-    reason: Annotated[str, Field(max_length=2000)]
+    reason: Line
 
 
 class Recorded(Record):
@@ -71,9 +73,14 @@ class Refusal(Record):
     """Why there are none. `file` is "" and `line` 0 where no line of the candidate's is at fault."""
 
     kind: Literal["refused"] = "refused"
-    message: Annotated[str, Field(max_length=5000)]
+    message: Line
     file: Annotated[str, Field(max_length=300)]
     line: Number
+
+
+def as_line(text: str) -> Line:
+    """The text as one line of what a terminal can show, shortened."""
+    return "".join(c if c.isprintable() else " " for c in text)[:5000]
 
 
 class Answer(Record):

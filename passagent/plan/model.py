@@ -1,11 +1,10 @@
-"""The data model of a plan: what host code decided for one combination of inputs, and nothing that runs.
+"""The data model of a plan: what host code decided for one combination of inputs; nothing in it runs.
 
 A plan comes from a process that is not trusted. Reading it is the first check: the schema bounds kinds, types
 and sizes, refuses unknown fields, and every number must refer to something. Whether views lie inside their
 base and outputs are written is checked later.
 
-Everything is immutable. Floats are texts (`float.hex`), so that JSON keeps every bit, NaN and infinities
-included. `digest()` is the identity of a record: the SHA-256 of its JSON with sorted keys.
+Records are immutable. Floats are texts (`float.hex`): JSON keeps every bit, NaN and infinities included.
 """
 
 from __future__ import annotations

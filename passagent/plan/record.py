@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import json
 import select
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from passagent.errors import InfrastructureError, PassagentError
+from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
-from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
-from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
 from passagent.plan.arguments import Device, ParameterArg, leaves
-from passagent.plan.messages import MOST_ANSWER, Answer, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.plan.messages import (
+    MOST_ANSWER,
+    Answer,
+    Recorded,
+    Refusal,
+    Request,
+    Subgraph,
+    TensorMeta,
+    as_line,
+)
 from passagent.plan.pattern import MalformedPattern, pattern_graph
+from passagent.plan.process import RecordingProcess
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
 
@@ -37,64 +40,7 @@ if TYPE_CHECKING:
 LIMITS = Limits(memory=16 << 30, file=64 << 20, scratch=64 << 20, files=4096, cpu_s=60, threads=64)
 _WALL_S = 120.0
 """Real time that a recording may take: it waits for nothing, but the machine may be busy."""
-_START_S = 120.0
 _MALFORMED = "its plan is not well formed"
-
-
-@dataclass(frozen=True)
-class RecordingProcess:
-    """The process that forks recorders. It has no environment, device or data of ours."""
-
-    process: subprocess.Popen[bytes]
-    channel: Channel
-    scratch: Path
-
-    def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Its reply. Raises InfrastructureError if it is gone."""
-        try:
-            self.channel.send(message, fds)
-            return self.channel.receive(_START_S)[0]
-        except (ChannelClosed, ChannelTimeout, ValueError) as error:
-            log = (self.scratch / "log").read_text(errors="replace").strip().splitlines()
-            why = f": {log[-1][:300]}" if log else ""
-            raise InfrastructureError(f"the recording process ended{why}") from error
-
-
-def start() -> RecordingProcess:
-    """Start it and do not wait until it has imported torch."""
-    scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
-    ours, theirs = socket.socketpair()
-    with theirs, open(scratch / "log", "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "passagent.plan.child", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=worker_environment(scratch, 1, "cpu") | {"CUDA_VISIBLE_DEVICES": ""} | import_path(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            start_new_session=True,
-        )
-    return RecordingProcess(process, Channel(ours), scratch)
-
-
-@contextmanager
-def recording_process() -> Iterator[RecordingProcess]:
-    """The process, for any number of recordings; it ends with the context."""
-    started = start()
-    try:
-        yield started
-    finally:
-        end(started)
-
-
-def end(started: RecordingProcess) -> None:
-    """End the process, and what it still records."""
-    started.channel.close()
-    with suppress(subprocess.TimeoutExpired):
-        started.process.wait(10)
-    started.process.kill()
-    started.process.wait()
-    shutil.rmtree(started.scratch, ignore_errors=True)
 
 
 def record(
@@ -139,12 +85,10 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:])
-        return Refusal(message=f"{_MALFORMED}: {where}: {first['msg']}"[:500], file="", line=0)
+        return Refusal(message=as_line(f"{_MALFORMED}: {where}: {first['msg']}"), file="", line=0)
     except (MalformedPattern, ValueError) as error:
-        return Refusal(message=f"{_MALFORMED}: {error}"[:500], file="", line=0)
-    known = answer.file in request.files
-    message = "".join(c if c.isprintable() else " " for c in answer.message)
-    return Refusal(message=message, file=answer.file if known else "", line=answer.line if known else 0)
+        return Refusal(message=as_line(f"{_MALFORMED}: {error}"), file="", line=0)
+    return answer if answer.file in request.files else Refusal(message=answer.message, file="", line=0)
 
 
 def _check_fits(answer: Recorded, request: Request) -> None:

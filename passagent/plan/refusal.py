@@ -26,6 +26,7 @@ ODD_CONSTANT = (
     "uses a constant tensor that is not contiguous, or not on the CPU; make it by torch.tensor([...])"
 )
 BETWEEN_DEVICES = "copies a tensor from {source} to {target}; keep the work on the device of the inputs"
+OWN_STREAM = "uses a CUDA stream, event or graph of its own; launch kernels one after the other"
 NO_STEP = "aten.{operator} has no step in a plan; allocate by torch.empty_like, write in a kernel"
 NO_DEVICE_GUARD = (
     "this build of torch has no CUDA and cannot follow what is done here to a CUDA tensor; "

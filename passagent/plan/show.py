@@ -28,6 +28,7 @@ from passagent.plan.arguments import (
     ValueArg,
     leaves,
 )
+from passagent.plan.messages import as_line
 from passagent.plan.model import (
     Alloc,
     Alternative,
@@ -109,8 +110,13 @@ def _folded_text(one: Folded, ir: bool) -> str:
     lines += _wrapped(f"holds for {', '.join(told)}", 1) if told else []
     for kernel in one.plan.kernels.values() if ir else ():
         if isinstance(kernel, TritonKernel):
-            lines += [f"{_INDENT}ttir of {kernel.entry} for {kernel.target}", kernel.ttir.rstrip()]
+            lines += [f"{_INDENT}ttir of {kernel.entry} for {kernel.target}", _shown(kernel.ttir)]
     return "\n".join(lines)
+
+
+def _shown(text: str) -> str:
+    """A text of several lines without what a terminal would obey."""
+    return "\n".join(map(as_line, text.rstrip().split("\n")))
 
 
 def _inputs_text(plan: Plan) -> list[str]:
