@@ -2,10 +2,10 @@
 
     python benchmarks/plan_replay.py
 
-For honest cases of tests/ whose kernels are C++, on the inputs of their first subgraph. `today`: the rewritten
-graph that the evaluator times, with the candidate's function in it. `planned`: the same graph with replays in
-it. `replay`: the replays' own calls, one for each match. All run in one process, in blocks of ten calls that are
-interleaved in random order; medians in ns of a call. Raw samples go to
+For honest cases of tests/ whose kernels are C++, on the inputs of their first subgraph. `today` is the graph
+that the evaluator times, with the candidate's function in it. `planned` is that graph with replays in it.
+`replay` are the replays' own calls, one for each match. All run in one process, in blocks of ten calls that
+are interleaved in random order; medians in ns of a call. Raw samples go to
 benchmarks/results/plan-replay-<date>.json.
 """
 

@@ -81,7 +81,7 @@ class Table:
             self._add(step)
 
     def _layout(self, base: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and strides that an output is allocated with: those of the view of all of it that is returned."""
+        """Shape and strides that an output is allocated with: of the view of all of it that is returned."""
         whole = self.plan.values[base]
         views = {n for n in _values(self.plan.result) if memory.place(self.plan, n).base == base}
         seen = self.plan.values[views.pop()]
