@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import typer
 
-from passagent.cli.options import Json, NodeArgument, RunArgument, RunsDir
+from passagent.cli.options import Json, NodeArgument, RunArgument, RunsDir, TaskArgument
 
 commands = typer.Typer()
+
+
+class InternalForm(enum.StrEnum):
+    """Of a kernel."""
+
+    ttir = "ttir"
 
 
 @commands.command()
@@ -98,6 +105,30 @@ def best(
     from passagent.commands import looking
 
     looking.best(run, out, runs_dir, force, json)
+
+
+@commands.command()
+def plan(
+    pass_dir: Annotated[str, typer.Argument(metavar="PASS_DIR", help="The candidate.")],
+    task: TaskArgument,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_DEVICE",
+            help="cpu or cuda; no GPU is needed for either.",
+            show_default="cuda for Triton and CUDA C++, else cpu",
+        ),
+    ] = None,
+    ir: Annotated[
+        InternalForm | None,
+        typer.Option(envvar="PASSAGENT_IR", help="Also print what each Triton kernel became."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what a pass decides on TASK: allocations, launches with grids and arguments, bytes moved."""
+    from passagent.commands import planning
+
+    planning.plan(pass_dir, task, device, ir.value if ir else None, json)
 
 
 @commands.command()

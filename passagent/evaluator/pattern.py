@@ -243,7 +243,7 @@ class _Interpreter:
         plain = function in _VALUES or getattr(function, "__module__", None) == "math"
         if function in _BUILDERS or (plain and not _has_node([args, kwargs])):
             return function(*args, **kwargs)
-        if not _is_operator(function):
+        if not is_operator(function):
             self.fail(node, f"a pattern may call torch only, not `{ast.unparse(node.func)}`")
         return self.call(function, args, kwargs)
 
@@ -273,7 +273,7 @@ def _has_node(value: Any) -> bool:
     return isinstance(value, fx.Node)
 
 
-def _is_operator(function: Any) -> bool:
+def is_operator(function: Any) -> bool:
     """A function of torch or of the operator module, and no class."""
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True

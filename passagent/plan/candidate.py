@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from passagent.evaluator.candidate import Candidate
@@ -31,9 +32,7 @@ def record(request: Request, root: Path) -> Recorded | Refusal:
     )
     try:
         install(recorder)
-        passes = load_passes(
-            Candidate(request.files), root, request.single_replacement_func, as_written=True
-        )
+        passes = load_passes(Candidate(request.files), root, request.single_replacement_func, as_written=True)
         return _record(request, recorder, passes)
     except BaseException as error:
         return _told(recorder, error)
@@ -44,8 +43,10 @@ def install(recorder: Recorder) -> None:
     native.install(recorder)
     operators.install(recorder)
     if recorder.device == "cuda":
-        torch._C._ensureCUDADeviceGuardSet()  # for fake CUDA tensors where there is no CUDA
+        # Fake CUDA tensors in a process that sees no GPU: nobody is asked for one.
+        torch._C._ensureCUDADeviceGuardSet()
         FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[assignment,method-assign]
+        fake_tensor.init_gpu_context = lambda *given: None  # type: ignore[assignment]
         if not torch.backends.cuda.is_built():
             without_cuda.install()
         device.answer_for_torch(recorder.facts)
@@ -58,7 +59,7 @@ def install(recorder: Recorder) -> None:
     def data_ptr(tensor: torch.Tensor) -> int:
         return recorder.address(tensor)
 
-    torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]
+    torch.Tensor.data_ptr = data_ptr  # type: ignore[assignment,method-assign]
 
 
 def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded:
@@ -127,8 +128,11 @@ class _Run:
             inputs = [_input(meta) for meta in subgraph.inputs]
             rewritten.graph_module.forward(*[inputs[i] for i in subgraph.order])
         for position, (number, arguments) in enumerate(self._matched):
-            line = self.passes[number].replacement_func.__code__.co_firstlineno if hasattr(
-                self.passes[number].replacement_func, "__code__") else 0
+            line = (
+                self.passes[number].replacement_func.__code__.co_firstlineno
+                if hasattr(self.passes[number].replacement_func, "__code__")
+                else 0
+            )
             self.calls.append(_Recorded(number, line, arguments, self._recorded[position]))
         return [
             Missed(name=one.pass_name, subgraph=subgraph.name, reason=explained(one))

@@ -85,7 +85,11 @@ def _become_recorder(fd: int, scratch: Path, limits: sandbox.Limits) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(null, standard)
-        os.environ |= {"HOME": str(scratch), "TMPDIR": str(scratch), "TRITON_CACHE_DIR": str(scratch / "triton")}
+        os.environ |= {
+            "HOME": str(scratch),
+            "TMPDIR": str(scratch),
+            "TRITON_CACHE_DIR": str(scratch / "triton"),
+        }
         tempfile.tempdir = None  # what was looked up before
         sandbox.limit(limits)
         _, listener = sandbox.enter(scratch, limits, {fd}, cuda=False)

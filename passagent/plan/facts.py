@@ -105,7 +105,7 @@ def answer_for_torch(facts: Facts) -> None:
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     marks = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
-    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, lambda *given: 0))
+    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, lambda *given: 0))  # type: ignore[assignment]
 
 
 def answer_for_triton(facts: Facts) -> None:
@@ -113,7 +113,6 @@ def answer_for_triton(facts: Facts) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    facts.asked["triton"] = str(__import__("triton").__version__)
     asked = types.SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", facts.capability, 32),
         get_active_torch_device=lambda: torch.device("cuda", 0),

@@ -63,7 +63,9 @@ class _Writer:
         self._done[name] = value
         if isinstance(value, types.ModuleType):
             if value.__name__.split(".")[0] not in _LIBRARIES:
-                raise Refused(f"its kernel uses the module {value.__name__}; import the function and @triton.jit it")
+                raise Refused(
+                    f"its kernel uses the module {value.__name__}; import the function and @triton.jit it"
+                )
             as_ = f"import {value.__name__} as {name}" if name != value.__name__ else f"import {name}"
             self.lines.append(as_)
         elif isinstance(value, tl.constexpr):
@@ -93,4 +95,6 @@ def _literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, int):
         return repr(int(value))
-    raise Refused(f"its kernel uses a {type(value).__name__} from outside; @triton.jit it, or make it a tl.constexpr")
+    raise Refused(
+        f"its kernel uses a {type(value).__name__} from outside; @triton.jit it, or make it a tl.constexpr"
+    )

@@ -39,7 +39,7 @@ def install(recorder: Recorder) -> None:
 
 
 def launch(session: Session, kernel: Any, args: tuple[Any, ...], grid: Any, kwargs: dict[str, Any]) -> None:
-    """A launch of a jitted function. Refuses options that a plan has none of, and kernels that do not compile."""
+    """A launch of a jitted function. Refuses unknown options, and kernels that do not compile."""
     names = [parameter.name for parameter in kernel.params]
     options = {key: value for key, value in kwargs.items() if key not in names}
     unknown = sorted(set(options) - set(_OPTIONS))
@@ -73,7 +73,9 @@ def _three(session: Session, grid: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]) -> TritonKernel:
+def _kernel(
+    session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
+) -> TritonKernel:
     name, facts = kernel.fn.__name__, session.recorder.facts
     try:
         given = Options(**options)
@@ -85,9 +87,9 @@ def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: d
         wrong = ", ".join(str(one["loc"][0]) for one in error.errors())
         session.refuse(f"launches {name} with {wrong} that Triton's compiler does not take")
     except Exception as error:  # Triton raises whatever the kernel's text leads it to
-        reason = " ".join(str(error).split())[-300:]
+        reason = " ".join(str(getattr(error, "error_message", None) or error).split())[:300]
         session.refuse(f"its kernel {name} does not compile: {type(error).__name__}: {reason}")
-    facts.asked["device.capability"] = str(facts.capability)
+    facts.asked |= {"device.capability": str(facts.capability), "triton": triton.__version__}
     return TritonKernel(
         text=text,
         entry=name,
@@ -105,7 +107,9 @@ def _kernel(session: Session, kernel: Any, arguments: dict[str, Any], options: d
 def _argument(session: Session, value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         if value.device.type != "cuda":
-            session.refuse(f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda")
+            session.refuse(
+                f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda"
+            )
         return session.use(value)
     if isinstance(value, constexpr):
         return _argument(session, value.value)
@@ -142,7 +146,8 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
             config.pre_hook(named)
         options = {key: value for key, value in config.all_kwargs().items() if value is not None}
         tuner.fn.run(*args, **kwargs, **options)
-        label = "".join(c if " " <= c <= "~" else "?" for c in str(config))[:500]
+        named_options = ", ".join(f"{key}: {value}" for key, value in options.items())
+        label = "".join(c if " " <= c <= "~" else "?" for c in named_options)[:500]
         alternatives.append(Alternative(name=label, steps=tuple(session.steps)))
     session.steps = before
     tuner.nargs = None
@@ -153,7 +158,7 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 class _Compiled:
-    """What a launch and `warmup` return, as far as it is known without compiling further: it can be launched."""
+    """What a launch and `warmup` return: it can be launched. Its resources are made up: see docs/plans.md."""
 
     n_regs, n_spills = 32, 0
 

@@ -44,7 +44,12 @@ def install(recorder: Recorder) -> None:
             def launch(session: Session, planned: _Planned) -> None:
                 from passagent.plan import launches
 
-                named = dict(zip(parameters, planned.given, strict=False)) | planned.made | options | planned.numbers
+                named = (
+                    dict(zip(parameters, planned.given, strict=False))
+                    | planned.made
+                    | options
+                    | planned.numbers
+                )
                 launches.launch(session, kernel, (), three(name, planned.grid), named)
 
             return _planned(recorder, plan, layout.orders(name, order, parameters), launch, 1)
@@ -115,9 +120,14 @@ def _launch(
     types = []
     for position, argument in enumerate(args):
         if isinstance(argument, torch.Tensor):
-            if argument.device.type != device or argument.dtype not in CTYPES:
-                what = f"argument {position} is a {argument.dtype} tensor on {argument.device}"
-                session.refuse(f"{name}: {what}; a {kind} kernel takes tensors on {device} of a dtype that C has")
+            what = f"argument {position} is a {argument.dtype} tensor"
+            if argument.dtype not in CTYPES:
+                session.refuse(f"{name}: {what}, for which C has no type; pass a view of another dtype")
+            if argument.device.type != device:
+                what = f"{what} on {argument.device}"
+                session.refuse(
+                    f"{name}: {what}; a {kind} kernel takes {device} tensors: record with --device {device}"
+                )
             types.append(CTYPES[argument.dtype])
         elif type(argument) in SCALARS:
             types.append(SCALARS[type(argument)][0])

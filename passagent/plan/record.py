@@ -1,31 +1,27 @@
-"""Record a candidate on a task, from the trusted side: its host code runs elsewhere, its answer is only read."""
+"""Record a candidate on a task. Its host code runs in another process, whose answer is read as data."""
 
 from __future__ import annotations
 
 import json
 import select
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from passagent.errors import InfrastructureError, PassagentError
+from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
-from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
-from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
+from passagent.plan.arguments import ParameterArg, leaves
 from passagent.plan.messages import MOST_ANSWER, Answer, Recorded, Refusal, Request, Subgraph, TensorMeta
+from passagent.plan.pattern import MalformedPattern, pattern_graph
+from passagent.plan.process import RecordingProcess
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
 
@@ -35,57 +31,7 @@ if TYPE_CHECKING:
 LIMITS = Limits(memory=16 << 30, file=64 << 20, scratch=64 << 20, files=4096, cpu_s=60, threads=64)
 _WALL_S = 120.0
 """Real time that a recording may take: it waits for nothing, but the machine may be busy."""
-_START_S = 120.0
-
-
-@dataclass(frozen=True)
-class RecordingProcess:
-    """The process that forks recorders. It has no environment, device or data of ours."""
-
-    process: subprocess.Popen[bytes]
-    channel: Channel
-    scratch: Path
-
-    def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Its reply. Raises InfrastructureError if it is gone."""
-        try:
-            self.channel.send(message, fds)
-            return self.channel.receive(_START_S)[0]
-        except (ChannelClosed, ChannelTimeout, ValueError) as error:
-            log = (self.scratch / "log").read_text(errors="replace").strip().splitlines()
-            why = f": {log[-1][:300]}" if log else ""
-            raise InfrastructureError(f"the recording process ended{why}") from error
-
-
-def start() -> RecordingProcess:
-    """Start it and do not wait until it has imported torch."""
-    scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
-    ours, theirs = socket.socketpair()
-    with theirs, open(scratch / "log", "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "passagent.plan.child", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=worker_environment(scratch, 1, "cpu") | {"CUDA_VISIBLE_DEVICES": ""} | import_path(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            start_new_session=True,
-        )
-    return RecordingProcess(process, Channel(ours), scratch)
-
-
-@contextmanager
-def recording_process() -> Iterator[RecordingProcess]:
-    """The process, for any number of recordings; it ends with the context."""
-    started = start()
-    try:
-        yield started
-    finally:
-        started.channel.close()
-        with suppress(subprocess.TimeoutExpired):
-            started.process.wait(10)
-        started.process.kill()
-        shutil.rmtree(started.scratch, ignore_errors=True)
+_MALFORMED = "its plan is not well formed"
 
 
 def record(
@@ -115,28 +61,50 @@ def record(
             pid = process.ask(fork, (theirs.fileno(),))["pid"]
         raw = _exchange(ours, request.model_dump_json().encode())
     end = process.ask({"op": "end", "pid": pid})
-    return read_answer(raw, candidate) if raw else _unanswered(end, limits)
+    return read_answer(raw, request) if raw else _unanswered(end, limits, is_late=raw is None)
 
 
-def read_answer(raw: bytes, candidate: Candidate) -> Recorded | Refusal:
-    """An answer, read as data: what is not in the schema is refused, nothing is run."""
+def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
+    """An answer to a request, read as data: what is not well formed is refused, nothing is run."""
     if len(raw) > MOST_ANSWER:
         return Refusal(message=f"its plans are larger than {MOST_ANSWER >> 20} MiB", file="", line=0)
     try:
         answer = Answer.model_validate_json(raw).answer
+        if isinstance(answer, Recorded):
+            _check_fits(answer, request)
+            return answer
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:])
-        return Refusal(message=f"its plan is not well formed: {where}: {first['msg']}"[:500], file="", line=0)
-    if isinstance(answer, Refusal):
-        known = answer.file in candidate.files
-        message = "".join(c if c.isprintable() else " " for c in answer.message)
-        return Refusal(message=message, file=answer.file if known else "", line=answer.line if known else 0)
-    return answer
+        return Refusal(message=f"{_MALFORMED}: {where}: {first['msg']}"[:500], file="", line=0)
+    except (MalformedPattern, ValueError) as error:
+        return Refusal(message=f"{_MALFORMED}: {error}"[:500], file="", line=0)
+    known = answer.file in request.files
+    message = "".join(c if c.isprintable() else " " for c in answer.message)
+    return Refusal(message=message, file=answer.file if known else "", line=answer.line if known else 0)
 
 
-def _exchange(stream: socket.socket, request: bytes) -> bytes:
-    """Send the request and read the answer until it ends, is too large, or late (then what there is is void)."""
+def _check_fits(answer: Recorded, request: Request) -> None:
+    """Raise ValueError or MalformedPattern for a recording of something else than was asked."""
+    recording = answer.recording
+    if [one.name for one in recording.subgraphs] != [one.name for one in request.subgraphs]:
+        raise ValueError("it is of other subgraphs")
+    if recording.device != request.device:
+        raise ValueError(f"it is for {recording.device}")
+    parameters = []
+    for one in recording.passes:
+        if one.file not in request.files:
+            raise ValueError("a pass is of a file that the candidate does not have")
+        nodes = pattern_graph(one.pattern).nodes
+        parameters.append({node.target for node in nodes if node.op == "placeholder"})
+    for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
+        for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
+            if isinstance(leaf, ParameterArg) and leaf.name.partition("[")[0] not in parameters[call.number]:
+                raise ValueError(f"a call is given {leaf.name}, which its pattern does not have")
+
+
+def _exchange(stream: socket.socket, request: bytes) -> bytes | None:
+    """Send the request and read the answer until it ends or is too large; None if it is late."""
     deadline, answer = time.monotonic() + _WALL_S, bytearray()
     stream.settimeout(_WALL_S)
     with suppress(OSError):  # it is dead already: so the answer tells
@@ -144,7 +112,7 @@ def _exchange(stream: socket.socket, request: bytes) -> bytes:
         stream.shutdown(socket.SHUT_WR)
     while len(answer) <= MOST_ANSWER:
         if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return b""
+            return None
         try:
             part = stream.recv(1 << 20)
         except OSError:
@@ -155,10 +123,14 @@ def _exchange(stream: socket.socket, request: bytes) -> bytes:
     return bytes(answer)
 
 
-def _unanswered(end: dict[str, Any], limits: Limits) -> Refusal:
+def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:
     status = end["status"]
-    if end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
-        how = f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
+    if is_late:
+        how = f"took more than {_WALL_S:.0f} s; host code waits for nothing"
+    elif end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
+        how = (
+            f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
+        )
     elif status < 0:
         how = f"ended by {signal.Signals(-status).name}"
     else:
@@ -184,7 +156,7 @@ def subgraphs_of(task: Task, device: str) -> list[Subgraph]:
                 inputs.append(draw_one(meta, 0, 0))
                 continue
             stays = subgraph.home == "cuda" and meta.device.startswith("cpu")
-            stride, step = [], 1
+            stride, step = list[int](), 1
             for size in reversed(meta.shape):
                 stride.insert(0, step)
                 step *= max(size, 1)

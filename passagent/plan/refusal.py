@@ -1,4 +1,4 @@
-"""Why nothing was recorded: messages for people, each with what to write instead, and the line that caused it."""
+"""Why nothing was recorded: messages that say what to write instead, and the line at fault."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ READS_A_VALUE = (
 OLD_TENSOR = "uses a tensor that was made before this call; allocate in every call"
 OLD_ADDRESS = "uses an address that was read before this call; ask for data_ptr() in every call"
 NO_ADDRESS = "reads a tensor's address outside of a call of the replacement; ask for data_ptr() in the call"
-NO_CALL = "launches a kernel outside of a call of the replacement; launch it in the function of replacement_func"
+NO_CALL = (
+    "launches a kernel outside of a call of the replacement; launch it in the function of replacement_func"
+)
 TWICE = "records another plan the second time for the same arguments; keep nothing that counts calls"
 LARGE_CONSTANT = "uses a constant tensor of {size} bytes; at most 1 MiB: make it in a kernel"
-ODD_CONSTANT = "uses a constant tensor that is not contiguous, or not on the CPU; make it by torch.tensor([...])"
+ODD_CONSTANT = (
+    "uses a constant tensor that is not contiguous, or not on the CPU; make it by torch.tensor([...])"
+)
 BETWEEN_DEVICES = "copies a tensor from {source} to {target}; keep the work on the device of the inputs"
-NO_STEP = "aten.{operator} has no step in a plan; allocate by torch.empty_like and write in a kernel"
+NO_STEP = "aten.{operator} has no step in a plan; allocate by torch.empty_like, write in a kernel"
 NO_DEVICE_GUARD = (
-    "this build of torch has no CUDA and cannot follow what is done here to a CUDA tensor; record on a machine "
-    "with a CUDA build of torch"
+    "this build of torch has no CUDA and cannot follow what is done here to a CUDA tensor; "
+    "record with a CUDA build of torch"
 )
 
 
@@ -38,7 +42,7 @@ class Refused(BaseException):
 
 
 def running_place(root: Path, frame: FrameType | None) -> tuple[str, int]:
-    """File and line of the innermost of the candidate's frames that `frame` was called from; ("", 0): none."""
+    """File and line of the innermost frame of the candidate's that `frame` was called from; else ("", 0)."""
     while frame is not None:
         if (own := _own(root, frame.f_code.co_filename)) is not None:
             return own, frame.f_lineno

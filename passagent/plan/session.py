@@ -1,6 +1,6 @@
 """What is being recorded: the tensors of one call as values of a plan, and its steps.
 
-This runs in the throw-away process, beside the candidate. Nothing here is relied upon by whoever reads the plan.
+This runs in the throw-away process, beside the candidate. Whoever reads the plan relies on nothing here.
 """
 
 from __future__ import annotations
@@ -232,9 +232,20 @@ class Session:
         """The position of a tensor among the plan's values."""
         if slot.number is None:
             value = self._value(slot)  # may number others first
+            if isinstance(value, ViewValue):
+                slot.number = self._same(value)
+        if slot.number is None:
             slot.number = len(self.values)
             self.values.append(value)
         return slot.number
+
+    def _same(self, view: ViewValue) -> int | None:
+        """The position of a value that shows the same: the owner of the memory, or an equal view."""
+        told = {"shape", "stride", "dtype", "device"}
+        owner = self.values[view.of]
+        if view.offset == 0 and owner.model_dump(include=told) == view.model_dump(include=told):
+            return view.of
+        return self.values.index(view) if view in self.values else None
 
     def use(self, tensor: torch.Tensor) -> ValueArg:
         """A tensor as an argument or a result."""
@@ -253,7 +264,7 @@ class Session:
         slot = tokens[which]
         return AddressArg(value=self.number(slot), offset=offset - _ROOM // 2 - _skew(slot))
 
-    def constant(self, value: Any) -> Argument:  # noqa: PLR0911
+    def constant(self, value: Any) -> Argument:
         """A constant as an argument; refuses what is none."""
         if value is None:
             return NoneArg()
@@ -280,7 +291,9 @@ class Session:
         if isinstance(value, (tuple, list)):
             fields = getattr(value, "_fields", ())
             return TupleArg(items=tuple(map(self.constant, value)), fields=tuple(fields))
-        self.refuse(f"a {type(value).__name__} is no argument of a plan; pass tensors, numbers, texts and tuples")
+        self.refuse(
+            f"a {type(value).__name__} is no argument of a plan; pass tensors, numbers, texts and tuples"
+        )
 
     def result(self, returned: Any) -> Argument:
         """What the call returned."""
@@ -351,13 +364,17 @@ def _storage(tensor: torch.Tensor) -> int:
 
 def _distance(slot: Slot) -> int:
     """Bytes from the first element of the memory's owner to that of the tensor."""
-    start = slot.root.tensor.storage_offset() * slot.root.tensor.itemsize
-    return slot.tensor.storage_offset() * slot.tensor.itemsize - start
+    return _start(slot.tensor) - _start(slot.root.tensor)
 
 
 def _skew(root: Slot) -> int:
     """Bytes by which the address of an input's first element is no multiple of 16."""
-    return root.tensor.storage_offset() * root.tensor.itemsize % 16 if root.kind == "input" else 0
+    return _start(root.tensor) % 16 if root.kind == "input" else 0
+
+
+def _start(tensor: torch.Tensor) -> int:
+    """Bytes from the beginning of its storage to its first element."""
+    return int(tensor.storage_offset()) * tensor.itemsize
 
 
 def _alignment(skew: int) -> Literal[1, 2, 4, 8, 16]:

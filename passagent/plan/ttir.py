@@ -38,7 +38,9 @@ def make(kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any], 
     _, _, target, backend, binder = kernel.create_binder()
     pointers = {name: _pointers(value, session) for name, value in arguments.items()}
     bound, specialisation, opts = binder(**pointers, **options)
-    opts, signature, constants, attributes = kernel._pack_args(backend, {**options}, bound, specialisation, opts)
+    opts, signature, constants, attributes = kernel._pack_args(
+        backend, {**options}, bound, specialisation, opts
+    )
     source = ASTSource(kernel, signature, constants, attributes)
     context = ir.context()
     ir.load_dialects(context)

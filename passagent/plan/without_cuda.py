@@ -1,6 +1,6 @@
 """Two methods of tensors for a build of torch without CUDA, which refuses them on fake CUDA tensors.
 
-`contiguous` and indexing ask for the device's guard before any operator runs; the operators behind them do not.
+`contiguous` and indexing ask for the device's guard before any operator runs; their operators do not.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def install() -> None:
             return getitem(self, index)
         return _indexed(self, parts)
 
-    torch.Tensor.contiguous = contiguous_  # type: ignore[method-assign]
-    torch.Tensor.__getitem__ = getitem_  # type: ignore[method-assign]
+    torch.Tensor.contiguous = contiguous_  # type: ignore[assignment,method-assign]
+    torch.Tensor.__getitem__ = getitem_  # type: ignore[assignment,method-assign]
 
 
 def _is_basic(part: Any) -> bool:

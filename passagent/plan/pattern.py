@@ -1,0 +1,100 @@
+"""A recorded pattern as a graph to match with, on the trusted side: every name is looked up, nothing is run.
+
+It stays a `torch.fx.Graph`: no GraphModule is made of it, whose code would be written from its names.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.errors import PassagentError
+from passagent.evaluator.pattern import is_operator
+from passagent.plan.model import PatternNode
+
+_MODULES = {"torch": torch, "operator": operator, "_operator": operator, "math": math}
+_TORCH_VALUES = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
+_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
+
+
+class MalformedPattern(PassagentError):
+    """A recorded pattern is no graph of operators that this torch has."""
+
+
+def pattern_graph(nodes: Iterable[PatternNode]) -> fx.Graph:
+    """The graph. Raises MalformedPattern."""
+    graph, known = fx.Graph(), dict[str, fx.Node]()
+    try:
+        for entry in nodes:
+            if entry.name in known or keyword.iskeyword(entry.name):
+                raise MalformedPattern(f"a pattern has two nodes {entry.name}, or one of that name cannot be")
+            args, kwargs = _value(entry.args, known), _value(entry.kwargs or {"dict": []}, known)
+            target = _function(entry.target) if entry.op == "call_function" else entry.target
+            if entry.op != "call_function" and not entry.target.isidentifier():
+                raise MalformedPattern(f"a pattern holds {entry.op} {entry.target}")
+            if not isinstance(args, tuple) or not isinstance(kwargs, dict):
+                raise MalformedPattern(f"the arguments of {entry.name} are no tuple")
+            known[entry.name] = graph.create_node(entry.op, target, args, kwargs, name=entry.name)
+        graph.lint()
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
+        raise MalformedPattern(f"a pattern is malformed: {type(error).__name__}: {error}"[:300]) from error
+    return graph
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """An operator by name: an attribute of torch's, of operator's or math's. Imports nothing."""
+    module, _, path = name.partition(":")
+    if name == "builtins:getattr":
+        return getattr
+    first, *inner = module.split(".")
+    found: Any = _MODULES.get(first)
+    for part in [*inner, *path.split(".")]:
+        found = vars(found).get(part) if isinstance(found, type) else getattr(found, part, None)
+    if not is_operator(found) and getattr(found, "__module__", None) != "math":
+        raise MalformedPattern(f"a pattern calls {name}, which is no operator of torch {torch.__version__}")
+    return found  # type: ignore[no-any-return]
+
+
+def _value(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
+    """An argument, as tasks/graphio.py writes it."""
+    if not isinstance(value, dict):
+        if isinstance(value, list):
+            raise MalformedPattern("a pattern holds a bare list")
+        return value
+    if len(value) != 1:
+        raise MalformedPattern("a pattern holds a value of several kinds")
+    ((kind, data),) = value.items()
+    match kind:
+        case "node":
+            return known[data]
+        case "tuple":
+            return tuple(_value(item, known) for item in data)
+        case "list":
+            return [_value(item, known) for item in data]
+        case "dict":
+            return {str(key): _value(item, known) for key, item in data}
+        case "slice":
+            start, stop, step = (_value(item, known) for item in data)
+            return slice(start, stop, step)
+        case "size":
+            return torch.Size([operator.index(item) for item in data])
+        case "float":
+            return float(data)
+        case "complex":
+            return complex(*data)
+        case "ellipsis":
+            return ...
+        case "device":
+            return torch.device(str(data))
+        case "type" if data in _TYPES:
+            return getattr(builtins, data)
+        case _ if kind in _TORCH_VALUES and isinstance(getattr(torch, str(data), None), _TORCH_VALUES[kind]):
+            return getattr(torch, str(data))
+    raise MalformedPattern(f"a pattern holds a {kind}: {data}"[:200])

@@ -1,0 +1,530 @@
+"""Recording: what host code decides comes out as a plan, or it is refused, at its line, with what to do."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+from dataclasses import replace
+
+import cases
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.target import uses_triton
+from passagent.plan import record as recording
+from passagent.plan.facts import H100
+from passagent.plan.messages import Recorded, Request
+from passagent.plan.model import Copy, Fill, Launch, flat
+from passagent.plan.process import recording_process
+
+HERE = "  # <- here"
+PASS = '''import torch
+from passagent.kernels import cpp_kernel
+
+SOURCE = """
+#include <cstdint>
+void add_relu(const float* x, const float* y, float* out, int64_t n) {}
+"""
+kernel = cpp_kernel(SOURCE.replace("float", "bfloat16"), "add_relu")
+STATE = {}
+
+
+def launch(x, y, out, n):
+    kernel(x, y, out, n)
+    return out
+
+
+@BODY@
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+def replacement_func():
+    return fused
+'''
+
+
+def candidate(body: str) -> Candidate:
+    return Candidate({"p.py": PASS.replace("@BODY@", body), MANIFEST: '["p"]'})
+
+
+@pytest.fixture(scope="module")
+def process():
+    with recording_process() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    """What is recorded of each task of tests/cases.py, by name and device."""
+    known: dict = {}
+
+    def of(task: str, device: str) -> list:
+        if (task, device) not in known:
+            path = tmp_path_factory.mktemp("task") / task
+            known[task, device] = recording.subgraphs_of(cases.write_task(path, task), device)
+        return known[task, device]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def record(process, graphs):
+    """`record(candidate)`: the answer for the task `add_relu`."""
+
+    def run(one: Candidate, task="add_relu", device="cpu", limits=recording.LIMITS):
+        return recording.record(process, one, graphs(task, device), device, dict(H100), limits=limits)
+
+    return run
+
+
+NOT_RECORDED = {
+    "checks_itself_where_it_is_debugged":
+        "a global that Triton does not compile; only its interpreter runs it",
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "case", [case.values[0] for case in cases.suite("honest")], ids=lambda case: case.name
+)
+def test_an_honest_pass_is_recorded(case, record):
+    device = "cuda" if case.gpu or uses_triton(case.candidate) else "cpu"
+    answer = record(case.candidate, case.task, device)
+    if case.name in NOT_RECORDED:
+        assert not isinstance(answer, Recorded), NOT_RECORDED[case.name]
+        return
+    assert isinstance(answer, Recorded), f"{answer.file}:{answer.line}: {answer.message}"
+    assert all(subgraph.calls for subgraph in answer.recording.subgraphs)
+    assert Recorded.model_validate_json(answer.canonical()) == answer
+
+
+def honest(name: str) -> cases.Case:
+    return next(case.values[0] for case in cases.suite("honest") if case.values[0].name == name)
+
+
+def test_a_triton_pass_is_recorded_where_there_is_no_gpu(record):
+    answer = record(honest("autotuned_configurations").candidate, device="cuda")
+    assert isinstance(answer, Recorded), answer.message
+    [first, _] = answer.recording.passes[0].plans
+    [choice] = [step for step in first.steps if step.step == "choice"]
+    assert len(choice.of) == 6 and choice.of[0].name.startswith("BLOCK: 64, num_warps: 2")
+    launch = next(flat(choice.of[0].steps))
+    kernel = first.kernels[launch.kernel]
+    assert launch.grid == (4, 1, 1) and [p.type for p in kernel.signature][:4] == ["*fp32"] * 3 + ["i32"]
+    assert "tt.func public @add_relu" in kernel.ttir and kernel.target == "cuda:90"
+    assert "@triton.jit" in kernel.text and first.facts["device.capability"] == "90"
+
+
+BODY = """def fused(x, y):
+    out = torch.empty_like(x)
+    return launch(x, y, out, x.numel())
+"""
+
+
+def test_what_a_plan_holds(record):
+    answer = record(candidate(BODY))
+    assert isinstance(answer, Recorded), answer.message
+    [one] = answer.recording.passes
+    assert [plan.values[0].shape for plan in one.plans] == [(4, 64), (2, 3, 25)]
+    assert [[call.plan for call in subgraph.calls] for subgraph in answer.recording.subgraphs] == [[0], [1]]
+    alloc, launch = one.plans[0].steps
+    assert (alloc.step, alloc.value) == ("alloc", 2)
+    assert [arg.value for arg in launch.args] == [0, 1, 2, 256]
+    kernel = one.plans[0].kernels[launch.kernel]
+    assert [p.type for p in kernel.signature] == ["float*"] * 3 + ["int64_t"] and kernel.entry == "add_relu"
+    assert one.plans[0].result.value == 2
+
+
+def test_fills_copies_views_constants_and_addresses_are_data(record):
+    body = """
+TABLE = torch.tensor([1.0, 2.0])
+LATER = []
+
+def fused(x, y):
+    zero = torch.zeros(8)
+    same = y.transpose(0, 1).contiguous()
+    if not LATER:
+        LATER.append(torch.tensor([3, 4]))
+    row = x[1:]
+    kernel(zero, TABLE, LATER[0], row.data_ptr())
+    return launch(same, row, torch.full_like(x, 2.5), 1)
+"""
+    answer = record(candidate(body))
+    assert isinstance(answer, Recorded), f"{answer.line}: {answer.message}"
+    plan = answer.recording.passes[0].plans[0]
+    fills = [step for step in plan.steps if isinstance(step, Fill)]
+    assert [(f.number.kind, f.number.value) for f in fills] == [("int", 0), ("float", (2.5).hex())]
+    [copy] = [step for step in plan.steps if isinstance(step, Copy)]
+    source = plan.values[copy.source]
+    assert (source.kind, source.of, source.shape, source.stride) == ("view", 1, (64, 4), (1, 64))
+    first, second = [step for step in plan.steps if isinstance(step, Launch)]
+    _, table, later, address = first.args
+    assert plan.constant(plan.values[table.value].data).hex() == "0000803f00000040"
+    assert plan.constant(plan.values[later.value].data) == bytes([3, *[0] * 7, 4, *[0] * 7])
+    assert (address.kind, address.value, address.offset) == ("address", 0, 64 * 4)
+    assert plan.values[second.args[1].value].offset == 64
+
+
+REFUSED = {
+    "item": ("n = int(x.sum().item())", "aten.sum computes in host code; compute it in a kernel"),
+    "a value": ("n = int(x[0, 0].item())" , "reads a value of a tensor"),
+    "a condition": ("if x.sum() > 0: pass", "aten.sum computes in host code"),
+    "a tensor as condition": ("if x.reshape(-1)[0]: pass", "reads a value of a tensor"),
+    "an operator": ("return torch.relu(x + y)", "aten.add computes in host code"),
+    "a cast": ("return x.double().float()", "a cast from torch."),
+    "an operator that writes": ("torch.zeros(4, 64, out=out)", "aten.zeros (into a tensor) computes"),
+    "an operator in place": ("out.mul_(2)", "aten.mul_ computes in host code"),
+    "a caught refusal": (
+        "try:\n        x.sum()" + HERE + "\n    except BaseException: pass",
+        "aten.sum computes in host code",
+    ),
+    "a library": ("x.numpy()", ".numpy()"),
+    "an object": ("kernel(x, y, out, object())", "argument 3 is a object"),
+    "a large constant": ("launch(torch.TABLE, y, out, 1)", "has no attribute 'TABLE'"),
+    "an error": ("raise ValueError('of its own')", "ValueError: of its own"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_plan_can_hold_is_refused_at_its_line(name, record):
+    text, reason = REFUSED[name]
+    text = text if HERE in text else text + HERE
+    body = f"def fused(x, y):\n    out = torch.empty_like(x)\n    {text}\n    return launch(x, y, out, 1)"
+    one = candidate(body)
+    answer = record(one)
+    assert not isinstance(answer, Recorded)
+    assert reason in answer.message
+    lines = one.files["p.py"].split("\n")
+    assert (answer.file, lines[answer.line - 1].endswith(HERE)) == ("p.py", True), answer
+
+
+STATEFUL = {
+    "counts calls": (
+        "def fused(x, y):\n    STATE['n'] = n = STATE.get('n', 0) + 1\n    out = torch.empty_like(x)\n"
+        "    return launch(x, y, out, n)",
+        "records another plan the second time for the same arguments; keep nothing that counts calls",
+    ),
+    "a clock": (
+        "import time\ndef fused(x, y):\n    return launch(x, y, torch.empty_like(x), time.perf_counter_ns())",
+        "records another plan the second time",
+    ),
+    "chance": (
+        "import random\ndef fused(x, y):\n    return launch(x, y, x, random.getrandbits(60))",
+        "records another plan the second time",
+    ),
+    "keeps a tensor": (
+        "def fused(x, y):\n    out = STATE.setdefault(x.shape, torch.empty_like(x))\n"
+        "    return launch(x, y, out, 1)",
+        "uses a tensor that was made before this call; allocate in every call",
+    ),
+    "keeps an input": (
+        "def fused(x, y):\n    first = STATE.setdefault('x', x)\n"
+        "    return launch(first, y, torch.empty_like(x), 1)",
+        "uses a tensor that was made before this call",
+    ),
+    "keeps an address": (
+        "def fused(x, y):\n    at = STATE.setdefault('at', x.data_ptr())\n"
+        "    return launch(x, y, torch.empty_like(x), at)",
+        "uses an address that was read before this call",
+    ),
+    "launches early": (
+        "kernel(torch.zeros(2), 1)\ndef fused(x, y):\n    return x",
+        "launches a kernel outside of a call of the replacement",
+    ),
+    "a large constant": (
+        "TABLE = torch.zeros(1 << 19)\ndef fused(x, y):\n    return launch(TABLE, y, torch.empty_like(x), 1)",
+        "uses a constant tensor of 2097152 bytes; at most 1 MiB",
+    ),
+    "returns a constant": (
+        "TABLE = torch.zeros(4, 64)\ndef fused(x, y):\n    return TABLE",
+        "returns a constant tensor",
+    ),
+    "does not parse": ("def fused(x, y:\n    pass", "SyntaxError"),
+    "exits": (
+        "import os\ndef fused(x, y):\n    os._exit(3)",
+        "ended without an answer: it ended by itself with code 3",
+    ),
+    "exits politely": ("def fused(x, y):\n    raise SystemExit(0)", "SystemExit: 0"),
+    "crashes": (
+        "import os\ndef fused(x, y):\n    os.abort()",
+        "ended without an answer: it ended by SIGABRT",
+    ),
+    "a huge answer": (
+        "LARGE = [cpp_kernel(SOURCE + '//' + str(n) * 900_000, 'add_relu') for n in range(3)]\n"
+        "def fused(x, y):\n    out = torch.empty_like(x)\n    for one in LARGE:\n        one(x, y, out, 1)\n"
+        "    return out",
+        "its plans are larger than 4 MiB",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_what_is_no_single_plan_is_refused(name, record):
+    body, reason = STATEFUL[name]
+    answer = record(candidate(body))
+    assert not isinstance(answer, Recorded)
+    assert reason in answer.message
+
+
+def test_host_code_without_end_is_ended(record):
+    answer = record(
+        candidate("def fused(x, y):\n    while True:\n        pass"),
+        limits=replace(recording.LIMITS, cpu_s=2),
+    )
+    assert not isinstance(answer, Recorded)
+    assert "ended without an answer: it used its 2 s of processor time" in answer.message
+
+
+def test_host_code_that_takes_all_memory_is_refused(record):
+    body = "def fused(x, y):\n    STATE['room'] = bytearray(1 << 40)\n    return launch(x, y, x, 1)"
+    answer = record(candidate(body))
+    assert not isinstance(answer, Recorded) and "MemoryError" in answer.message
+
+
+def test_the_recording_process_outlives_what_it_records(record):
+    record(candidate(STATEFUL["crashes"][0]))
+    assert isinstance(record(candidate(BODY)), Recorded)
+
+
+def test_host_code_reaches_neither_files_nor_network_nor_programs(record, tmp_path):
+    body = f"""
+import os, socket, subprocess
+
+def tried(action):
+    try:
+        action()
+    except OSError:
+        return 0
+    return 1
+
+def fused(x, y):
+    out = torch.empty_like(x)
+    done = tried(lambda: open({str(tmp_path / "made")!r}, "w")) + tried(lambda: os.listdir({str(tmp_path)!r}))
+    done += tried(lambda: socket.socket()) + tried(lambda: subprocess.run(["true"])) + tried(os.fork)
+    kept = [name for name in os.environ if "KEY" in name or "TOKEN" in name]
+    return launch(x, y, out, done + len(kept))
+"""
+    answer = record(candidate(body))
+    assert isinstance(answer, Recorded), answer.message
+    assert answer.recording.passes[0].plans[0].steps[1].args[3].value == 0
+    assert not (tmp_path / "made").exists()
+
+
+def request(graphs) -> Request:
+    one = candidate(BODY)
+    return Request(
+        files=one.files,
+        device="cpu",
+        facts={},
+        single_replacement_func=True,
+        subgraphs=graphs("add_relu", "cpu"),
+    )
+
+
+def set_in(data, path, value):
+    *path, last = path
+    for step in path:
+        data = data[step]
+    data[last] = value
+
+
+CODE = "open('@/run','w')"
+RECORDING = ("answer", "recording")
+PATTERN = (*RECORDING, "passes", 0, "pattern")
+SHAPE = (*RECORDING, "passes", 0, "plans", 0, "values", 0, "shape")
+CALL = (*RECORDING, "subgraphs", 0, "calls", 0)
+FORGED = {
+    "a node's name is code": ((*PATTERN, 0, "name"), CODE, "match pattern"),
+    "a node's name is a keyword": ((*PATTERN, 0, "name"), "lambda", "of that name cannot be"),
+    "a node's target is code": ((*PATTERN, 0, "target"), CODE, "match pattern"),
+    "a parameter that is no name": ((*PATTERN, 0, "target"), "os.system", "holds placeholder os.system"),
+    "a function of another library": ((*PATTERN, 2, "target"), "os:system", "is no operator of"),
+    "a function that is no operator": ((*PATTERN, 2, "target"), "torch:load.__code__", "is no operator"),
+    "an argument that is code": ((*PATTERN, 2, "args"), {"eval": CODE}, "holds a eval"),
+    "a dtype that is none": ((*PATTERN, 2, "args"), {"tuple": [{"dtype": "load"}]}, "holds a dtype: load"),
+    "a node that is not there": ((*PATTERN, 2, "args"), {"tuple": [{"node": "z"}]}, "malformed: KeyError"),
+    "a huge int": (SHAPE, [1 << 200, 1], "less than"),
+    "a negative size": (SHAPE, [-1, 1], "greater than"),
+    "an unknown field": ((*RECORDING, "run"), CODE, "Extra inputs are not permitted"),
+    "another version": ((*RECORDING, "version"), 2, "Input should be 1"),
+    "another subgraph": ((*RECORDING, "subgraphs", 0, "name"), "other", "it is of other subgraphs"),
+    "another device": ((*RECORDING, "device"), "cuda", "it is for cuda"),
+    "another file": ((*RECORDING, "passes", 0, "file"), "/etc/passwd", "the candidate does not have"),
+    "another plan": ((*CALL, "plan"), 7, "does not hold"),
+    "another parameter": ((*CALL, "arguments", 0, "name"), "z", "which its pattern does not have"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_answer_is_refused_and_not_run(name, record, graphs, tmp_path):
+    path, value, reason = FORGED[name]
+    text = json.dumps({"answer": json.loads(record(candidate(BODY)).canonical())})
+    data = json.loads(text)
+    assert isinstance(recording.read_answer(text.encode(), request(graphs)), Recorded)
+    value = json.loads(json.dumps(value).replace("@", str(tmp_path)))
+    set_in(data, path, value)
+    answer = recording.read_answer(json.dumps(data).encode(), request(graphs))
+    assert not isinstance(answer, Recorded) and reason in answer.message, answer
+    assert not list(tmp_path.iterdir())
+
+
+@given(raw=st.binary(max_size=200) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+).map(lambda data: json.dumps({"answer": data}).encode()))  # fmt: skip
+def test_any_other_answer_is_refused(raw):
+    asked = Request(files={}, device="cpu", facts={}, single_replacement_func=True, subgraphs=[])
+    assert not isinstance(recording.read_answer(raw, asked), Recorded)
+
+
+def test_a_candidate_that_answers_in_the_recorders_place_gains_nothing(record):
+    forged = {"kind": "refused", "message": "\x1b[2J", "file": "/etc/passwd", "line": 1}
+    body = f"""
+import os
+
+def fused(x, y):
+    for fd in range(3, 64):
+        try:
+            os.write(fd, {json.dumps({"answer": forged}).encode()!r})
+        except OSError:
+            pass
+    os._exit(0)
+"""
+    answer = record(candidate(body))
+    assert not isinstance(answer, Recorded)
+    assert (answer.file, answer.line, answer.message) == ("", 0, " [2J")
+
+
+# A generator: host code with every kind of statement and expression of Python's, coroutines aside.
+
+STATEMENTS = """
+n = n + 0; n += 0
+n: int = n
+pass; assert n, "empty"
+del spare
+import math; from math import ceil
+global G
+n = (lambda k=0, *a, **b: n + k)()
+n = n if n > 0 else 0
+n = [n, *()][0]; n = [0, n, 1][1:2][0]
+n = {"n": n, **{}}["n"]; n = max({n, n})
+n = [k for k in (n,)][0]; n = {k: k for k in [n]}[n]; n = max({k for k in [n]}); n = sum(k for k in [n])
+n = len(f"{n:>5}") - 5 + n
+n, (_, *_) = n, (1, 2)
+n = -(~n) - 1; n = n and n or n; n = (m := n)
+---
+def inner(k, /, *, z=0):
+    return k
+n = inner(n)
+---
+def made():
+    got = yield n
+    yield from [n]
+n = list(made())[-1]
+---
+def outer():
+    k = n
+    def change():
+        nonlocal k
+        k = k + 0
+    change()
+    return k
+n = outer()
+---
+class Size:
+    kept = n
+    def get(self):
+        return self.kept
+n = Size().get()
+---
+for k in range(3):
+    if k == 1:
+        continue
+    break
+else:
+    n = 0
+---
+k = 3
+while k:
+    k -= 1
+else:
+    n = n
+---
+try:
+    raise KeyError(n)
+except KeyError as error:
+    n = error.args[0]
+else:
+    n = 0
+finally:
+    pass
+---
+try:
+    raise ExceptionGroup("g", [ValueError(n)])
+except* ValueError:
+    pass
+---
+import contextlib
+with contextlib.nullcontext(n) as n:
+    pass
+---
+match [n, {"a": 1}, None]:
+    case [int(k), {"a": 1, **rest}, None | True] if k == n:
+        n = k
+    case [_, *others] as every:
+        n = 0
+"""
+"""Each keeps `n`; `---` between those of several lines."""
+_SIMPLE, *_COMPOUND = STATEMENTS.strip().split("\n---\n")
+EVERY = [*_SIMPLE.split("\n"), *_COMPOUND]
+WRAPPERS = ["if n >= 0:", "for _ in range(1):", "while True:", "try:", "with torch.no_grad():"]
+COROUTINES = {ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await}
+LATER = {"TypeAlias", "TemplateStr", "Interpolation"}
+"""Kinds that Python 3.11 does not parse."""
+
+
+def indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.rstrip("\n").split("\n"))
+
+
+def host_code(statements: list[str], wrappers: list[str]) -> str:
+    changed = {"global G": "G = 1", "del spare": "spare = 0\ndel spare"}
+    text = "\n".join(changed.get(one, one) for one in statements)
+    for wrapper in wrappers:
+        text = f"{wrapper}\n{indented(text)}"
+        text += {"while True:": "    break\n", "try:": "finally:\n    n = n\n"}.get(wrapper, "")
+    head = "n, spare, out = x.numel(), 0, torch.empty_like(x)"
+    declared = "global G\n" if "global G" in statements else ""
+    return f"def fused(x, y):\n{indented(declared + head)}{indented(text)}    return launch(x, y, out, n)\n"
+
+
+def test_the_generator_knows_every_statement_and_expression():
+    trees = [ast.parse(host_code([one], WRAPPERS)) for one in EVERY]
+    found = {type(node) for tree in trees for node in ast.walk(tree)}
+    kinds = {kind for base in (ast.stmt, ast.expr, ast.pattern) for kind in base.__subclasses__()}
+    missing = {kind.__name__ for kind in kinds - found - COROUTINES} - LATER
+    assert missing <= {"MatchSingleton", "Num", "Str", "Bytes", "NameConstant", "Ellipsis"}, missing
+
+
+def test_host_code_of_every_kind_of_statement_and_expression_is_recorded(record):
+    expected = record(candidate(BODY)).recording
+    drawn = random.Random(20)
+    kinds = drawn.sample(EVERY, len(EVERY))
+    programs = [kinds[i : i + 4] for i in range(0, len(kinds), 4)] + [
+        drawn.sample(EVERY, 6) for _ in range(2)
+    ]
+    for program in programs:
+        text = host_code(program, drawn.sample(WRAPPERS, drawn.randrange(4)))
+        answer = record(candidate(text))
+        assert isinstance(answer, Recorded), f"{answer.message}\n{text}"
+        assert answer.recording == expected, text

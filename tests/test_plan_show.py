@@ -1,0 +1,200 @@
+"""Plans as people read them: `passagent plan`, and a few lines for an agent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import cases
+import pytest
+from test_plan_record import PASS
+
+from passagent.commands import planning
+from passagent.errors import UsageError
+from passagent.evaluator.result import MANIFEST
+from passagent.plan.arguments import IntArg, ValueArg
+from passagent.plan.messages import Recorded
+from passagent.plan.model import (
+    Alloc,
+    Alternative,
+    Choice,
+    Copy,
+    Fill,
+    InputValue,
+    Launch,
+    MadeValue,
+    NativeKernel,
+    Parameter,
+    Plan,
+    ViewValue,
+)
+from passagent.plan.refusal import COMPUTES
+from passagent.plan.show import Moved, brief, moved, size
+
+BODY = """def fused(x, y):
+    out = torch.empty_like(x)
+    return launch(x, y, out, x.numel())
+"""
+
+
+def tensor(*shape: int, stride: tuple[int, ...] = ()) -> dict:
+    made, step = list(stride), 1
+    for n in reversed(shape if not stride else ()):
+        made.insert(0, step)
+        step *= n
+    return {"shape": shape, "stride": tuple(made), "dtype": "float32", "device": "cuda"}
+
+
+KERNEL = NativeKernel(
+    kind="cuda",
+    text="",
+    entry="rows<256>",
+    signature=tuple(Parameter(type=t) for t in ("float*", "float*", "int64_t")),
+)
+
+
+def launch(*values: int, grid: int = 8) -> Launch:
+    args = (*(ValueArg(value=n) for n in values), IntArg(value=7))
+    return Launch(kernel=KERNEL.digest(), grid=(grid, 2, 1), block=(256, 1, 1), shared=2048, args=args)
+
+
+def plan(*steps, result: int = 1) -> Plan:
+    return Plan(
+        inputs=(ValueArg(value=0),),
+        values=(
+            InputValue(**tensor(16, 16), alignment=4),
+            MadeValue(**tensor(16, 16)),
+            MadeValue(**tensor(16, 16)),
+            ViewValue(of=0, offset=0, **tensor(16, 16, stride=(1, 16))),
+            ViewValue(of=1, offset=16, **tensor(1024, 16, stride=(0, 1))),
+        ),
+        steps=steps,
+        result=ValueArg(value=result),
+        kernels={KERNEL.digest(): KERNEL},
+    )
+
+
+def test_a_plan_in_a_few_lines():
+    one = plan(
+        Alloc(value=1),
+        Fill(value=1, number=IntArg(value=0)),
+        Alloc(value=2),
+        Copy(value=2, source=3),
+        launch(2, 1),
+    )
+    assert brief(one).split("\n") == [
+        "v1 = allocate float32 [16, 16], 1.0 KB",
+        "fill v1 with 0",
+        "v2 = allocate float32 [16, 16], 1.0 KB",
+        "v3 = view of v0: float32 [16, 16] stride [1, 16]",
+        "copy v3 to v2",
+        "launch rows<256> (cuda), grid 8 x 2, block 256, shared 2.0 KB",
+        "  v2, v1, 7",
+        "moves at most 7.0 KB: reads 3.0 KB, writes 4.0 KB",
+    ]
+
+
+def test_bytes_are_counted_by_what_holds_something_when_a_step_runs():
+    assert moved(plan(Alloc(value=1), launch(0, 1))) == Moved(1024, 1024)
+    assert moved(plan(Alloc(value=1), launch(0, 1), launch(1, 1))) == Moved(2048, 2048)  # in place
+    assert moved(plan(Alloc(value=1), launch(0, 4))) == Moved(1024, 64)  # an expanded row is one row
+    one, both = Alternative(name="a", steps=(launch(0, 1),)), Alternative(name="b", steps=(launch(0, 1),) * 2)
+    assert moved(plan(Alloc(value=1), Choice(of=(one, both)))) == moved(plan(Alloc(value=1), *both.steps))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KB"),
+        (1536, "1.5 KB"),
+        (3 << 20, "3.0 MB"),
+        (5 << 40, "5120.0 GB"),
+    ],
+)
+def test_sizes_are_in_the_unit_that_fits(count, text):
+    assert size(count) == text
+
+
+@pytest.fixture
+def task(tmp_path):
+    cases.write_task(tmp_path / "task", "add_relu")
+    return tmp_path / "task"
+
+
+def passagent(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "passagent", "plan", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write_pass(path, body: str) -> None:
+    path.mkdir()
+    (path / "p.py").write_text(PASS.replace("@BODY@", body))
+    (path / MANIFEST).write_text('["p"]')
+
+
+def test_the_command_shows_each_distinct_plan_once(task, tmp_path):
+    names = (task / "graph_list.txt").read_text().split()
+    (task / "graph_list.txt").write_text("\n".join([names[0], names[1], "graphs/again"]) + "\n")
+    shutil.copytree(task / names[0], task / "graphs/again")
+    write_pass(tmp_path / "pass", BODY)
+    done = passagent(tmp_path / "pass", task, "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(len(line) <= 80 for line in done.stdout.split("\n"))
+    first, second = done.stdout.rstrip().split("\n\n")
+    assert "subgraphs g0_float32, again" in first and "subgraphs g1_bfloat16" in second
+    assert "v2 = allocate float32 [4, 64], 1.0 KB" in first and "launch add_relu (cpp)" in first
+    assert "v0, v1, v2, 256" in first and "moves at most 3.0 KB: reads 2.0 KB, writes 1.0 KB" in first
+    assert "result v2" in first
+
+
+def test_the_command_prints_the_record_as_one_document(task, tmp_path):
+    write_pass(tmp_path / "pass", BODY)
+    done = passagent(tmp_path / "pass", task, "--device", "cpu", "--json")
+    assert done.returncode == 0
+    recorded = Recorded.model_validate_json(done.stdout)
+    assert len(recorded.recording.passes[0].plans) == 2
+
+
+def test_the_command_says_where_a_pass_is_refused(task, tmp_path):
+    write_pass(tmp_path / "pass", BODY.replace("return", "x = x.relu(); return"))
+    done = passagent(tmp_path / "pass", task, "--device", "cpu", "--json")
+    assert done.returncode == 1 and json.loads(done.stdout)["kind"] == "refused"
+    line = PASS.replace("@BODY@", "@").split("\n").index("@") + 3
+    assert done.stderr == f"passagent: error: p.py:{line}: {COMPUTES.format(operator='aten.relu')}\n"
+
+
+def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path):
+    write_pass(tmp_path / "pass", BODY)
+    text = (tmp_path / "pass/p.py").read_text().replace("relu(x + y)", "gelu(x + y)")
+    (tmp_path / "pass/p.py").write_text(text)
+    done = passagent(tmp_path / "pass", task, "--device", "cpu")
+    line = next(n for n, one in enumerate(text.split("\n"), 1) if one.startswith("def pattern"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"passagent: error: p.py:{line}: matches nothing: matches 1 of 2 operators, then not"
+    )
+
+
+def test_the_command_prints_triton_ir(task, tmp_path):
+    (tmp_path / "pass").mkdir()
+    case = next(c.values[0] for c in cases.suite("honest") if c.values[0].name == "annotated_everywhere")
+    case.candidate.write(tmp_path / "pass")
+    task = cases.write_task(tmp_path / "its_task", case.task)
+    done = passagent(tmp_path / "pass", task.path, "--ir", "ttir")
+    assert done.returncode == 0, done.stderr
+    assert "tt.func public @" in done.stdout and "ttir of" in done.stdout and "cuda:90" in done.stdout
+
+
+def test_a_mistake_in_the_command_is_a_usage_error(task, tmp_path):
+    with pytest.raises(UsageError, match="no such pass directory"):
+        planning.plan(str(tmp_path / "none"), str(task), "cpu", None, False)
+    with pytest.raises(UsageError, match="--device tpu: a plan is for cpu or cuda"):
+        planning.plan(str(tmp_path), str(task), "tpu", None, False)
