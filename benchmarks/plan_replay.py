@@ -37,6 +37,7 @@ from passagent.evaluator.passes import load_passes  # noqa: E402
 from passagent.evaluator.rewrite import apply_passes  # noqa: E402
 from passagent.plan import record  # noqa: E402
 from passagent.plan.compile import compile_plan  # noqa: E402
+from passagent.plan.process import RecordingProcess, recording_process  # noqa: E402
 from passagent.plan.replay import Replay  # noqa: E402
 from passagent.tasks import graphio  # noqa: E402
 from passagent.tasks.inputs import make_inputs  # noqa: E402
@@ -48,7 +49,7 @@ CASES = (
 )  # fmt: skip
 
 
-def sides(process: record.RecordingProcess, case: Any, root: Path) -> dict[str, Callable[[], object]]:
+def sides(process: RecordingProcess, case: Any, root: Path) -> dict[str, Callable[[], object]]:
     """`today`, `planned` and `replay` of a case, as functions without arguments."""
     task = cases.write_task(root / "task", case.task)
     answer, _ = plans.recorded(process, case, task)
@@ -119,7 +120,7 @@ def main() -> None:
     honest = {case.values[0].name: case.values[0] for case in cases.suite("honest")}
     found = {}
     print(f"{'case':32} {'today ns':>9} {'planned':>9} {'replay':>9}")
-    with record.recording_process() as process:
+    with recording_process() as process:
         for name in args.cases:
             with tempfile.TemporaryDirectory() as scratch:
                 found[name] = measure(sides(process, honest[name], Path(scratch)), args.rounds)
