@@ -24,6 +24,7 @@ from passagent.plan import check, convert, facts, record
 from passagent.plan.arguments import ParameterArg, TupleArg
 from passagent.plan.compile import compile_plan
 from passagent.plan.interpret import interpret
+from passagent.plan.process import recording_process
 from passagent.plan.replay import Replay
 from passagent.tasks import graphio
 from passagent.tasks.inputs import make_inputs
@@ -175,7 +176,7 @@ def main(names):
     round_as_hardware_does()
     stand_in()
     found = [parameter.values[0] for parameter in cases.suite("honest")]
-    with tempfile.TemporaryDirectory() as scratch, record.recording_process() as process:
+    with tempfile.TemporaryDirectory() as scratch, recording_process() as process:
         write = functools.cache(lambda name: cases.write_task(Path(scratch) / name, name))
         for case in found:
             if not names or case.name in names:

@@ -173,7 +173,13 @@ def reasonable(draw, old):
 def mutations(draw, plans):
     plan = draw(st.sampled_from(plans))
     data = json.loads(plan.canonical())
-    path = draw(st.sampled_from(list(leaves(data))))
+    part = draw(st.sampled_from(["values", "steps", "inputs", "result"]))
+    views = [n for n, value in enumerate(plan.values) if value.kind == "view"]
+    if part == "values" and views and draw(st.booleans()):  # where most can go wrong
+        number = draw(st.sampled_from(views))
+        path = draw(st.sampled_from(list(leaves(data[part][number], (part, number)))))
+    else:
+        path = draw(st.sampled_from(list(leaves(data[part], (part,)))))
     old = data
     for part in path:
         old = old[part]

@@ -80,9 +80,11 @@ def test_what_is_refused_is_told(body):
         compiling.build_triton(kernel(body), "sm_90")
 
 
-def test_a_function_that_is_only_declared_is_refused():
-    with pytest.raises(KernelRefused, match="globaltimer, which it does not hold"):
-        compiling.build_triton(h.triton(GLOBALTIMER, "k", ("*i64",)), "sm_90")
+@pytest.mark.parametrize("name", ["llvm.nvvm.read.ptx.sreg.globaltimer", "vprintf"])
+def test_a_function_that_is_only_declared_is_refused(name):
+    text = GLOBALTIMER.replace("llvm.nvvm.read.ptx.sreg.globaltimer", name)
+    with pytest.raises(KernelRefused, match=f"calls the function {name}, which it does not hold"):
+        compiling.build_triton(h.triton(text, "k", ("*i64",)), "sm_90")
 
 
 def test_addresses_are_numbers_only_where_a_plan_hands_them_over():

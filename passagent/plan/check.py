@@ -59,6 +59,7 @@ def check(plan: Plan) -> None:
     """Raise PlanError for a plan that may not run."""
     _check_values(plan)
     state = _run(plan, plan.steps, _State(set(_inputs(plan))))
+    device_of(plan)
     for leaf in leaves(plan.result):
         if isinstance(leaf, ValueArg):
             base = memory.place(plan, leaf.value).base
@@ -69,6 +70,21 @@ def check(plan: Plan) -> None:
                 raise PlanError(f"returns value {leaf.value}, which not every way through the plan makes")
             if kind == "made" and base not in state.written and memory.span(plan.values[leaf.value]):
                 raise PlanError(f"returns value {leaf.value}, which no step writes")
+
+
+def device_of(plan: Plan) -> str | None:
+    """Where a plan works, `cpu` or `cuda`; None if it does nothing. Raises PlanError for two places."""
+    found = {value.device for value in plan.values if isinstance(value, model.MadeValue)}
+    for step in model.flat(plan.steps):
+        if isinstance(step, Launch):
+            found.add("cpu" if plan.kernels[step.kernel].kind == "cpp" else "cuda")
+        elif not isinstance(step, Alloc):
+            found.add(plan.values[step.value].device)
+        if isinstance(step, Copy) and plan.values[memory.place(plan, step.source).base].kind != "constant":
+            found.add(plan.values[step.source].device)
+    if len(found) > 1:
+        raise PlanError("a plan works on the CPU or on a GPU, not on both")
+    return next(iter(found), None)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,11 @@ def explain(plan: Plan, device: torch.device) -> Callable[..., NoReturn]:
     return say
 
 
+def home(value: InputValue, device: torch.device) -> torch.device:
+    """Where an input must be when the plan runs on `device`; one for a GPU may take tensors of the host."""
+    return torch.device("cpu") if value.device == "cpu" else device
+
+
 def _same(given: Any, constant: Any) -> bool:
     """As replay.c compares: floats bit by bit."""
     if type(given) is not type(constant):
@@ -117,7 +122,7 @@ def _unlike(plan: Plan, expected: Argument, given: Any, device: torch.device) ->
     stride = [step if size > 1 else 1 for size, step in zip(value.shape, value.stride, strict=True)]
     has = [step if size > 1 else 1 for size, step in zip(given.shape, given.stride(), strict=True)]
     told = [
-        ("on", given.device, device),
+        ("on", given.device, home(value, device)),
         ("of", given.dtype, memory.dtype_of(value)),
         ("of shape", tuple(given.shape), value.shape),
     ]

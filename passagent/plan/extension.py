@@ -76,7 +76,7 @@ class Input(ctypes.Structure):
 
     _fields_ = (
         ("equal", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("device", "ndim", "same", "slot")),
+        *((name, ctypes.c_int32) for name in ("kind", "device", "ndim", "same", "slot")),
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),

@@ -32,7 +32,7 @@ struct step {
 // What an argument must be. A constant (`equal`) must have its type and value.
 struct input {
   PyObject* equal;
-  int32_t device, ndim, same, slot;  // same: the argument that must lie at the same place, or -1
+  int32_t kind, device, ndim, same, slot;  // kind: kDLCPU or kDLCUDA; same: the argument that must lie at the same place, or -1
   struct { uint8_t code, bits; uint16_t lanes; } dtype;
   uint32_t alignment;
   int64_t *shape, *stride;
@@ -56,8 +56,6 @@ struct program {
 
 static const char capsule[] = "passagent.replay";
 
-static int device_kind(const struct program* p) { return p->cpu ? 1 : 2; }  // kDLCPU, kDLCUDA
-
 // Whether an argument is what the plan is for; where it lies is noted.
 static int fits(struct program* p, const struct input* in, PyObject* object) {
   if (in->equal != NULL) {
@@ -77,7 +75,7 @@ static int fits(struct program* p, const struct input* in, PyObject* object) {
   uint64_t start = (uint64_t)t.data + t.byte_offset;
   p->at[in->slot] = start;
   p->tensor[in->slot] = object;
-  if (t.device.type != device_kind(p) || t.device.id != in->device || t.ndim != in->ndim) return 0;
+  if (t.device.type != in->kind || t.device.id != in->device || t.ndim != in->ndim) return 0;
   if (t.dtype.code != in->dtype.code || t.dtype.bits != in->dtype.bits) return 0;
   int empty = 0, right = start % in->alignment == 0;
   for (int32_t i = 0; i < t.ndim; ++i) {
@@ -165,7 +163,7 @@ static int call_torch(const struct program* p, const struct step* s) {
 
 static int run(struct program* p) {
   void* stream = NULL;
-  if (!p->cpu && host.torch->stream_of(device_kind(p), p->device, &stream) != 0) return 0;
+  if (!p->cpu && host.torch->stream_of(2 /* kDLCUDA */, p->device, &stream) != 0) return 0;
   for (uint32_t i = 0; i < p->cells; ++i) {
     if (p->cell[i].slot != NOWHERE) p->values[i] = p->at[p->cell[i].slot] + p->cell[i].value;
   }

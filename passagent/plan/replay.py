@@ -15,6 +15,7 @@ import torch
 
 from passagent.kernels import driver
 from passagent.plan.arguments import Argument, TupleArg
+from passagent.plan.check import PlanError, device_of
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
 from passagent.plan.convert import parts, rebuilt
@@ -50,6 +51,8 @@ class Replay:
         self.plan, self.device = plan, torch.device(device)
         if self.device.type == "cuda":
             self.device = driver.device()
+        if device_of(plan) == "cpu" and self.device.type != "cpu":
+            raise PlanError(f"a plan for the CPU cannot run on {self.device}")
         self._constants = Constants(plan, self.device)
         table = Table(plan, built, self._constants, self.device, choices, interpret, fresh)
         self.arena = table.arena

@@ -15,7 +15,7 @@ from passagent.plan.arguments import AddressArg, Argument, TupleArg, ValueArg, l
 from passagent.plan.check import PlanError, filled
 from passagent.plan.compile import Built
 from passagent.plan.constants import Constants
-from passagent.plan.convert import explain, flattened, python_value
+from passagent.plan.convert import explain, flattened, home, python_value
 from passagent.plan.model import (
     Alloc,
     Choice,
@@ -73,6 +73,7 @@ class Table:
         if fresh:
             allocated = [step.value for step in self.steps_taken if isinstance(step, Alloc)]
             self.outputs += [n for n in allocated if n not in self.outputs]
+        self.layouts = {base: self._layout(base) for base in self.outputs}
         self.places, size = self._laid_out()
         self.arena = torch.empty(size + _ALIGN, dtype=torch.uint8, device=self.device)
         self.start = -(-self.arena.data_ptr() // _ALIGN) * _ALIGN
@@ -81,6 +82,15 @@ class Table:
             self._point(number)
         for step in self.steps_taken:
             self._add(step)
+
+    def _layout(self, base: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides that an output is allocated with: of the view of all of it that is returned."""
+        whole = self.plan.values[base]
+        views = {n for n in _values(self.plan.result) if memory.place(self.plan, n).base == base}
+        seen = self.plan.values[views.pop()]
+        alike = (seen.dtype, memory.span(seen)) == (whole.dtype, memory.span(whole)) and memory.is_dense(seen)
+        chosen = seen if not views and alike else whole
+        return chosen.shape, chosen.stride
 
     def _laid_out(self) -> tuple[dict[Any, int], int]:
         """What lies where in the arena: values, constants with addresses, scratch memory of launches."""
@@ -137,7 +147,10 @@ class Table:
         view = (memory.dtype_of(value), value.shape, value.stride, offset)
         slot = self.where(number).slot
         if slot != extension.NOWHERE:
-            return self._object(None, None if base == number else view, slot)
+            whole = self.plan.values[base]
+            layout = self.layouts.get(base, (whole.shape, whole.stride))
+            is_whole = (value.dtype, value.shape, value.stride, offset) == (whole.dtype, *layout, 0)
+            return self._object(None, None if is_whole else view, slot)
         if base in self.places:
             begin = self.start - self.arena.data_ptr() + self.places[base]
             return self._object(look(self.arena, (*view[:3], begin + offset)))
@@ -180,24 +193,36 @@ class Table:
     def _fill(self, step: Fill) -> None:
         value, one = self.plan.values[step.value], filled(step, self.plan.values[step.value])
         raw = bytes(one.reshape(1).view(torch.uint8).tolist())
-        uniform = len(set(raw)) == 1 or (len(raw) <= 4 and memory.span(value) % 4 == 0)
-        if memory.is_dense(value) and _PATTERN % len(raw) == 0 and (self.cpu or uniform):
+        if not memory.span(value):
+            return
+        cuda_fills = len(set(raw)) == 1 or (
+            len(raw) <= 4 and memory.span(value) % 4 == 0 == self._beyond(step, 4)
+        )
+        if memory.is_dense(value) and _PATTERN % len(raw) == 0 and (self.cpu or cuda_fills):
             pattern = int.from_bytes(raw * (_PATTERN // len(raw)), "little")
             self._step(
                 extension.FILL, "a fill", [self.where(step.value)], size=memory.span(value), pattern=pattern
             )
-        elif memory.span(value):
+        else:
             self._call("a fill", _filling(one.item()), [step.value])
+
+    def _beyond(self, step: Fill, unit: int) -> int:
+        """Bytes from a multiple of `unit` to the target of a fill; not 0 if that is unknown."""
+        base, offset = memory.place(self.plan, step.value)
+        value = self.plan.values[base]
+        return 1 if isinstance(value, InputValue) and value.alignment < unit else offset % unit
 
     def _copy(self, step: Copy) -> None:
         target, source = self.plan.values[step.value], self.plan.values[step.source]
         alike = all(
             a == b for n, a, b in zip(target.shape, target.stride, source.stride, strict=True) if n > 1
         )
+        if not memory.span(target):
+            return
         if alike and memory.is_dense(target):
             cells = [self.where(step.value), self.where(step.source)]
             self._step(extension.COPY, "a copy", cells, size=memory.span(target))
-        elif memory.span(target):
+        else:
             self._call("a copy", torch.Tensor.copy_, [step.value, step.source])
 
     def _launch(self, step: Launch) -> None:
@@ -214,21 +239,24 @@ class Table:
         pairs = zip(step.args, kernel.signature, strict=True)
         passed = [one for argument, parameter in pairs for one in _passed(argument, parameter)]
         types = types or tuple(parameter.type for parameter in kernel.signature)
-        cells = [self._cell(kernel.entry, one, ctype) for one, ctype in zip(passed, types, strict=True)]
+        is_triton = isinstance(kernel, TritonKernel)
+        cells = [
+            self._cell(kernel.entry, one, ctype, is_triton) for one, ctype in zip(passed, types, strict=True)
+        ]
         shared = step.shared
-        if isinstance(kernel, TritonKernel):
-            shared = built.shared
+        if is_triton:
+            shared, types = built.shared, (*types, "void*", "void*")
             cells += [Where(self.start + self.places[id(step)] if built.scratch else 0), Where(0)]
         if not self.cpu:
             driver.allow_shared(kernel.entry, function, shared)
             sizes = driver.parameter_sizes(function)
-            if sizes is not None and len(sizes) != len(cells):
-                raise PlanError(f"{kernel.entry} takes {len(sizes)} parameters, the plan gives {len(cells)}")
+            if sizes not in (None, [ctypes.sizeof(launch.TYPES[ctype]) for ctype in types]):
+                raise PlanError(f"{kernel.entry} takes parameters of {sizes} bytes, the plan gives {types}")
         block = step.block or (built.threads or 1, 1, 1)
         self._step(extension.LAUNCH, kernel.entry, cells, function, sizes=(*step.grid, *block, shared))
 
-    def _cell(self, kernel: str, argument: Argument, ctype: str) -> Where:
-        """What a kernel is given for an argument, as its parameter's C type."""
+    def _cell(self, kernel: str, argument: Argument, ctype: str, wraps: bool) -> Where:
+        """What a kernel is given for an argument, as its parameter's C type; `wraps`: unsigned as signed."""
         if isinstance(argument, ValueArg):
             return self.where(argument.value)
         if isinstance(argument, AddressArg):
@@ -236,7 +264,7 @@ class Table:
             return Where(to.value + argument.offset, to.slot)
         number = python_value(argument)
         value = launch.TYPES[ctype](number)
-        if ctype not in ("float", "double", "bool") and value.value != number:
+        if not wraps and ctype not in ("float", "double", "bool") and value.value != number:
             raise PlanError(f"{kernel} is given {number}, which is no {ctype}")
         return Where(int.from_bytes(bytes(value), "little"))
 
@@ -251,7 +279,7 @@ class Table:
         made = []
         for number in self.outputs:
             value = self.plan.values[number]
-            made += [value.shape, value.stride, memory.dtype_of(value)]
+            made += [*self.layouts[number], memory.dtype_of(value)]
         told, loaded = explain(self.plan, self.device), extension.library()
         if not self.cpu:
             launch.tell_cuda(loaded)
@@ -295,9 +323,10 @@ class Table:
             extension.array(ctypes.c_int64, value.stride),
         )
         self.keep += [shape, stride]
-        first = self.slots[argument.value]
+        first, on = self.slots[argument.value], home(value, self.device)
         return extension.Input(
-            device=self.device.index or 0, ndim=len(value.shape), same=first if first != position else -1,
+            kind=2 if on.type == "cuda" else 1, device=on.index or 0, ndim=len(value.shape),
+            same=first if first != position else -1,
             slot=position, code=code, bits=bits, alignment=value.alignment,
             shape=ctypes.addressof(shape), stride=ctypes.addressof(stride),
         )  # fmt: skip
