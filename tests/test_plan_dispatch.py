@@ -1,4 +1,4 @@
-"""`dispatch: plan`: host code runs once, elsewhere; what it decided is checked, built, replayed and judged."""
+"""`dispatch: plan`: host code runs once, elsewhere; what it decided is checked, replayed and judged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ INERT = [
     "writes_over_an_input_in_late_calls",
     "wrong_shape_in_late_calls",
 ]
-"""Attacks that are `ok`: they differ in a later call, and a plan has none; two cheapen what is judged cheap."""
+"""Attacks that are `ok`: a plan has no later call to differ in; two cheapen what is credited as cheap."""
 
 
 @pytest.fixture(scope="module")
