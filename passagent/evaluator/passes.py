@@ -117,7 +117,7 @@ def _manifest(candidate: Candidate) -> list[str]:
     return names
 
 
-def _install(candidate: Candidate, root: Path, as_written: bool) -> None:
+def _install(candidate: Candidate, root: Path, as_written: bool = False) -> None:
     """Make `pass_dir` this candidate's package, in place of an earlier candidate's."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE]:
@@ -128,7 +128,7 @@ def _install(candidate: Candidate, root: Path, as_written: bool) -> None:
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports the package `pass_dir` from a candidate's texts; the files on disk serve tracebacks."""
 
-    def __init__(self, candidate: Candidate, root: Path, as_written: bool) -> None:
+    def __init__(self, candidate: Candidate, root: Path, as_written: bool = False) -> None:
         self.root = root
         self.trees, too_large = unused.parsed({} if as_written else candidate.files)
         if too_large:
