@@ -28,7 +28,7 @@ _CALLS = {
     "passagent.evaluator.twin": ["Twin.take", "Warming.get"],
     "passagent.evaluator.drawing": ["Drawing.get", "Drawing.finish"],
     "passagent.evaluator.aside": ["Aside.do", "Aside.wait"],
-    "passagent.evaluator.agreement": ["judge_sets", "judge_timed", "judge_drift"],
+    "passagent.evaluator.agreement": ["judge_sets", "judge_timed", "_judge_drift"],
     "passagent.evaluator.timing": ["measure", "_device_times"],
     "passagent.models.expert.model": ["answer"],
 }
