@@ -42,7 +42,8 @@ DispatchOption = Annotated[
     Dispatch | None,
     typer.Option(
         envvar="PASSAGENT_DISPATCH",
-        help="direct: the rewritten graph itself; dynamo: behind torch.compile's guards.",
+        help="direct: the rewritten graph itself; dynamo: behind torch.compile's guards; plan: with "
+        "recorded plans in place of a pass's Python.",
         show_default="direct",
     ),
 ]
