@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -29,10 +29,10 @@ class EvaluatorConfig(_Section):
 
     device: str = "cpu"
     """`cpu`, `cuda`, `cuda:N`, several of one model as `cuda:N,cuda:M`, or `cuda:all`."""
-    dispatch: Literal["direct", "dynamo", "plan"] = "direct"
-    """`direct` calls the rewritten GraphModule; `dynamo` keeps torch.compile's guards around it; `plan` calls
-    it, too, and replays what each pass's host code decided once, in another process: no Python of a pass runs
-    where it is timed."""
+    dispatch: Literal["direct", "dynamo", "python"] = "direct"
+    """`direct` calls the rewritten graph, in which each pass is a plan: what its host code decided once, in
+    another process. `dynamo` keeps torch.compile's guards around it. `python` runs the pass's Python in every
+    call, for authors whom you trust: it does not defend itself against host code that cheats."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)
@@ -63,14 +63,15 @@ class EvaluatorConfig(_Section):
     """All passes of a candidate must share one `replacement_func` (PassBench)."""
     host_extensions: bool = False
     """Allow load_inline, ctypes and the like, for an author whom you trust: the candidate's worker then has
-    no sandbox, and every result says so."""
+    no sandbox, and every result says so. Implies `dispatch: python`."""
 
-    @model_validator(mode="after")
-    def _check_dispatch(self) -> Self:
-        if self.dispatch == "plan" and (self.host_extensions or self.protocol == "passbench"):
-            what = "host_extensions" if self.host_extensions else "the protocol passbench"
-            raise ValueError(f"{what} runs a pass's host code in timed calls; use dispatch: direct")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _run_python(cls, given: Any) -> Any:
+        """What needs a pass's host code in timed calls is `dispatch: python`."""
+        if isinstance(given, dict) and (given.get("host_extensions") or given.get("protocol") == "passbench"):
+            return given | {"dispatch": "python"}
+        return given
 
 
 class ModelChoice(_Section):
@@ -184,7 +185,7 @@ class AgentConfig(_Section):
     max_steps: int = Field(20, ge=1)
     """Model calls in an episode, at most."""
     max_evaluations: int = Field(8, ge=1)
-    """Candidates evaluated in an episode, at most; what static checks refuse is not counted."""
+    """Candidates evaluated in an episode, at most; what gives no plan is not counted."""
     context_tokens: int = Field(100_000, ge=2000)
     """Old observations are folded when the conversation passes this estimate, tokens."""
     hints: int = Field(6, ge=0)

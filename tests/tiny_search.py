@@ -112,6 +112,9 @@ class FastEvaluator:
     async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
         return ()
 
+    async def outline(self, task_path: Path, candidate: Candidate) -> Evaluation | list[str]:
+        return []
+
     async def close(self) -> None:
         pass
 

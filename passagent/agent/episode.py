@@ -210,7 +210,7 @@ def is_evaluation(message: Message) -> bool:
 
 
 def evaluations(messages: list[Message]) -> int:
-    """Candidates evaluated so far, those not counted that static checks refused."""
+    """Candidates evaluated so far, those not counted that gave no plan."""
     return sum(is_evaluation(message) and used_evaluation(message["content"]) for message in messages)
 
 

@@ -1,6 +1,6 @@
 """What the model is told of an evaluation: short, exact, and ending in two lines that a program can read.
 
-status: wrong_result  (`refused (static check)` where static inspection refused it, and nothing was run)
+status: wrong_result  (`refused (not run)` where its host code gave no plan, and no evaluation was used)
 AS: 0.4821            (`AS: none` where nothing was scored)
 
 In a conversation the line `left: ...` follows (episode.py).
@@ -25,11 +25,11 @@ MAX_ROWS = 14
 """Rows of the speedup table (the slowest and the fastest are shown of more) and of wrong results."""
 MAX_FAILURES, MAX_VIOLATIONS = 12, 30
 """Distinct ones shown; equal ones are told once, with their number."""
-STATIC = " (static check)"
-_END = re.compile(rf"^status: (\w+)({re.escape(STATIC)})?\nAS: (\S+)\s*(?:^left: .*\s*)?\Z", re.M)
+NOT_RUN = " (not run)"
+_END = re.compile(rf"^status: (\w+)({re.escape(NOT_RUN)})?\nAS: (\S+)\s*(?:^left: .*\s*)?\Z", re.M)
 
 STAGES: dict[Status, str] = {
-    "refused": "integrity rules: refused, nothing was run",
+    "refused": "integrity rules: refused",
     "load_error": "loading the pass files",
     "mismatch": "matching",
     "compile_error": "compiling the kernels",
@@ -57,8 +57,8 @@ def observation(
     """
     graphs, sources = evaluation.graphs, files or {}
     stage = STAGES[evaluation.status]
-    if evaluation.static:
-        stage = "static check: refused, nothing was run; this used no evaluation"
+    if evaluation.unrecorded:
+        stage = f"{STAGES[evaluation.status]}, before anything was run; this used no evaluation"
     if evaluation.status == "ok" and evaluation.timing != "wall":
         stage = "correctness (matching, results and integrity are judged, time is not)"
     parts = [f"stage reached: {stage}", _counts(graphs)]
@@ -80,7 +80,7 @@ def observation(
         parts.append(opinion_line(evaluation.validator))
     parts += [_score(evaluation, parent_as, best_as), evaluation.stopped_early or ""]
     score = "none" if evaluation.as_score is None else f"{evaluation.as_score:.4f}"
-    status = evaluation.status + (STATIC if evaluation.static else "")
+    status = evaluation.status + (NOT_RUN if evaluation.unrecorded else "")
     return "\n".join(part for part in parts if part) + f"\n\nstatus: {status}\nAS: {score}"
 
 
@@ -91,7 +91,7 @@ def read_status(text: str) -> str | None:
 
 
 def used_evaluation(text: str) -> bool:
-    """Whether a text is an observation of a candidate that was run: static checks cost no evaluation."""
+    """Whether a text is an observation of a candidate that was run: others cost no evaluation."""
     found = _END.search(text)
     return found is not None and not found.group(2)
 
@@ -128,6 +128,13 @@ def _span(graphs: list[GraphResult]) -> str:
 def _violation_lines(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
     said = "integrity violations (each scores as a failure at every t):\n"
     return said + violations_text(evaluation.violations, sources)
+
+
+def why_unrecorded(evaluation: Evaluation, sources: Mapping[str, str]) -> str:
+    """Why a candidate gives no plan."""
+    if evaluation.violations:
+        return f"integrity rules broken:\n{violations_text(evaluation.violations, sources)}"
+    return "\n".join([f"it fails, {STAGES[evaluation.status]}:", *_failures(evaluation.graphs, sources)])
 
 
 def violations_text(violations: list[Violation], sources: Mapping[str, str]) -> str:

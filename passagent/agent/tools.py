@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.agent.editor import COMMANDS, edit
-from passagent.agent.observe import read_as, read_status, violations_text
+from passagent.agent.observe import read_as, read_status, why_unrecorded
 from passagent.agent.source import parsed
 from passagent.agent.taskfiles import TASK, ToolError
 from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
-from passagent.evaluator.result import MANIFEST, Violation
+from passagent.evaluator.result import MANIFEST, Evaluation
 from passagent.experience import knowledge
 from passagent.experience.knowledge import Passage
 from passagent.models.types import ToolSpec
@@ -22,12 +22,14 @@ MAX_PASSAGE = 900
 """Characters of a passage that a search found; its document can be read whole."""
 MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
+MAX_PLANS = 4000
+"""Characters of the plans that a check shows."""
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
 Submit = Callable[[dict[str, str], str], Awaitable[str]]
 """`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation."""
-Inspect = Callable[[dict[str, str]], Awaitable[list[Violation]]]
-"""`await inspect(files)`: the integrity rules that a candidate breaks, as far as its text tells."""
+Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
+"""`await outline(files)`: a candidate's plans, each in a few lines; its evaluation if there are none."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,18 @@ SPECS = {
     ),
     CHECK: ToolSpec(
         CHECK,
-        "Check your pass directory as it is now without running it: every file that does not parse and every "
-        "integrity rule that is broken, with line and what to write instead. Takes no arguments, costs no "
-        "evaluation, and answers at once. pass_evaluator begins with the same check.",
+        "Record your pass directory as it is now without running any kernel: every file that does not parse, "
+        "what your host code may not do, with line and what to write instead, kernels that do not build; "
+        "else the plan that a call follows: allocations, launches with grids, bytes moved. Takes no "
+        "arguments and costs no evaluation. pass_evaluator begins with the same.",
         _schema({}, []),
     ),
     EVALUATOR: ToolSpec(
         EVALUATOR,
         "Evaluate your pass directory as it is now on every graph of the task: integrity rules, matching, "
         "correctness, then timing against eager. Takes no arguments; returns the stage reached, what is "
-        "wrong where, the speedup of each graph and the AS. Evaluations are limited; a candidate that the "
-        "static check refuses uses none.",
+        "wrong where, the speedup of each graph and the AS. Evaluations are limited; a candidate that "
+        "gives no plan uses none.",
         _schema({}, []),
     ),
     KNOWLEDGE: ToolSpec(
@@ -125,17 +128,20 @@ def file_editor(workspace: Workspace) -> Tool:
     return Tool(SPECS[EDITOR], run, replay)
 
 
-def check(workspace: Workspace, inspect: Inspect) -> Tool:
-    """The static checks alone: nothing is stored, and no evaluation is used."""
+def check(workspace: Workspace, outline: Outline) -> Tool:
+    """Recording alone: nothing is stored, and no evaluation is used."""
 
     async def run(arguments: dict[str, Any], call_id: str) -> str:
         files = _candidate_files(workspace, "check")
         problems = {name: parsed(text).problem for name, text in files.items() if name.endswith(".py")}
         lines = [f"{name}: {problem}" for name, problem in problems.items() if problem]
-        violations = await inspect(files)
-        if violations:
-            lines += ["integrity rules broken:", violations_text(violations, files)]
-        return "\n".join(lines) or "the static check finds nothing wrong; nothing was run"
+        if lines:
+            return "\n".join(lines)
+        found = await outline(files)
+        if isinstance(found, list):
+            plans = ["what your pass does, in each call:", *found] if found else []
+            return "\n".join(["nothing is found wrong; nothing was run", *plans])[:MAX_PLANS]
+        return why_unrecorded(found, files)
 
     return Tool(SPECS[CHECK], run)
 

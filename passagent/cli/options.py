@@ -13,7 +13,7 @@ class Dispatch(enum.StrEnum):
 
     direct = "direct"
     dynamo = "dynamo"
-    plan = "plan"
+    python = "python"
 
 
 TaskArgument = Annotated[

@@ -16,7 +16,6 @@ import torch
 
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.fresh import MIX, PIECE, Refresh, Windows, made_ahead, pieces_of, refresher
-from passagent.evaluator.guards.gate import Gate
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.reservoirs import InputSets
 from passagent.tasks.graphio import load_graph
@@ -50,8 +49,6 @@ class Graph:
 
     call: Callable[..., Any]
     audited: Callable[..., Any] | None
-    gate: Gate | None
-    """Opened around the call, outside of the clock: the call runs nothing but replacements."""
     on_gpu: bool
     order: list[int]
     live: list[Any]
@@ -88,10 +85,6 @@ class Graph:
             return self.refresher(chosen, which)
         return made_ahead(self.live, self.sets[chosen], which, calls)
 
-    def around(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What to do before and after each call, outside of the clock."""
-        return (_nothing, _nothing) if self.gate is None else (self.gate.open, self.gate.close)
-
 
 def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
     """New values for every input."""
@@ -100,7 +93,7 @@ def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
 
 def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) -> None:
     """Unmeasured calls, so that caches and device come back from the other side."""
-    refresh, (opened, closed) = graph.refresher(chosen, often), graph.around()
+    refresh = graph.refresher(chosen, often)
     if not graph.on_gpu:
         time.sleep(_SETTLE_S)
     begun, made, args = _clock(), 0, graph.args
@@ -108,22 +101,10 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
         made < _WARM_CALLS or (not graph.on_gpu and spent < _WARM_NS)
     ):
         refresh(windows)
-        opened()
         graph.call(*args)
         synchronize(graph)
-        closed()
         made += 1
     refresh(windows)
-
-
-def once(graph: Graph, chosen: int, windows: Windows) -> None:
-    """One call on these values."""
-    opened, closed = graph.around()
-    refresh_all(graph, chosen, windows)
-    opened()
-    graph.call(*graph.args)
-    synchronize(graph)
-    closed()
 
 
 def timed(
@@ -136,20 +117,17 @@ def timed(
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
-    opened, closed = graph.around()
     samples: list[int] = []
     kept: tuple[int, Kept] | None = None
     out = None
     for number, window in enumerate(windows):
         out = None
         refresh(window)
-        opened()
         wait()
         start = _clock()
         out = call(*args)
         wait()
         samples.append(_clock() - start)
-        closed()
         if keep and kept is None and secrets.randbelow(len(windows) - number) == 0:
             kept = number, keep_call(graph, out, chosen, window)
     return samples, kept
@@ -170,7 +148,6 @@ def lockstep(
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
-    opened, closed = graph.around()
     refreshers = [graph.refresher(group["set"], often) for group in groups]  # no clock runs meanwhile
     reports, kept = [], []
     everywhere = os.sched_getaffinity(0)
@@ -192,13 +169,11 @@ def lockstep(
                         refresh_all(graph, group["set"], window)
                     else:
                         refresh(window)
-                    opened()
                     wait()
                     start = _clock()
                     out = call(*args)
                     wait()
                     samples.append(_clock() - start)
-                    closed()
                     if [place, position] == group["keep"]:
                         kept.append(keep_call(graph, out, group["set"], window))
                 out = None
@@ -218,17 +193,14 @@ def device_times(graph: Graph, chosen: int, windows: list[Windows], often: Seque
     """Time between events on the stream, ns, for a call on each of `windows`."""
     call, refresh, args, events = graph.call, graph.refresher(chosen, often), graph.args, []
     refresh_all(graph, chosen, windows[0])
-    opened, closed = graph.around()
     out = None
     for window in windows:
         out = None
         refresh(window)
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        opened()
         before.record()
         out = call(*args)
         after.record()
-        closed()
         events.append((before, after))
     torch.cuda.synchronize()
     del out

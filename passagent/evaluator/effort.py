@@ -33,7 +33,7 @@ def dispatch_of(config: EvaluatorConfig) -> str:
     """How graphs are called, eager's and a candidate's: `direct` or `dynamo`."""
     if config.protocol == "passbench":
         return "dynamo"
-    return "direct" if config.dispatch == "plan" else config.dispatch
+    return "direct" if config.dispatch == "python" else config.dispatch
 
 
 def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -115,11 +115,6 @@ class Holder:
             outputs_of(outputs, kept, reference.expected[chosen].states)
             for chosen, kept in zip(sets, reply["kept"], strict=True)
         ]
-
-    def failures(self, names: Collection[str]) -> list[dict[str, Any]]:
-        """What does not build when these subgraphs are called, explained; the worker's last request."""
-        ids = [one.reference.name for one in self._held.values() if one.reference.subgraph.name in names]
-        return list(self.ask({"op": "failures", "ids": ids})["failures"])
 
     def close(self, end_worker: Callable[[Worker], None]) -> None:
         """End the worker, once, and forget what it held."""

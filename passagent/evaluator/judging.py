@@ -11,7 +11,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,17 +28,14 @@ from passagent.evaluator.drawing import Drawing
 from passagent.evaluator.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
 from passagent.evaluator.estimate import typical_ns
 from passagent.evaluator.exactness import Expected
-from passagent.evaluator.failures import merged
 from passagent.evaluator.fresh import Windows
 from passagent.evaluator.holder import Holder, Second
 from passagent.evaluator.process import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.recorder import Prepared
 from passagent.evaluator.reference import SETS, Reference, run_request
-from passagent.evaluator.refusal import REFUSED
 from passagent.evaluator.replies import Watched, outputs_of, refuse_kept
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.target import uses_triton
-from passagent.evaluator.text import plain
 from passagent.evaluator.timing import (
     PATIENCE,
     TimedCallError,
@@ -48,6 +45,7 @@ from passagent.evaluator.timing import (
     together,
 )
 from passagent.evaluator.twin import Twin, Warming
+from passagent.evaluator.unrecorded import REFUSED
 from passagent.evaluator.verdict import (
     Failed,
     Refused,
@@ -55,7 +53,6 @@ from passagent.evaluator.verdict import (
     blank,
     fill_times,
     raise_for,
-    violation_of,
 )
 from passagent.evaluator.workers import Workers
 from passagent.tasks.reader import Subgraph, Task
@@ -108,10 +105,7 @@ class Judging:
         self._is_over = False
 
     def run(self) -> None:
-        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's.
-
-        The candidate has passed static inspection: its text is read here.
-        """
+        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
         self.interpreter = (
             self.config.device == "cpu" and isinstance(self.subject, Candidate) and uses_triton(self.subject)
         )
@@ -128,7 +122,6 @@ class Judging:
             self._check_all(drawing)
             self._aside.wait()
             drawing.finish()
-            self._collect_failures()
             if self.violations:
                 self.refuse_all()
             elif not self.interpreter:
@@ -177,25 +170,6 @@ class Judging:
     def _note(self, refused: Refused) -> None:
         """Each violation once, of however many subgraphs."""
         self.violations += [one for one in refused.violations if one not in self.violations]
-
-    def _collect_failures(self) -> None:
-        """Where kernels do not build: all of them, beside the first that each subgraph met."""
-        if self._prepared is not None:
-            return  # they were all built before
-        failed = {one.name: one for one in self.graphs if one.status == "compile_error"}
-        found: list[dict[str, Any]] = []
-        for lane, holder in enumerate(self._holders):
-            here = [name for name in failed if self._lanes.get(name) == lane]
-            if holder is not None and here:
-                with suppress(Failed, WorkerDied, WorkerTimeout):  # then the first failures are what is known
-                    found += holder.failures(here)
-                self._put_aside(lane)  # its kernels compute nothing any more
-        texts = [plain(str(one["message"])) for one in found if "violation" not in one]
-        for result in failed.values():
-            result.error = merged(result.error or "", texts)
-        for one in found:
-            if "violation" in one:
-                self._note(Refused([violation_of(one["violation"])]))
 
     def _time_all(self) -> None:
         """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
@@ -392,9 +366,6 @@ class Judging:
                         patience,
                     )
                     surprise()
-            if self._is_candidate and not self.passbench and self._prepared is None:
-                first = reference.rotation.first()
-                holder.ask({"op": "held", "id": reference.name, "set": 0, "windows": first})
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

@@ -1,6 +1,6 @@
 """What each stage of an evaluation may take: time, memory, sizes. docs/evaluator.md has the same table.
 
-Static inspection reads it, so nothing slow is imported here but in `stages`.
+Nothing slow is imported here but in `stages`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,11 @@ class Stage:
     """Processor time, s, which is the same on a busy machine; 0: as much as the wall clock gives."""
 
 
-INSPECTION = Stage(
-    "static inspection",
-    wall_s=60.0,
-    cpu_s=5,
-    memory=1 << 30,
-    sizes={
-        "bytes of files and names": 1 << 20,
-        "files": 200,
-        "levels of nesting": 200,
-        "digits of an integer": 4300,  # Python writes no more
-        "violations": 200,
-        "characters of a message": 2000,
-    },
-)
+FILES = {"bytes of files and names": 1 << 20, "files": 200}
+"""Of a candidate, at most."""
+VIOLATIONS = 200
+MESSAGE = 2000
+"""Characters of a violation's message."""
 ERROR = 4000
 """Characters of a worker's error."""
 
@@ -48,6 +39,7 @@ def stages() -> list[Stage]:
     from passagent.evaluator.channel import MAX_MESSAGE
     from passagent.evaluator.process import LIMITS, START_TIMEOUT_S
     from passagent.kernels import lexer, objects
+    from passagent.plan import messages, record
 
     config = EvaluatorConfig()
     memory = int(config.memory_gb * 2**30)
@@ -75,7 +67,13 @@ def stages() -> list[Stage]:
         for name, tool in TOOLS.items()
     ]
     return [
-        INSPECTION,
+        Stage(
+            "recording",
+            record.WALL_S,
+            record.LIMITS.memory,
+            FILES | {"bytes of plans": messages.MOST_ANSWER},
+            record.LIMITS.cpu_s,
+        ),
         Stage("start of a worker", START_TIMEOUT_S, memory, scratch),
         Stage("step of a worker", config.timeout_s, memory, step, LIMITS.cpu_s),
         *tools,

@@ -159,10 +159,6 @@ class _Rounding(_Reply):
     operators: Annotated[list[_Name], Field(max_length=1 << 16)]
 
 
-class _Failures(_Reply):
-    failures: Annotated[list[_Error], Field(max_length=1 << 10)]
-
-
 class _States(_Reply):
     states: Annotated[list[Annotated[list[_Tensor], Field(max_length=1 << 16)]], Field(max_length=1 << 14)]
 
@@ -249,9 +245,9 @@ class ModuleBuild(_Model):
 BuildRequest = CppBuild | CudaBuild | PtxBuild | LauncherBuild | ModuleBuild
 _REQUESTS: TypeAdapter[BuildRequest] = TypeAdapter(Annotated[BuildRequest, Field(discriminator="kind")])
 _REPLIES: dict[str, type[_Reply]] = {
-    "prepare": _Reply, "load": _Reply, "held": _Reply, "release": _Reply, "graph": _Graph, "run": _Run,
+    "prepare": _Reply, "load": _Reply, "release": _Reply, "graph": _Graph, "run": _Run,
     "lockstep": _Lockstep, "device": _Device, "audit": _Audit, "float64": _Float64, "states": _States,
-    "rounding": _Rounding, "failures": _Failures,
+    "rounding": _Rounding,
 }  # fmt: skip
 
 

@@ -23,9 +23,6 @@ from typing import Any
 from torch import fx
 
 from passagent.errors import nearest
-from passagent.evaluator import without_gpu
-from passagent.evaluator.autotune import is_interpreting, settle_autotuners
-from passagent.evaluator.guards import unused
 from passagent.evaluator.pattern import PassLoadError, trace_pattern
 from passagent.evaluator.result import MANIFEST, Candidate
 
@@ -33,20 +30,6 @@ __all__ = ["LoadedPass", "PassLoadError", "load_passes"]
 
 PACKAGE = "pass_dir"
 _FUNCTIONS = ("pattern", "replacement_args", "replacement_func")
-_WITHHELD = {
-    "breakpoint",
-    "compile",
-    "delattr",
-    "eval",
-    "exec",
-    "globals",
-    "input",
-    "locals",
-    "open",
-    "setattr",
-    "vars",
-}
-"""Built-ins that a candidate's modules do not get: static inspection refuses them too."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +44,15 @@ class LoadedPass:
     file: str
 
 
-def load_passes(
-    candidate: Candidate, root: Path, single_replacement_func: bool = True, as_written: bool = False
-) -> list[LoadedPass]:
+def load_passes(candidate: Candidate, root: Path, single_replacement_func: bool = True) -> list[LoadedPass]:
     """The passes of the manifest, in its order; the files are written under `root/pass_dir`.
-
-    `as_written`: their texts run as they are, with all of Python's built-ins, in a process to be thrown away.
 
     Raises PassLoadError for a bad manifest, files that do not import, missing functions, patterns that cannot
     be traced, a line for each, and (`single_replacement_func`) for more than one replacement function.
     """
     names = _manifest(candidate)
     candidate.write(root / PACKAGE)
-    _install(candidate, root, as_written)
-    if is_interpreting():
-        settle_autotuners()
+    _install(candidate, root)
     passes, errors = [], dict[str, PassLoadError]()
     for name in names:
         try:
@@ -117,24 +94,19 @@ def _manifest(candidate: Candidate) -> list[str]:
     return names
 
 
-def _install(candidate: Candidate, root: Path, as_written: bool = False) -> None:
+def _install(candidate: Candidate, root: Path) -> None:
     """Make `pass_dir` this candidate's package, in place of an earlier candidate's."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Finder(candidate, root, as_written))
+    sys.meta_path.insert(0, _Finder(candidate, root))
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports the package `pass_dir` from a candidate's texts; the files on disk serve tracebacks."""
 
-    def __init__(self, candidate: Candidate, root: Path, as_written: bool = False) -> None:
+    def __init__(self, candidate: Candidate, root: Path) -> None:
         self.root = root
-        self.trees, too_large = unused.parsed({} if as_written else candidate.files)
-        if too_large:
-            raise PassLoadError(f"{min(too_large)}: nested too deeply to be compiled")
-        for tree in self.trees.values() if is_interpreting() else ():
-            without_gpu.OnGpu().visit(tree)
         self.sources = {PACKAGE: (PACKAGE, "", True)}
         for file, text in candidate.files.items():
             if file.endswith(".py"):
@@ -146,9 +118,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 name = ".".join(folders if is_package else [*folders, stem])
                 self.sources[name] = (f"{PACKAGE}/{file}", text, is_package)
         self.bare = {name.split(".")[1] for name in self.sources if "." in name}
-        withheld = set[str]() if as_written else _WITHHELD
-        self.builtins = {name: value for name, value in vars(builtins).items() if name not in withheld}
-        self.builtins["__import__"] = self.imported
+        self.builtins = vars(builtins) | {"__import__": self.imported}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -167,10 +137,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         file, text, _ = self.sources[module.__name__]
         vars(module)["__builtins__"] = self.builtins
-        code = self.trees.get(
-            file.removeprefix(f"{PACKAGE}/"), text
-        )  # as inspected; a text that does not parse
-        exec(compile(code, str(self.root / file), "exec"), vars(module))
+        exec(compile(text, str(self.root / file), "exec"), vars(module))
 
     def imported(
         self,

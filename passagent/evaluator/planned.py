@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +16,17 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.autotune import is_interpreting
-from passagent.evaluator.guards.blocks import Blocks
+from passagent.evaluator.blocks import Blocks
 from passagent.evaluator.rewrite import PlannedPass
 from passagent.plan import extension, memory
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg, ValueArg, leaves
 from passagent.plan.compile import Built
 from passagent.plan.convert import flattened, parts, python_value
-from passagent.plan.interpret import interpret
+from passagent.plan.interpret import interpret, is_interpreting
 from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.pattern import pattern_graph
 from passagent.plan.replay import Replay, choices_of
+from passagent.plan.show import brief
 from passagent.plan.table import taken
 
 _DELEGATED = (
@@ -51,6 +52,22 @@ class Plans:
             "extension": _packed(extension.build()),
         }
 
+    def outline(self) -> list[str]:
+        """Each plan in a few lines, under the pass and the subgraphs that it is for."""
+        found = []
+        for number, one in enumerate(self.recording.passes):
+            for place, plan in enumerate(one.plans):
+                calls = [
+                    subgraph.name
+                    for subgraph in self.recording.subgraphs
+                    for call in subgraph.calls
+                    if (call.number, call.plan) == (number, place)
+                ]
+                counts = Counter(calls)
+                names = ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
+                found.append(f"{one.file} on {names}\n{brief(plan)}")
+        return found
+
     @staticmethod
     def read(data: dict[str, Any], folder: Path) -> Plans:
         """What `data` gave, with the files written into `folder`, replay.c for this process among them."""
@@ -68,10 +85,9 @@ class Plans:
 class Planned:
     """The plans of a candidate in a worker, and the memory of its audited calls."""
 
-    def __init__(self, plans: Plans, device: str) -> None:
-        self.device = device
+    def __init__(self, plans: Plans, device: str, blocks: Blocks) -> None:
+        self.device, self.blocks = device, blocks
         self.recording, self._built = plans.recording, plans.built
-        self.blocks = Blocks([])
         self.passes = [
             PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in self.recording.passes
         ]

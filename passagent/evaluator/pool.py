@@ -131,9 +131,22 @@ class EvaluatorPool:
 
         Raises TaskError as the referee does, InfrastructureError if no device is fit or one is lost.
         """
+        return read_graphs(await self._ask({"task": str(task_path), "describe_s": DESCRIBE_S}))
+
+    async def outline(self, task_path: Path, candidate: Candidate) -> Evaluation | list[str]:
+        """The candidate's plans, each in a few lines; its evaluation if there are none. Nothing of it is run.
+
+        Raises as `describe` does.
+        """
+        request = {"task": str(task_path), "files": candidate.files, "outline": True}
+        found = await self._ask(request)
+        return found if isinstance(found, list) else Evaluation.model_validate(found)
+
+    async def _ask(self, request: dict[str, Any]) -> Any:
+        """The answer to what measures nothing that counts."""
         async with self._next_seat() as seat:
             try:
-                return read_graphs(await seat.owner.ask({"task": str(task_path), "describe_s": DESCRIBE_S}))
+                return await seat.owner.ask(request)
             except Lost as lost:
                 await seat.owner.stop()
                 raise InfrastructureError(f"{seat.device.name}: {lost}") from lost

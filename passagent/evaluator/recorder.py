@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import captures
 from passagent.evaluator.baseline import Baseline
+from passagent.evaluator.filenames import check_files
 from passagent.evaluator.planned import Plans
 from passagent.evaluator.result import Candidate, Violation
 from passagent.evaluator.target import uses_triton
@@ -22,9 +23,8 @@ from passagent.plan import process, record
 from passagent.plan.check import PlanError, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan
 from passagent.plan.facts import device_facts
-from passagent.plan.messages import Refusal
+from passagent.plan.messages import Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
-from passagent.plan.model import Recording
 from passagent.tasks.reader import Subgraph
 
 
@@ -54,12 +54,16 @@ class Recorder:
     def prepare(self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline) -> Prepared:
         """The candidate's plans on `subgraphs`, ready to run.
 
-        Raises Refused where no plan comes of it, InfrastructureError.
+        Raises Refused and Failed where no plan comes of it, InfrastructureError.
         """
+        violations = check_files(candidate.files)
+        if violations:
+            raise Refused(violations)
         interpreted = self._config.device == "cpu" and uses_triton(candidate)
         device = "cuda" if interpreted else self._config.device
-        recorded = self._record(candidate, [self._seen(one, baseline, device) for one in subgraphs], device)
-        built, failed = dict[str, Built](), dict[str, Failed]()
+        answer = self._record(candidate, [self._seen(one, baseline, device) for one in subgraphs], device)
+        recorded = answer.recording
+        built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
         refused: list[Violation] = []
         failures: dict[tuple[int, int], Failed] = {}
@@ -85,7 +89,7 @@ class Recorder:
                 failed[subgraph.name] = Failed("compile_error", "\n".join(lines))
         return Prepared(Plans(recorded, built), failed)
 
-    def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recording:
+    def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
         if self._process is None or self._process.process.poll() is not None:
             self.close()
             self._process = process.start()
@@ -97,15 +101,12 @@ class Recorder:
             self._facts,
             self._config.single_replacement_func,
         )
-        if isinstance(answer, Refusal):
-            raise Refused(
-                [
-                    Violation(
-                        rule="recording", file=answer.file, line=answer.line, message=plain(answer.message)
-                    )
-                ]
-            )
-        return answer.recording
+        if isinstance(answer, Recorded):
+            return answer
+        if answer.status != "refused":
+            raise _failed(answer)
+        told = plain(answer.message)
+        raise Refused([Violation(rule="recording", file=answer.file, line=answer.line, message=told)])
 
     def _seen(self, subgraph: Subgraph, baseline: Baseline, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
@@ -114,3 +115,9 @@ class Recorder:
             made = baseline.reference(subgraph, "direct")
             kept = captures.KeptGraph(made.nodes, made.order)
         return record.seen(subgraph, kept, device)
+
+
+def _failed(why: Refusal) -> Failed:
+    """A failure of the host code, with its place."""
+    place = f" ({why.file}:{why.line})" if why.file else ""
+    return Failed(why.status, plain(why.message) + place)

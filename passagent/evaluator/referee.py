@@ -1,10 +1,10 @@
 """The referee: the trusted side of an evaluation. It owns inputs, references, the clock and the verdict.
 
-A candidate is inspected as text, then loaded in an expendable worker. For each subgraph the referee draws
-inputs from an unpredictable seed, has a baseline worker (trusted code only) compute eager's outputs on
-private copies, has the candidate compute its own in audited calls, and compares bytes here. Only when all
-subgraphs were checked, and one is right, are both sides timed. Nothing that a candidate says is believed
-but its outputs and its clock, and the clock is audited. `Referee.evaluate` returns data; nobody parses logs.
+A candidate's host code is recorded in a process that is thrown away. What it decided, its plans, is checked
+and built here, and replayed in an expendable worker. For each subgraph the referee draws inputs from an
+unpredictable seed, has a baseline worker (trusted code only) compute eager's outputs on private copies, has
+the candidate's kernels compute their own in audited calls, and compares bytes here. Only when all subgraphs
+were checked, and one is right, are both sides timed. `Referee.evaluate` returns data; nobody parses logs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import inspection
+from passagent.evaluator import unrecorded
 from passagent.evaluator.baseline import SMALL, Baseline
 from passagent.evaluator.devices import find_device
 from passagent.evaluator.eager import EagerGraph
@@ -21,10 +21,9 @@ from passagent.evaluator.effort import check_task_room, dispatch_of
 from passagent.evaluator.health import device_state
 from passagent.evaluator.judging import Judging
 from passagent.evaluator.recorder import Prepared, Recorder
-from passagent.evaluator.refusal import refusal
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.starting import Started
-from passagent.evaluator.verdict import Refused, conclude
+from passagent.evaluator.verdict import Failed, Refused, conclude
 from passagent.evaluator.workers import Workers
 from passagent.faults import named
 from passagent.memory import available_bytes
@@ -90,11 +89,11 @@ class Referee:
         started, before = time.monotonic(), device_state(self.config.device)
         check_task_room(task, self.config.device, self._free_bytes)
         prepared = None
-        if isinstance(subject, Candidate):
-            try:
-                prepared = self._prepared(task, subject)
-            except Refused as refused:
-                return refusal(task, subject, self.config, refused.violations)
+        if isinstance(subject, Candidate) and self.config.dispatch != "python":
+            found = self.record(task, subject)
+            if isinstance(found, Evaluation):
+                return found
+            prepared = found
         judging = Judging(task, subject, self.config, self._baseline, self.workers, bar, prepared)
         self._prepare_workers(judging.dispatch)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
@@ -117,14 +116,32 @@ class Referee:
         evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
         return evaluation
 
-    def _prepared(self, task: Task, candidate: Candidate) -> Prepared | None:
-        """Its plans, if they are what is timed. Raises Refused for what breaks a rule already now."""
-        violations = inspection.inspected(candidate, self.config)
-        if violations:
-            raise Refused(violations)
-        if self.config.dispatch != "plan":
-            return None
-        return self._recorder.prepare(candidate, task.subgraphs, self._baseline)
+    def record(self, task: Task, candidate: Candidate) -> Prepared | Evaluation:
+        """Its plans on `task`; its evaluation if there are none. Raises as `evaluate`."""
+        names = {one.name for one in task.subgraphs}
+        try:
+            prepared = self._recorder.prepare(candidate, task.subgraphs, self._baseline)
+        except Refused as refused:
+            return unrecorded.refused(task, candidate, self.config, refused.violations)
+        except Failed as failure:
+            return unrecorded.failed(task, candidate, self.config, dict.fromkeys(names, failure))
+        if prepared.failed.keys() == names:
+            return unrecorded.failed(task, candidate, self.config, prepared.failed)
+        return prepared
+
+    def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
+        """The candidate's plans on `task`, each in a few lines; its evaluation if there are none.
+
+        With `dispatch: python` there are no plans: []. Raises as `evaluate` does.
+        """
+        check_task_room(task, self.config.device, self._free_bytes)
+        if self.config.dispatch == "python":
+            return []
+        prepared = self.record(task, candidate)
+        if isinstance(prepared, Evaluation):
+            return prepared
+        failed = [f"{name}: {failure.status}: {failure.message}" for name, failure in prepared.failed.items()]
+        return failed + prepared.plans.outline()
 
     def _prepare_workers(self, dispatch: str) -> None:
         if dispatch == "dynamo":

@@ -10,7 +10,7 @@ from passagent.evaluator.channel import Arena
 from passagent.evaluator.compare import surely_agree
 from passagent.evaluator.exactness import Fact
 from passagent.evaluator.inplace import States
-from passagent.evaluator.limits import INSPECTION
+from passagent.evaluator.limits import VIOLATIONS
 from passagent.evaluator.process import Answer, Worker
 from passagent.evaluator.reference import Reference
 from passagent.evaluator.result import Violation
@@ -19,7 +19,7 @@ from passagent.evaluator.verdict import Failed, Refused, raise_for, violation_of
 
 
 class Watched:
-    """A candidate's worker as one side of the timing: what its gate saw is raised as Refused."""
+    """A candidate's worker as one side of the timing: what its audit saw is raised as Refused."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -40,9 +40,8 @@ def checked(answer: Answer) -> Answer:
 
 
 def refuse_violations(reply: dict[str, Any]) -> None:
-    """Raise Refused for what the worker's gate or audit saw."""
-    most = INSPECTION.sizes["violations"]
-    violations = [violation_of(item) for item in reply.get("violations", [])[:most]]
+    """Raise Refused for what the worker's audit saw."""
+    violations = [violation_of(item) for item in reply.get("violations", [])[:VIOLATIONS]]
     if violations:
         raise Refused(violations)
 

@@ -196,8 +196,8 @@ class Evaluation(BaseModel):
     timing: Literal["wall", "interpreter", "none"]
     """`interpreter`: a Triton pass on the CPU, checked and not timed; `none`: nothing got as far."""
     status: Status
-    static: bool = False
-    """Refused by static inspection: nothing of it was run, and no device was needed."""
+    unrecorded: bool = False
+    """Its host code gave no plan, or kernels that do not build: nothing of it was run."""
     as_score: float | None
     """None where nothing was timed though everything passed (interpreter), or on infrastructure faults."""
     es: dict[str, float] | None

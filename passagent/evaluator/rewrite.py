@@ -56,7 +56,7 @@ def apply_passes(
 ) -> Rewritten:
     """Replace, pass by pass, every match that does not overlap an earlier one; changes `graph_module`.
 
-    `wrap` is put around each replacement function (the gate, the audit); with `check` the number of its
+    `wrap` is put around each replacement function (where it is recorded); with `check` the number of its
     outputs is checked at each call. `replacement`: in place of the passes' own functions, what is called for
     a match, by what the match binds to the pattern's parameters. Raises PassLoadError if a pass's
     replacement_args fails or returns what is no tuple of its parameters and constants.
@@ -74,16 +74,6 @@ def apply_passes(
     graph.lint()
     graph_module.recompile()
     return result
-
-
-def only_replacements(graph_module: fx.GraphModule) -> bool:
-    """Nothing of the graph runs torch but inside of replacement functions."""
-    return all(
-        node.op in ("placeholder", "output")
-        or "replacement" in node.meta
-        or (node.target in (operator.getitem, _getitem) and "replacement" in node.args[0].meta)
-        for node in graph_module.graph.nodes
-    )
 
 
 def _replace(

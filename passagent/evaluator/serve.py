@@ -75,6 +75,9 @@ def main() -> None:
         if "describe_s" in request:
             return {"result": [asdict(one) for one in referees[0].describe(task, request["describe_s"])]}
         subject = Candidate(request["files"]) if "files" in request else request["compiler"]
+        if request.get("outline"):
+            found = referees[0].outline(task, subject)
+            return {"result": found if isinstance(found, list) else found.model_dump()}
         return {"result": referees[0].evaluate(task, subject, request.get("bar")).model_dump()}
 
     answer(start)

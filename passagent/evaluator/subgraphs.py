@@ -13,13 +13,11 @@ import torch
 
 from passagent.evaluator import calls
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.guards.audit import Audit
-from passagent.evaluator.guards.gate import Gate
-from passagent.evaluator.guards.zones import between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.evaluator.passes import LoadedPass
 from passagent.evaluator.planned import Planned
 from passagent.evaluator.reservoirs import InputSets
-from passagent.evaluator.rewrite import Wrap, apply_passes, only_replacements
+from passagent.evaluator.rewrite import Rewritten, apply_passes
+from passagent.evaluator.zones import between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
@@ -28,20 +26,16 @@ from passagent.tasks.reader import Subgraph
 Nodes = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A candidate in its worker."""
-
-    passes: list[LoadedPass]
-    gate: Gate
-    audit: Audit
+Loaded = list[LoadedPass]
+"""A candidate whose Python runs in its worker: `dispatch: python`."""
+Apply = Callable[[torch.fx.GraphModule, bool], Rewritten]
+"""A candidate's passes applied to a graph, for timed calls or (True) for audited ones."""
 
 
 @dataclass
 class _Built:
     call: Callable[..., Any]
     audited: Callable[..., Any] | None
-    open_gate: bool
     report: dict[str, Any]
 
 
@@ -74,26 +68,24 @@ def take(
         assert module is not None
         captured = capture(module, live)
         nodes, order = dump_graph(captured.graph_module), captured.order
-    if isinstance(loaded, Planned):
-        built = _planned(loaded, nodes, message["subgraph"]["name"])
-        built.call(*[live[i] for i in order])  # finds out which alternatives are fastest
-    elif loaded is not None:
-        built = _compiled(loaded, module) if module is not None and by_dynamo else _rewritten(loaded, nodes)
+    if loaded is not None:
+        apply = _planned(loaded, message["subgraph"]["name"]) if isinstance(loaded, Planned) else _run(loaded)
+        built = _compiled(apply, module) if module is not None and by_dynamo else _rewritten(apply, nodes)
     else:
         call: Callable[..., Any] = load_graph(nodes).forward
         if compiler == "inductor":
             call = torch.compile(module, dynamic=False)
         elif module is not None and by_dynamo:
             call = module
-        built = _Built(call, None, False, {"matches": 0, "applied": [], "mismatches": []})
+        built = _Built(call, None, {"matches": 0, "applied": [], "mismatches": []})
     call_order = order
     if by_dynamo or compiler == "inductor":
         call_order = list(range(len(live)))
-        built.call(*live)
+    if call_order is not order or isinstance(loaded, Planned):
+        built.call(*[live[i] for i in call_order])  # compiles; finds out which alternatives are fastest
     graph = calls.Graph(
         built.call,
         built.audited,
-        loaded.gate if isinstance(loaded, Loaded) and built.open_gate else None,
         device.startswith("cuda"),
         call_order,
         live,
@@ -107,38 +99,40 @@ def take(
     return graph, reply | {"operators": _operators(nodes)}
 
 
-def _rewritten(loaded: Loaded, nodes: Nodes) -> _Built:
+def _planned(planned: Planned, name: str) -> Apply:
+    """Matches become replays of the plans of subgraph `name`."""
+    calls = planned.of(name)
+    return lambda graph, is_audited: apply_passes(
+        graph, planned.passes, check=is_audited, replacement=calls.again(is_audited).next
+    )
+
+
+def _run(passes: Loaded) -> Apply:
+    """Matches become calls of the passes' own functions."""
+    return lambda graph, is_audited: apply_passes(graph, passes, check=is_audited)
+
+
+def _rewritten(apply: Apply, nodes: Nodes) -> _Built:
     """The candidate's passes applied to the captured graph, and once more for audits."""
     plain = load_graph(nodes)
-    audited = apply_passes(copy.deepcopy(plain), loaded.passes, loaded.audit.wrap, check=True).graph_module
-    whole = only_replacements(audited)
-    rewritten = apply_passes(plain, loaded.passes, wrap=None if whole else loaded.gate.wrap)
-    return _Built(plain.forward, audited.forward, whole, _report(rewritten))
+    audited = apply(copy.deepcopy(plain), True).graph_module
+    rewritten = apply(plain, False)
+    return _Built(plain.forward, audited.forward, _report(rewritten))
 
 
-def _planned(planned: Planned, nodes: Nodes, name: str) -> _Built:
-    """The candidate's plans in the captured graph, and once more for audits."""
-    plain, calls = load_graph(nodes), planned.of(name)
-    audited, rewritten = (
-        apply_passes(graph, planned.passes, check=True, replacement=calls.again(is_audited).next)
-        for graph, is_audited in ((copy.deepcopy(plain), True), (plain, False))
-    )
-    return _Built(plain.forward, audited.graph_module.forward, False, _report(rewritten))
-
-
-def _compiled(loaded: Loaded, module: torch.nn.Module) -> _Built:
+def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
     """The same behind torch.compile's guards: Dynamo captures here, and the backend applies the passes."""
-    built = _Built(module, None, False, {})
+    built = _Built(module, None, {})
 
-    def compiled(wrap: Wrap, check: bool) -> Callable[..., Any]:
+    def compiled(is_audited: bool) -> Callable[..., Any]:
         def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
-            rewritten = apply_passes(graph_module, loaded.passes, wrap, check)
+            rewritten = apply(graph_module, is_audited)
             built.report = _report(rewritten)
             return rewritten.graph_module.forward
 
         return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
 
-    built.call, built.audited = compiled(loaded.gate.wrap, False), compiled(loaded.audit.wrap, True)
+    built.call, built.audited = compiled(False), compiled(True)
     return built
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import estimate, score
 from passagent.evaluator.environment import describe, evaluator_version, worker_threads
-from passagent.evaluator.limits import ERROR, INSPECTION
+from passagent.evaluator.limits import ERROR, MESSAGE
 from passagent.evaluator.reference import SETS
 from passagent.evaluator.result import (
     GRAVITY,
@@ -40,7 +40,7 @@ _FAILURES: dict[str, score.Failure] = {
 def violation_of(data: dict[str, Any]) -> Violation:
     """What a worker reports, its text made plain and cut to a reader's size. A worker measures nothing."""
     found = Violation.model_validate(data)
-    message = plain(shortened(found.message, INSPECTION.sizes["characters of a message"]))
+    message = plain(shortened(found.message, MESSAGE))
     plainly = {"rule": plain(found.rule[:80]), "file": plain(found.file[:200]), "message": message}
     return found.model_copy(update=plainly | {"measured": None})
 
@@ -138,7 +138,7 @@ def conclude(
         task=task.name,
         candidate=subject.key if isinstance(subject, Candidate) else subject,
         device=config.device,
-        dispatch="dynamo" if passbench or subject == "inductor" else config.dispatch,
+        dispatch="dynamo" if subject == "inductor" else config.dispatch,
         timing="interpreter" if interpreter else "wall" if timed else "none",
         status=status,
         as_score=score.aggregate(es) if es else None,

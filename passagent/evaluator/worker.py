@@ -2,41 +2,37 @@
 
 A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
 same graph, so that both sides cost the same but for the rewritten regions. Requests: `prepare`, `load`,
-`graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `failures`,
-`held`, `float64`, `rounding`, `states`, `release`.
+`graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `float64`,
+`rounding`, `states`, `release`.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from passagent.evaluator import calls, failures, messages, subgraphs, toolchain
+from passagent.evaluator import calls, messages, subgraphs, toolchain
+from passagent.evaluator.blocks import Blocks
 from passagent.evaluator.channel import Channel, ChannelClosed
 from passagent.evaluator.double import in_float64
 from passagent.evaluator.eager_rounding import operators_that_show
 from passagent.evaluator.environment import give_memory_back
 from passagent.evaluator.explain import explain, told
 from passagent.evaluator.fresh import Windows, window_of
-from passagent.evaluator.guards.audit import Audit
-from passagent.evaluator.guards.blocks import Blocks
-from passagent.evaluator.guards.gate import Gate
-from passagent.evaluator.guards.kept import Kept
 from passagent.evaluator.inplace import states_of
 from passagent.evaluator.lockstep import Turn, TurnLost
-from passagent.evaluator.passes import PACKAGE, load_passes
+from passagent.evaluator.passes import load_passes
 from passagent.evaluator.planned import Planned, Plans
 from passagent.evaluator.reference import SETS
-from passagent.evaluator.result import Candidate, Violation
+from passagent.evaluator.result import Candidate
 from passagent.evaluator.rounding import round_as_hardware_does
 from passagent.evaluator.subgraphs import Loaded
-from passagent.evaluator.without_gpu import stand_in
+from passagent.plan.interpret import is_interpreting
 from passagent.tasks.module import full_device
 
 
@@ -65,26 +61,10 @@ class _State:
         self.is_prepared = False
         self.compiler: str | None = None
         self.root = Path.cwd() / "candidate"
-        self.gate: Gate | None = None
-        """Of the candidate, as soon as its files are looked at."""
         self.loaded: Loaded | Planned | None = None
-        self.held = Kept(PACKAGE)
-        self.graphs: dict[str, calls.Graph] = {}
-
-    @property
-    def blocks(self) -> Blocks:
+        self.blocks = Blocks()
         """The memory of the candidate's audited calls."""
-        assert self.loaded is not None
-        return self.loaded.blocks if isinstance(self.loaded, Planned) else self.loaded.audit
-
-    def violations(self) -> list[Violation]:
-        """What was found since the last time. The gate is closed."""
-        if self.gate is not None:
-            self.gate.close()
-            return self.gate.take()
-        found = list(self.blocks.found)
-        self.blocks.found.clear()
-        return found
+        self.graphs: dict[str, calls.Graph] = {}
 
 
 def serve(channel: Channel, protections: dict[str, str]) -> None:
@@ -101,8 +81,6 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
         "lockstep": _lockstep,
         "device": _device,
         "audit": _audit,
-        "failures": _failures,
-        "held": _held,
         "float64": _float64,
         "rounding": _rounding,
         "states": _states,
@@ -117,8 +95,8 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
             reply = handlers[message["op"]](state, message, fds)
         except Exception as error:
             reply = {"error": explain(error, state.root)}
-        if state.loaded is not None or state.gate is not None:
-            reply["violations"] = [told(found) for found in state.violations()[: messages.VIOLATIONS]]
+        if state.loaded is not None:
+            reply["violations"] = [told(found) for found in state.blocks.take()[: messages.VIOLATIONS]]
         channel.send(reply)
 
 
@@ -139,28 +117,20 @@ def _built_by_referee(channel: Channel, request: dict[str, Any]) -> dict[str, An
 def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     state.device, state.compiler = message["device"], message["compiler"]
     _prepare(state, message, fds)
+    if is_interpreting():
+        round_as_hardware_does()
     if message.get("plans") is not None:
-        if os.environ.get("TRITON_INTERPRET"):
-            round_as_hardware_does()
-        state.loaded = Planned(Plans.read(message["plans"], Path.cwd() / "built"), state.device)
+        state.loaded = Planned(Plans.read(message["plans"], Path.cwd() / "built"), state.device, state.blocks)
     elif message["files"] is not None:
         state.root.mkdir()
-        if os.environ.get("TRITON_INTERPRET"):
-            round_as_hardware_does()
-            stand_in()
-        state.gate = Gate(state.root)
-        audit = Audit(state.gate, state.root)
         single = message["single_replacement_func"]
-        passes = load_passes(Candidate(message["files"]), state.root, single_replacement_func=single)
-        state.loaded = Loaded(passes, state.gate, audit)
+        state.loaded = load_passes(Candidate(message["files"]), state.root, single_replacement_func=single)
     return {}
 
 
 def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     graph, reply = subgraphs.take(message, fds, state.device, state.loaded, state.compiler)
     state.graphs[message["id"]] = graph
-    if isinstance(state.loaded, Loaded):
-        state.held.remember()
     return reply
 
 
@@ -185,8 +155,6 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     finally:
         os.sched_setaffinity(0, everywhere)
     graph.outputs.reset()
-    if isinstance(state.loaded, Loaded):
-        state.held.settle(message["id"])
     reply: dict[str, Any] = {"samples": samples, "kept": None}
     if kept is not None:
         reply |= {"call": kept[0], "kept": _kept(graph, kept[1])}
@@ -213,8 +181,6 @@ def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[st
     finally:
         turn.close()
     graph.outputs.reset()
-    if isinstance(state.loaded, Loaded):
-        state.held.settle(message["id"])
     return {"groups": groups, "kept": [_kept(graph, one) for one in kept]}
 
 
@@ -258,35 +224,6 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
     copies.clear()
     audit.close()
     return reply
-
-
-def _failures(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """All that does not build when the subgraphs `ids` are called; the last request of a worker."""
-    assert isinstance(state.loaded, Loaded) and state.gate is not None
-    with failures.collected(state.root) as met:
-        for name in filter(state.graphs.__contains__, message["ids"]):
-            graph, audit = state.graphs[name], state.loaded.audit
-            assert graph.audited is not None
-            with suppress(Exception):  # what comes of kernels that do nothing is no one's fault
-                graph.audited(*[_placed(audit, graph, 0, i) for i in graph.order])
-            audit.close()
-    state.gate.take()
-    return {"failures": list(met.values())}
-
-
-def _held(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Note what the candidate's modules hold otherwise than when the subgraph was taken, or before one call.
-
-    What comes back to where it was every few calls is seen by the one call.
-    """
-    assert state.gate is not None
-    found = state.held.changed()
-    if not found:
-        state.held.note()
-        calls.once(state.graphs[message["id"]], message["set"], message["windows"])
-        found = state.held.changed()
-    state.gate.found += found
-    return {}
 
 
 def _float64(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:

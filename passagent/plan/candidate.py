@@ -18,9 +18,19 @@ from passagent.evaluator.rewrite import Token, apply_passes
 from passagent.plan import facts as device
 from passagent.plan import native, operators, refusal, without_cuda
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg
-from passagent.plan.messages import Missed, Recorded, Refusal, Request, Subgraph, TensorMeta, as_line
+from passagent.plan.messages import (
+    Failure,
+    Missed,
+    Recorded,
+    Refusal,
+    Request,
+    Subgraph,
+    TensorMeta,
+    as_line,
+    as_lines,
+)
 from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
-from passagent.plan.refusal import Refused
+from passagent.plan.refusal import NotCompiled, Refused
 from passagent.plan.session import Recorder, Session
 from passagent.tasks import graphio
 
@@ -32,7 +42,7 @@ def record(request: Request, root: Path) -> Recorded | Refusal:
     )
     try:
         install(recorder)
-        passes = load_passes(Candidate(request.files), root, request.single_replacement_func, as_written=True)
+        passes = load_passes(Candidate(request.files), root, request.single_replacement_func)
         return _record(request, recorder, passes)
     except BaseException as error:
         return _told(recorder, error)
@@ -66,11 +76,21 @@ def install(recorder: Recorder) -> None:
 
 def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded:
     plans: list[list[Plan]] = [[] for _ in passes]
-    subgraphs, missed, found = [], list[Missed](), []
+    subgraphs, missed, failed = [], list[Missed](), list[Failure]()
+    found: list[tuple[str, list[_Recorded]]] = []
     for subgraph in request.subgraphs:
         first, second = (_Run(recorder, passes) for _ in range(2))
-        missed += first.over(subgraph)
-        second.over(subgraph)
+        try:
+            missed += first.over(subgraph)
+            second.over(subgraph)
+        except PassLoadError:
+            raise
+        except Exception as error:
+            if recorder.refused is not None:
+                raise
+            failed.append(Failure(subgraph=subgraph.name, why=_told(recorder, error)))
+            found.append((subgraph.name, []))
+            continue
         if first.calls != second.calls:
             differing = next((a for a, b in zip(first.calls, second.calls, strict=False) if a != b), None)
             file = passes[differing.number].file if differing else ""
@@ -90,7 +110,7 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
         passes=tuple(_pass(one, tuple(own)) for one, own in zip(passes, plans, strict=True)),
         subgraphs=tuple(subgraphs),
     )
-    return Recorded(recording=recording, missed=tuple(missed))
+    return Recorded(recording=recording, missed=tuple(missed), failed=tuple(failed))
 
 
 def _pass(loaded: LoadedPass, plans: tuple[Plan, ...]) -> Pass:
@@ -125,10 +145,13 @@ class _Run:
         """Replace the matches, run the graph on fake tensors, fill `calls`; which passes match nowhere."""
         seen = [replace(one, replacement_args=self._seeing(n, one)) for n, one in enumerate(self.passes)]
         rewritten = apply_passes(graphio.load_graph(subgraph.nodes), seen, self._recording, check=True)
-        fake = self.recorder.fake
+        fake, broken = self.recorder.fake, self.recorder.broken
+        broken.clear()
         with fake, torch.no_grad():
             inputs = [_input(meta) for meta in subgraph.inputs]
             rewritten.graph_module.forward(*[inputs[i] for i in subgraph.order])
+        if broken:
+            raise NotCompiled("\n".join(broken))
         for position, (number, arguments) in enumerate(self._matched):
             line = (
                 self.passes[number].replacement_func.__code__.co_firstlineno
@@ -205,9 +228,11 @@ def _told(recorder: Recorder, error: BaseException) -> Refusal:
     if isinstance(error, Refused):
         return Refusal(message=as_line(error.message), file=error.file[:300], line=error.line)
     if isinstance(error, PassLoadError):
-        return Refusal(message=as_line(str(error)), file="", line=0)
+        return Refusal(status="load_error", message=as_lines(str(error)))
+    if isinstance(error, NotCompiled):
+        return Refusal(status="compile_error", message=as_lines(str(error)))
     file, line = refusal.raised_place(recorder.root, error)
     message = as_line(f"{type(error).__name__}: {error}")
     if "not linked with support for cuda" in message:
         message = refusal.NO_DEVICE_GUARD
-    return Refusal(message=message, file=file, line=line)
+    return Refusal(status="runtime_error", message=message, file=file, line=line)

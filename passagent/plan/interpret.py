@@ -29,13 +29,18 @@ from passagent.plan.model import Launch, Plan, TritonKernel
 from passagent.plan.table import Run
 
 
+def is_interpreting() -> bool:
+    """This process runs Triton kernels in the interpreter."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
 def interpret(plan: Plan, step: Launch, device: torch.device) -> tuple[Run, list[int]]:
     """A function that launches in the interpreter, and the values whose tensors it is given (for Replay).
 
     Raises PlanError if this process did not start with TRITON_INTERPRET=1, or the plan is for a GPU.
     """
     kernel = plan.kernels[step.kernel]
-    if os.environ.get("TRITON_INTERPRET") != "1" or device.type != "cpu":
+    if not is_interpreting() or device.type != "cpu":
         raise PlanError(f"{kernel.entry} is interpreted on the CPU with TRITON_INTERPRET=1 only")
     assert isinstance(kernel, TritonKernel)
     found = (leaf for argument in step.args for leaf in leaves(argument))

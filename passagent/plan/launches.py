@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from typing import Any
 
@@ -16,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from passagent.plan import kernel_text, ttir
 from passagent.plan.arguments import Argument, DescriptorArg, FunctionArg, TritonDtypeArg, TupleArg
 from passagent.plan.model import Alternative, Bound, Choice, Launch, Options, TritonKernel
-from passagent.plan.refusal import Refused
+from passagent.plan.refusal import Refused, running_place
 from passagent.plan.session import Recorder, Session
 
 _OPTIONS = tuple(Options.model_fields)
@@ -39,7 +40,7 @@ def install(recorder: Recorder) -> None:
 
 
 def launch(session: Session, kernel: Any, args: tuple[Any, ...], grid: Any, kwargs: dict[str, Any]) -> None:
-    """A launch of a jitted function. Refuses unknown options, and kernels that do not compile."""
+    """A launch of a jitted function. Refuses unknown options; a kernel that does not compile is noted."""
     names = [parameter.name for parameter in kernel.params]
     options = {key: value for key, value in kwargs.items() if key not in names}
     unknown = sorted(set(options) - set(_OPTIONS))
@@ -48,34 +49,38 @@ def launch(session: Session, kernel: Any, args: tuple[Any, ...], grid: Any, kwar
     try:
         bound = kernel.signature.bind(*args, **{key: kwargs[key] for key in kwargs if key in names})
     except TypeError as error:
-        session.refuse(f"launches {kernel.fn.__name__} with other arguments than it takes: {error}")
+        raise TypeError(
+            f"launches {kernel.fn.__name__} with other arguments than it takes: {error}"
+        ) from error
     bound.apply_defaults()
-    sizes = _three(session, grid(dict(bound.arguments)) if callable(grid) else grid)
+    sizes = _three(grid(dict(bound.arguments)) if callable(grid) else grid)
     for hook in kernel.pre_run_hooks:
         hook(*args, **kwargs)
     if 0 in sizes:
         return
     arguments = [_argument(session, value) for value in bound.arguments.values()]
     made = _kernel(session, kernel, bound.arguments, options)
+    if made is None:
+        return
     session.kernels[made.digest()] = made
     session.steps.append(Launch(kernel=made.digest(), grid=sizes, args=tuple(arguments)))
 
 
-def _three(session: Session, grid: Any) -> tuple[int, int, int]:
+def _three(grid: Any) -> tuple[int, int, int]:
     parts = grid if isinstance(grid, (tuple, list)) else (grid,)
     try:
         sizes = [operator.index(part) for part in parts]
     except TypeError:
         sizes = []
     if not 1 <= len(sizes) <= 3 or not all(0 <= size < 1 << 31 for size in sizes):
-        session.refuse(f"launches a grid of {grid!r:.80}; a grid is one to three ints from 0 to 2**31 - 1")
+        raise TypeError(f"launches a grid of {grid!r:.80}; a grid is one to three ints from 0 to 2**31 - 1")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 
 def _kernel(
     session: Session, kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
-) -> TritonKernel:
+) -> TritonKernel | None:
     name, facts = kernel.fn.__name__, session.recorder.facts
     try:
         given = Options(**options)
@@ -88,7 +93,10 @@ def _kernel(
         session.refuse(f"launches {name} with {wrong} that Triton's compiler does not take")
     except Exception as error:  # Triton raises whatever the kernel's text leads it to
         reason = " ".join(str(getattr(error, "error_message", None) or error).split())[:300]
-        session.refuse(f"its kernel {name} does not compile: {type(error).__name__}: {reason}")
+        file, line = running_place(session.recorder.root, sys._getframe(1))
+        place = f" ({file}:{line})" if file else ""
+        session.recorder.broken[f"{name} does not compile: {type(error).__name__}: {reason}{place}"] = None
+        return None
     facts.asked |= {"device.capability": str(facts.capability), "triton": triton.__version__}
     return TritonKernel(
         text=text,
@@ -107,7 +115,7 @@ def _kernel(
 def _argument(session: Session, value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         if value.device.type != "cuda":
-            session.refuse(
+            raise TypeError(
                 f"gives a Triton kernel a tensor on {value.device}; it takes CUDA tensors: --device cuda"
             )
         return session.use(value)
@@ -134,11 +142,12 @@ def _argument(session: Session, value: Any) -> Argument:
 
 
 def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """One alternative for each configuration that is left after pruning."""
+    """One alternative for each configuration that is left after pruning and compiles, if any does."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-    before, alternatives = session.steps, []
+    before, alternatives, broken = session.steps, [], session.recorder.broken
+    known = dict(broken)
     for config in tuner.prune_configs(kwargs):
-        session.steps = []
+        session.steps, count = [], len(broken)
         named = {**tuner.nargs, **kwargs, **config.all_kwargs()}
         for name in tuner.reset_to_zero or ():
             named[name].zero_()
@@ -146,11 +155,17 @@ def _tune(session: Session, tuner: Any, args: tuple[Any, ...], kwargs: dict[str,
             config.pre_hook(named)
         options = {key: value for key, value in config.all_kwargs().items() if value is not None}
         tuner.fn.run(*args, **kwargs, **options)
+        if len(broken) > count:
+            continue
         named_options = ", ".join(f"{key}: {value}" for key, value in options.items())
         label = "".join(c if " " <= c <= "~" else "?" for c in named_options)[:500]
         alternatives.append(Alternative(name=label, steps=tuple(session.steps)))
     session.steps = before
     tuner.nargs = None
+    if not alternatives:
+        return
+    broken.clear()
+    broken |= known
     if len(alternatives) == 1:
         session.steps += alternatives[0].steps
     else:

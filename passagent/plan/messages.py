@@ -13,6 +13,10 @@ MOST_ANSWER = 4 << 20
 """Bytes of an answer."""
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=5000)]
 """For a terminal: no control characters."""
+Lines = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$", max_length=5000)]
+"""The same, of several lines."""
+Failing = Literal["refused", "load_error", "compile_error", "runtime_error", "timeout"]
+"""As evaluator.result.Status has it."""
 
 
 class Subgraph(BaseModel):
@@ -61,26 +65,40 @@ class Missed(Record):
     reason: Line
 
 
+class Refusal(Record):
+    """Why there are no plans. `file` is "" and `line` 0 where no line of the candidate's is at fault."""
+
+    kind: Literal["refused"] = "refused"
+    status: Failing = "refused"
+    message: Lines
+    file: Annotated[str, Field(max_length=300)] = ""
+    line: Number = 0
+
+
+class Failure(Record):
+    """Why there is no plan for one subgraph."""
+
+    subgraph: FileName
+    why: Refusal
+
+
 class Recorded(Record):
     """The plans."""
 
     kind: Literal["recorded"] = "recorded"
     recording: Recording
     missed: Annotated[tuple[Missed, ...], Field(max_length=100_000)]
-
-
-class Refusal(Record):
-    """Why there are none. `file` is "" and `line` 0 where no line of the candidate's is at fault."""
-
-    kind: Literal["refused"] = "refused"
-    message: Line
-    file: Annotated[str, Field(max_length=300)]
-    line: Number
+    failed: Annotated[tuple[Failure, ...], Field(max_length=10_000)] = ()
 
 
 def as_line(text: str) -> Line:
     """The text as one line of what a terminal can show, shortened."""
     return "".join(c if c.isprintable() else " " for c in text)[:5000]
+
+
+def as_lines(text: str) -> Lines:
+    """The text's lines as a terminal can show them, shortened."""
+    return "\n".join(map(as_line, text.splitlines()))[:5000]
 
 
 class Answer(Record):

@@ -122,10 +122,10 @@ def _launch(
         if isinstance(argument, torch.Tensor):
             what = f"argument {position} is a {argument.dtype} tensor"
             if argument.dtype not in CTYPES:
-                session.refuse(f"{name}: {what}, for which C has no type; pass a view of another dtype")
+                raise TypeError(f"{name}: {what}, for which C has no type; pass a view of another dtype")
             if argument.device.type != device:
                 what = f"{what} on {argument.device}"
-                session.refuse(
+                raise TypeError(
                     f"{name}: {what}; a {kind} kernel takes {device} tensors: record with --device {device}"
                 )
             types.append(CTYPES[argument.dtype])
@@ -133,7 +133,7 @@ def _launch(
             types.append(SCALARS[type(argument)][0])
         else:
             what = f"argument {position} is a {type(argument).__name__}"
-            session.refuse(f"{name}: {what}; pass tensors, ints, floats or bools")
+            raise TypeError(f"{name}: {what}; pass tensors, ints, floats or bools")
     if 0 in sizes.get("grid", ()):
         return
     signature = tuple(Parameter(type=ctype) for ctype in types)

@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from passagent.evaluator.guards.gate import computes
 from passagent.plan import refusal
+from passagent.plan.computing import computes
 from passagent.plan.session import Recorder, Session
 
 _EMPTY = {

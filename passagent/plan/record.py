@@ -22,6 +22,7 @@ from passagent.plan.arguments import Device, ParameterArg, leaves
 from passagent.plan.messages import (
     MOST_ANSWER,
     Answer,
+    Failing,
     Recorded,
     Refusal,
     Request,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from passagent.evaluator.captures import KeptGraph
 
 LIMITS = Limits(memory=16 << 30, file=64 << 20, scratch=64 << 20, files=4096, cpu_s=60, threads=64)
-_WALL_S = 120.0
+WALL_S = 120.0
 """Real time that a recording may take: it waits for nothing, but the machine may be busy."""
 _MALFORMED = "its plan is not well formed"
 
@@ -76,7 +77,7 @@ def record(
 def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
     """An answer to a request, read as data: what is not well formed is refused, nothing is run."""
     if len(raw) > MOST_ANSWER:
-        return Refusal(message=f"its plans are larger than {MOST_ANSWER >> 20} MiB", file="", line=0)
+        return Refusal(message=f"its plans are larger than {MOST_ANSWER >> 20} MiB")
     try:
         answer = Answer.model_validate_json(raw).answer
         if isinstance(answer, Recorded):
@@ -85,10 +86,12 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:])
-        return Refusal(message=as_line(f"{_MALFORMED}: {where}: {first['msg']}"), file="", line=0)
+        return Refusal(message=as_line(f"{_MALFORMED}: {where}: {first['msg']}"))
     except (MalformedPattern, ValueError) as error:
-        return Refusal(message=as_line(f"{_MALFORMED}: {error}"), file="", line=0)
-    return answer if answer.file in request.files else Refusal(message=answer.message, file="", line=0)
+        return Refusal(message=as_line(f"{_MALFORMED}: {error}"))
+    if answer.file in request.files:
+        return answer
+    return Refusal(status=answer.status, message=answer.message)
 
 
 def _check_fits(answer: Recorded, request: Request) -> None:
@@ -104,6 +107,9 @@ def _check_fits(answer: Recorded, request: Request) -> None:
             raise ValueError("a pass is of a file that the candidate does not have")
         nodes = pattern_graph(one.pattern).nodes
         parameters.append({node.target for node in nodes if node.op == "placeholder"})
+    names = {one.name for one in request.subgraphs}
+    if not all(one.subgraph in names for one in answer.failed):
+        raise ValueError("it fails on other subgraphs")
     for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
         for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
             if isinstance(leaf, ParameterArg) and leaf.name.partition("[")[0] not in parameters[call.number]:
@@ -112,8 +118,8 @@ def _check_fits(answer: Recorded, request: Request) -> None:
 
 def _exchange(stream: socket.socket, request: bytes) -> bytes | None:
     """Send the request and read the answer until it ends or is too large; None if it is late."""
-    deadline, answer = time.monotonic() + _WALL_S, bytearray()
-    stream.settimeout(_WALL_S)
+    deadline, answer = time.monotonic() + WALL_S, bytearray()
+    stream.settimeout(WALL_S)
     with suppress(OSError):  # it is dead already: so the answer tells
         stream.sendall(request)
         stream.shutdown(socket.SHUT_WR)
@@ -131,10 +137,13 @@ def _exchange(stream: socket.socket, request: bytes) -> bytes | None:
 
 
 def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:
-    status = end["status"]
+    status: int = end["status"]
+    failing: Failing = "runtime_error"
     if is_late:
-        how = f"took more than {_WALL_S:.0f} s; host code waits for nothing"
+        failing = "timeout"
+        how = f"took more than {WALL_S:.0f} s; host code waits for nothing"
     elif end["cpu_s"] >= limits.cpu_s - 1 and status < 0:
+        failing = "timeout"
         how = (
             f"used its {limits.cpu_s} s of processor time; host code decides on launches and computes nothing"
         )
@@ -142,7 +151,7 @@ def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:
         how = f"ended by {signal.Signals(-status).name}"
     else:
         how = f"ended by itself with code {status}"
-    return Refusal(message=f"ended without an answer: it {how}", file="", line=0)
+    return Refusal(status=failing, message=f"ended without an answer: it {how}")
 
 
 def subgraphs_of(task: Task, device: str) -> list[Subgraph]:

@@ -42,6 +42,10 @@ class Refused(BaseException):
         self.message, self.file, self.line = message, file, line
 
 
+class NotCompiled(Exception):
+    """Kernels that Triton does not compile, a line for each."""
+
+
 def running_place(root: Path, frame: FrameType | None) -> tuple[str, int]:
     """File and line of the innermost frame of the candidate's that `frame` was called from; else ("", 0)."""
     while frame is not None:

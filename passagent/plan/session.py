@@ -97,6 +97,8 @@ class Recorder:
     fake: FakeTensorMode
     refused: Refused | None = None
     """The first refusal: it holds whatever the candidate does with it."""
+    broken: dict[str, None] = field(default_factory=dict)
+    """Of the subgraph at hand: what is said of kernels that do not compile."""
     session: Session | None = None
     tokens: list[Slot] = field(default_factory=list)
     constants: dict[int, _Kept] = field(default_factory=dict)

@@ -6,7 +6,6 @@ arguments that `passagent.agent.tools` gives a model: what is learned here is us
 
 from __future__ import annotations
 
-import asyncio
 import json
 from functools import partial
 from typing import Any, Literal
@@ -19,8 +18,7 @@ from passagent.agent.tools import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, Tool
 from passagent.agent.workspace import Workspace
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator import inspection
-from passagent.evaluator.result import Candidate, Evaluation, Violation
+from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge
 from passagent.rl.instructions import task_text
@@ -40,7 +38,7 @@ class PassEnv:
     (passagent.rl.reward); 0 if none was evaluated. A wrong candidate has the AS that the score gives it.
 
     Refused. A candidate that breaks an integrity rule sets `refused`, and the reward is 0 from then on,
-    whatever was good before or comes after: cheating never pays. A refusal by the static check counts, too;
+    whatever was good before or comes after: cheating never pays. What gives no plan counts, too;
     the tool `check` tells of these beforehand and does not count. A refusal that rests on a measurement must
     repeat itself to count.
     With `refusals="candidate"` only the refused candidate is worth 0, and `refused` is set all the same.
@@ -228,13 +226,12 @@ class PassEnv:
             self._take(evaluation, files)
             return observation(evaluation, best_as=before, files=files)
 
-        async def inspect(files: dict[str, str]) -> list[Violation]:
-            found = partial(inspection.inspected, Candidate(files), config)
-            return await asyncio.to_thread(found)
+        async def outline(files: dict[str, str]) -> Evaluation | list[str]:
+            return await evaluator.outline(task, Candidate(files))
 
         opened = [
             tools.file_editor(workspace),
-            tools.check(workspace, inspect),
+            tools.check(workspace, outline),
             tools.pass_evaluator(workspace, submit),
             tools.search_knowledge(
                 partial(knowledge.search, operators=task.operators, target=target),

@@ -64,6 +64,10 @@ class SharedEvaluator:
             evaluation = await self._evaluate(task, candidate)
         return evaluation
 
+    async def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
+        """See EvaluatorPool.outline."""
+        return await self._pool.outline(task.path, candidate)
+
     async def _evaluate(self, task: Task, candidate: Candidate) -> Evaluation:
         try:
             evaluation = await self._recall_or_measure(task, candidate)

@@ -10,12 +10,10 @@ from passagent.agent import validator
 from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
 from passagent.errors import InfrastructureError
-from passagent.evaluator import inspection
 from passagent.evaluator.environment import evaluator_version
 from passagent.evaluator.known import Known, keep, pack, recall
 from passagent.evaluator.pool import SubjectLost
-from passagent.evaluator.refusal import refusal
-from passagent.evaluator.result import Candidate, Evaluation, Violation
+from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import opinions
 from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark
@@ -116,19 +114,14 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     if found:
         evaluation = found.evaluation
         node = _finish_unless_asked(session, node, found.id, evaluation)
-    elif violations := await inspected(session, candidate):
-        evaluation = refusal(task, candidate, session.config.evaluator, violations)
-        packed = pack(store, task, environment, evaluation)
-        with store.transaction():  # no evaluation is charged to the run
-            evaluation_id = keep(store, task, candidate, environment, evaluation, packed=packed)
-            node = _finish(session, node, evaluation_id, evaluation)
     else:
         release = await session.admit(Want(evaluations=1))
         try:
             evaluation = await evaluate(session, candidate, bar)
             packed = pack(store, task, environment, evaluation)
+            charged = None if evaluation.unrecorded else session.run.id
             with store.transaction():
-                evaluation_id = keep(store, task, candidate, environment, evaluation, session.run.id, packed)
+                evaluation_id = keep(store, task, candidate, environment, evaluation, charged, packed)
                 node = _finish_unless_asked(session, node, evaluation_id, evaluation)
         finally:
             release()
@@ -136,11 +129,6 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
         evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
         node = _finish(session, node, evaluation_id, evaluation)
     return node, evaluation, found is not None
-
-
-async def inspected(session: Session, candidate: Candidate) -> list[Violation]:
-    """The integrity rules that the candidate's text breaks; no device is waited for."""
-    return await asyncio.to_thread(inspection.inspected, candidate, session.config.evaluator)
 
 
 def _recall(
@@ -180,6 +168,11 @@ async def evaluate(session: Session, candidate: Candidate, bar: float | None = N
     `infrastructure` and no score: the search goes on. Raises Stopping soon after a person asks to stop.
     """
     return await session.in_time(_evaluate(session, candidate, bar))
+
+
+async def outline(session: Session, candidate: Candidate) -> Evaluation | list[str]:
+    """The candidate's plans, each in a few lines; its evaluation if there are none. Raises as `evaluate`."""
+    return await session.in_time(session.evaluator.outline(session.task.path, candidate))
 
 
 async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -> Evaluation:

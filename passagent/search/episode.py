@@ -27,7 +27,7 @@ from passagent.experience import knowledge
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
-from passagent.search.candidates import inspected, submitter
+from passagent.search.candidates import outline, submitter
 from passagent.search.context import best_known, episode_context, parent_view
 from passagent.search.describing import describe
 from passagent.search.drafts import is_draft, is_first
@@ -217,7 +217,7 @@ def tools(
     target = target_of(session.config.evaluator.device)
     found = {
         EDITOR: partial(file_editor, workspace),
-        CHECK: partial(check, workspace, lambda files: inspected(session, Candidate(files))),
+        CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
         KNOWLEDGE: partial(
             search_knowledge,

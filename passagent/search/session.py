@@ -54,6 +54,10 @@ class Evaluator(Protocol):
         """What eager does on the task's subgraphs; () where nothing tells. Raises PassagentError."""
         ...
 
+    async def outline(self, task_path: Path, candidate: Candidate) -> Evaluation | list[str]:
+        """The candidate's plans, a few lines each; its evaluation if there are none."""
+        ...
+
     async def close(self) -> None:
         """Release its processes."""
         ...

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from passagent.evaluator.guards.zones import ZONE, between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.evaluator.result import Violation
+from passagent.evaluator.zones import ZONE, between_zones, fill_zones, ordinary_bytes, unpredictable
 
 _POISON = 0xFF
 """Bytes of NaN: in calls whose inputs tell a kernel that no time is measured."""
@@ -51,9 +51,8 @@ class Block:
 class Blocks:
     """The blocks of audited calls; `close` forgets the memory of the calls made so far."""
 
-    def __init__(self, found: list[Violation]) -> None:
-        """`found`: what breaks a rule is added to it."""
-        self.found = found
+    def __init__(self) -> None:
+        self._found: list[Violation] = []
         self.blocks: list[Block] = []
         self._copies: dict[int, torch.Tensor] = {}
         self._before = self._first = 0
@@ -144,8 +143,13 @@ class Blocks:
     def report(self, rule: str, message: str, file: str = "", line: int = 0) -> None:
         """Add a violation, once."""
         violation = Violation(rule=rule, file=file, line=line, message=message)
-        if violation not in self.found:
-            self.found.append(violation)
+        if violation not in self._found:
+            self._found.append(violation)
+
+    def take(self) -> list[Violation]:
+        """What breaks a rule, found since the last time."""
+        found, self._found = self._found, []
+        return found
 
 
 def start_of(tensor: torch.Tensor) -> int:
