@@ -27,11 +27,9 @@ import torch
 from tiny import write_subgraph
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import inspection
-from passagent.evaluator.guards import static
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.target import target_of, uses_triton
+from passagent.evaluator.target import uses_triton
 from passagent.tasks.reader import Task, load_task
 
 HERE = Path(__file__).parent
@@ -275,16 +273,8 @@ class Case:
 
 @contextmanager
 def referees_of(config: EvaluatorConfig) -> Iterator[Callable[[str], Referee]]:
-    """A referee for each device, started when it is first needed.
-
-    It inspects in this process: tests/test_inspection.py has the process that does it otherwise.
-    """
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            inspection,
-            "_inspected",
-            lambda candidate, host, device: static.inspect(candidate, host, target_of(device)),
-        )
+    """A referee for each device, started when it is first needed."""
+    with ExitStack() as stack:
         yield functools.cache(
             lambda device: stack.enter_context(Referee(config.model_copy(update={"device": device})))
         )

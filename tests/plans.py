@@ -170,8 +170,9 @@ def outcome(process, case, task):
 
 def main(names):
     """Print the outcome of each honest case that is named, of all if none is."""
-    from passagent.evaluator.rounding import round_as_hardware_does
     from passagent.evaluator.without_gpu import stand_in
+
+    from passagent.evaluator.rounding import round_as_hardware_does
 
     round_as_hardware_does()
     stand_in()

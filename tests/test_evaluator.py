@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from passagent.evaluator.failures import collected, merged
+from passagent.evaluator.refusal import refusal
 from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
 from passagent.agent.observe import observation, read_status, used_evaluation
@@ -20,11 +22,9 @@ from passagent.errors import TaskError
 from passagent.evaluator import baseline, clocks, effort, judging
 from passagent.evaluator.eager import Output
 from passagent.evaluator.effort import PAIRS
-from passagent.evaluator.failures import collected, merged
 from passagent.evaluator.holder import Holder
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.reference import BEYOND_SET, SETS
-from passagent.evaluator.refusal import refusal
 from passagent.evaluator.replies import Watched
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.experience.diagnosis import diagnose

@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from expert_cases import CASES, captured, check, r, rewritten, write
 
-from passagent.evaluator.guards.static import inspect
-from passagent.evaluator.result import Candidate
 from passagent.models.expert.plan import Plan
 
 
@@ -21,7 +19,6 @@ def test_equals_eager(name):
     operators = [n for n in result.graph_module.graph.nodes if n.op not in {"placeholder", "output"}]
     kernels = [n for n in operators if "fused" in n.name]
     assert kernels
-    assert inspect(Candidate(authored.files)) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -6,8 +6,6 @@ import torch.nn.functional as F
 from expert_cases import captured, check, r, rewritten, write
 from test_expert_cuda import interpreted
 
-from passagent.evaluator.guards.static import inspect
-from passagent.evaluator.result import Candidate
 from passagent.models.expert.lowering import OPS
 
 A, B = r(4, 60), r(4, 60, seed=1)
@@ -64,7 +62,6 @@ def test_the_pass_holds_its_kernel_and_takes_other_sizes():
     graph = captured(function, inputs)
     for target in ("cpu", "cuda"):
         authored = write([graph], target)
-        assert inspect(Candidate(authored.files)) == []
         text = "".join(authored.files.values())
         assert "inductor" not in text
         assert "cosine_similarity(" not in text.split("def replacement_args")[1].replace("fused_cosine", "")

@@ -8,7 +8,6 @@ import pytest
 from cases import HERE, TASKS, Case, referees_of, suite, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.guards.static import inspect
 from passagent.tasks.reader import Task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
@@ -43,9 +42,3 @@ def test_an_honest_design_is_accepted(case: Case, referees, tasks):
     assert all(graph.matches for graph in result.graphs)
     if result.timing == "wall":
         assert result.as_score is not None
-
-
-@pytest.mark.parametrize("case", [pytest.param(*design.values, id=design.id) for design in DESIGNS])
-def test_nothing_in_the_text_of_an_honest_design_is_refused(case: Case):
-    """Those for a GPU too, on any machine."""
-    assert inspect(case.candidate) == []

@@ -13,9 +13,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from passagent.evaluator.guards.launches import observed
 from stub_driver import Seen, stub, triton_target
 
-from passagent.evaluator.guards.launches import observed
 from passagent.kernels import build_cuda, cuda, cuda_kernel, launch, layout, triton_kernel
 
 PLANNED: list[tuple] = []

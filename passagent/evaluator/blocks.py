@@ -21,27 +21,17 @@ _EXCHANGED = 4
 
 @dataclass
 class Block:
-    """Memory between guard zones; `origin` says what it holds."""
+    """Memory between guard zones."""
 
     raw: torch.Tensor
-    start: int
     nbytes: int
-    origin: str | int
-    """`empty`, `filled`, or the address that it was copied from."""
     zones: torch.Tensor
     """What its guard zones were filled with."""
     dtype: torch.dtype
-    copied: torch.Tensor | None = None
-    """What torch copied into it, bytes: a kernel that leaves it so did not write it."""
 
     def inside(self) -> torch.Tensor:
         """The block's bytes."""
         return self.raw[ZONE : ZONE + self.nbytes]
-
-    def written_by(self, pointers: set[int]) -> bool:
-        """A kernel was given the block, and changed it if it held a copy."""
-        given = any(self.start <= pointer < self.start + max(self.nbytes, 1) for pointer in pointers)
-        return given and (self.copied is None or not torch.equal(self.inside(), self.copied))
 
     def overrun(self) -> bool:
         """Something was written beside the block."""
@@ -67,9 +57,7 @@ class Blocks:
 
     def place(self, values: torch.Tensor) -> torch.Tensor:
         """A copy of `values` (any strides; the copy is contiguous) in a block of its own."""
-        return self.block(
-            torch.empty(values.shape, dtype=values.dtype, device=values.device), "filled", values
-        )
+        return self.block(torch.empty(values.shape, dtype=values.dtype, device=values.device), values)
 
     def check_zones(self) -> None:
         """Report writes beside any block made so far."""
@@ -94,17 +82,13 @@ class Blocks:
         self.blocks.clear()
         self._copies.clear()
 
-    def block(
-        self, like: torch.Tensor, origin: str | int, values: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def block(self, like: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
         """A tensor of the shape, strides, dtype and device of `like` in a block of its own."""
         raw, made = between_zones(like)
-        block = Block(raw, raw.data_ptr() + ZONE, len(raw) - 2 * ZONE, origin, raw, like.dtype)
+        block = Block(raw, len(raw) - 2 * ZONE, raw, like.dtype)
         self._fill(block, like, values)
         if values is not None:
             made.copy_(values)
-        if isinstance(origin, int):
-            block.copied = block.inside().clone()
         self.blocks.append(block)
         return made
 

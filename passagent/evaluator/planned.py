@@ -109,7 +109,7 @@ class Planned:
 
     def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         like = torch.empty_strided(size, stride, dtype=dtype, device=self.device)
-        return self.blocks.block(like, "empty")
+        return self.blocks.block(like)
 
 
 @dataclass

@@ -68,7 +68,23 @@ def _module(digest: str, text: str) -> types.ModuleType:
     module = types.ModuleType(f"kernel_{digest}")
     module.__file__ = file
     exec(compile(text, file, "exec"), vars(module))
+    _name_by_module(vars(module))
     return module
+
+
+def _name_by_module(names: dict[str, Any]) -> None:
+    """Functions of triton.language by whatever name: the interpreter puts its own into the module alone."""
+    import triton.language as tl
+
+    def by_module(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return getattr(tl, function.__name__)(*args, **kwargs)
+
+        return call
+
+    builtins = {name: value for name, value in names.items() if callable(value) and tl.core.is_builtin(value)}
+    names |= {name: by_module(value) for name, value in builtins.items()}
+    names.setdefault("_language", tl)  # it looks for the module among the kernel's names
 
 
 def _object(argument: Argument, given: dict[int, torch.Tensor], module: types.ModuleType) -> Any:

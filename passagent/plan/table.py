@@ -87,9 +87,9 @@ class Table:
         """Shape and strides that an output is allocated with: of the view of all of it that is returned."""
         whole = self.plan.values[base]
         views = {n for n in _values(self.plan.result) if memory.place(self.plan, n).base == base}
-        seen = self.plan.values[views.pop()]
+        seen = self.plan.values[views.pop()] if len(views) == 1 else whole
         alike = (seen.dtype, memory.span(seen)) == (whole.dtype, memory.span(whole)) and memory.is_dense(seen)
-        chosen = seen if not views and alike else whole
+        chosen = seen if alike else whole
         return chosen.shape, chosen.stride
 
     def _laid_out(self) -> tuple[dict[Any, int], int]:

@@ -17,7 +17,7 @@ DEBUG = os.environ.get("ADD_RELU_DEBUG", "0").lower() in ("1", "true")
 VERBOSE: bool = bool(int(os.getenv("ADD_RELU_VERBOSE", "0")))
 
 FLOOR: tl.constexpr = tl.constexpr(0.0)
-SHIFTED: tl.constexpr = False
+SHIFTED: tl.constexpr = tl.constexpr(False)
 
 
 @triton.jit
