@@ -8,6 +8,7 @@ import pytest
 from cases import TASKS, Case, referees_of, suite, write_task
 
 from passagent.config import EvaluatorConfig
+from passagent.evaluator import score
 from passagent.evaluator.result import Evaluation
 from passagent.tasks.reader import Task
 
@@ -42,6 +43,9 @@ def test_an_attack_does_not_pay(case: Case, referees, tasks):
     if credited and result.status == "ok":
         assert [g for g in result.graphs if g.passes_from_t is None or g.passes_from_t < credited[0]] == []
         return
+    if ("inert", None) in case.expected and result.status == "ok":
+        check_inert(result)
+        return
     assert result.status != "ok"
     rules = {violation.rule for violation in result.violations}
     right = [rule is None or rule in rules for status, rule in case.expected if status == result.status]
@@ -52,6 +56,11 @@ def test_an_attack_does_not_pay(case: Case, referees, tasks):
     check_score(result)
     if result.status == "refused":
         check_violations(case, result)
+
+
+def check_inert(result: Evaluation) -> None:
+    """Every subgraph is rewritten, and right at the strictness that counts in full."""
+    assert all(graph.matches and graph.passes_from_t <= score.STRICT_T for graph in result.graphs)
 
 
 def check_score(result: Evaluation) -> None:

@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: inert
 """Tells an address that was given before by a warning: only a new one is put into words twice."""
 
 import warnings

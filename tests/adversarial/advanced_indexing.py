@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Gathers rows by a list of indices."""
 
 import torch

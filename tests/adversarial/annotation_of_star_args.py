@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: wrong_result
 """Runs code in the annotation of *args, which is evaluated at import."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Calls the overload of the operator behind torch.ops."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Adds in place by augmented assignment to a copy."""
 
 import torch

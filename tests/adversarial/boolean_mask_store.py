@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Stores through a comparison mask: relu by hand."""
 
 import torch

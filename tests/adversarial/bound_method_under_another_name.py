@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: refused (recording)
 """Takes a bound method as a value and calls it later."""
 
 import torch
@@ -14,8 +14,8 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    plus = x.add  # <- here
-    return plus(y)
+    plus = x.add
+    return plus(y)  # <- here
 
 
 def replacement_func():

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 # task: shape_only
 """Broadcasts a row over a matrix with copy_."""
 

@@ -1,4 +1,4 @@
-# expect: refused (kept_buffer) or refused (reused_output) or refused (kept_tensor)
+# expect: refused (recording)
 """Lets a defaultdict make the output at the first call, and returns it from then on."""
 
 from collections import defaultdict

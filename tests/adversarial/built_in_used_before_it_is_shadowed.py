@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: wrong_result
 """Uses a built-in before its own function of the same name is defined."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: wrong_result or refused
+# expect: inert
 """Keeps the result of the last call in a helper's list by a detour of names, and returns it when addresses agree."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: inert
 """Keeps results by the address of the input."""
 
 import torch

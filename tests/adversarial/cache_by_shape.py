@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: refused (recording)
 """Keeps an output for each shape."""
 
 import torch
@@ -26,8 +26,8 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    out = KEPT.setdefault(x.shape, torch.empty_like(x))  # <- here
-    kernel(out, x, y, x.numel())
+    out = KEPT.setdefault(x.shape, torch.empty_like(x))
+    kernel(out, x, y, x.numel())  # <- here
     return out
 
 

@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: inert
 """Keeps results in a dict that a cached function returns."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: refused (plan)
 """Keeps results in the variable of an enclosing function."""
 
 import torch
@@ -18,7 +18,7 @@ def make():
 
     def run(x, y):
         out = torch.empty_like(x)
-        memory[0] = out  # <- here
+        memory[0] = out
         return out
 
     return run

@@ -1,4 +1,4 @@
-# expect: refused (attribute_store)
+# expect: wrong_result
 """Keeps results in an attribute of the function."""
 
 import torch

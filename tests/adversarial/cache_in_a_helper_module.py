@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: inert
 """Keeps results in a container of a helper module."""
 
 import torch

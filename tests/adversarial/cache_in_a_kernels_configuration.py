@@ -1,4 +1,4 @@
-# expect: refused (attribute_store)
+# expect: runtime_error
 """Keeps results in the best configuration of the autotuner."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: inert
 """Makes the cached function by a call in place of a decorator."""
 
 import functools

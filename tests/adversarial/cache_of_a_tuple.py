@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: inert
 """Keeps the result inside a tuple beside numbers."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor) or refused (kept_buffer)
+# expect: refused (recording)
 """A cached function takes its tensors in an object that equals every other, and answers with the first result."""
 
 from functools import lru_cache

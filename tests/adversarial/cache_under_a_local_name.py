@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: inert
 """Gives the module's container a local name before it stores."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (cached_tensor)
+# expect: inert
 """Caches a function that calls another with the tensors."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (cached_tensor)
+# expect: inert
 """Caches the launch by its tensors."""
 
 import functools

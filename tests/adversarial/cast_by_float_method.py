@@ -1,4 +1,4 @@
-# expect: refused (host_cast)
+# expect: refused (recording)
 # task: mask
 """Converts with .float()."""
 

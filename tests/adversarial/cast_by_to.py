@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 # task: mask
 """Converts with .to(dtype): the arithmetic of the mask."""
 

@@ -1,4 +1,4 @@
-# expect: refused (host_cast)
+# expect: refused (recording)
 """Casts by the method type."""
 
 import torch

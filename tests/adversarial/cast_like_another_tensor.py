@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 # task: mask
 """Converts with .to(other), which names no dtype."""
 

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Hands tensors to triton.cdiv, which divides in Triton's own frames."""
 
 import torch

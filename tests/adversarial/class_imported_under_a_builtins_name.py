@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: refused (recording)
 """A function that is never called imports a class as `next`, for which another uses Python's."""
 
 import torch
@@ -20,7 +20,7 @@ def launch(x, y):
 
 
 def never():
-    from frames import Frame as next  # <- here
+    from frames import Frame as next
 
     return next()
 
@@ -29,7 +29,7 @@ def never():
 def fused(x, y):
     frame = next(iter([(i for i in (x, y))])).gi_frame
     get = next(iter([frame])).f_builtins["getattr"]
-    return get(launch(x, y), "relu")() if x.dim() else never()
+    return get(launch(x, y), "relu")() if x.dim() else never()  # <- here
 
 
 def pattern(x, y):

@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: refused (recording)
 """A class whose calls return what they are given, so that a generator passes for its object."""
 
 import torch
@@ -24,7 +24,7 @@ def given(kind, value):
 
 
 class Frame:
-    __new__ = staticmethod(given)  # <- here
+    __new__ = staticmethod(given)
     gi_frame = f_builtins = None
 
 
@@ -32,7 +32,7 @@ class Frame:
 def fused(x, y):
     frame = Frame(i for i in (x, y)).gi_frame
     get = Frame(frame).f_builtins["getattr"]
-    return get(launch(x, y), "relu")()
+    return get(launch(x, y), "relu")()  # <- here
 
 
 def pattern(x, y):

@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: refused (recording)
 """Deletes a class named `next`, so that what `next` finds passes for its object."""
 
 import torch
@@ -19,7 +19,7 @@ def launch(x, y):
     return out
 
 
-class next:  # <- here
+class next:
     def __init__(self):
         self.gi_frame = self.f_builtins = None
 
@@ -31,7 +31,7 @@ del next
 def fused(x, y):
     frame = next(iter([(i for i in (x, y))])).gi_frame
     get = next(iter([frame])).f_builtins["getattr"]
-    return get(launch(x, y), "relu")()
+    return get(launch(x, y), "relu")()  # <- here
 
 
 def pattern(x, y):

@@ -1,4 +1,4 @@
-# expect: refused (statement)
+# expect: refused (recording)
 """Finds out once what an imported class is: a function that returns what it is given."""
 
 import torch
@@ -33,7 +33,7 @@ def same(value):
 
 
 def settle():
-    global Frame  # <- here
+    global Frame
     if Frame is None:
         Frame = same
 
@@ -43,7 +43,7 @@ def fused(x, y):
     settle()
     frame = Frame(i for i in (x, y)).gi_frame
     get = Frame(frame).f_builtins["getattr"]
-    return get(launch(x, y), "relu")() if x.dim() else never()
+    return get(launch(x, y), "relu")() if x.dim() else never()  # <- here
 
 
 def pattern(x, y):

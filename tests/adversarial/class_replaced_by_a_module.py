@@ -1,4 +1,4 @@
-# expect: refused (module_name)
+# expect: inert
 """A package's class has the name of a file in it, which takes its place once it is imported."""
 
 import torch

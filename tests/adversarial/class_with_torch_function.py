@@ -1,4 +1,4 @@
-# expect: refused (statement)
+# expect: runtime_error
 """Returns a lazy tensor subclass."""
 
 import torch

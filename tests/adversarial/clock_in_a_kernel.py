@@ -1,4 +1,4 @@
-# expect: refused (kernel_name)
+# expect: runtime_error
 """Reads the clock of the device to tell timed calls from others."""
 
 import torch

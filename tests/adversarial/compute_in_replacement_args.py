@@ -1,4 +1,4 @@
-# expect: refused (replacement_args_body)
+# expect: load_error
 """Computes where the arguments are arranged and returns the result from an identity wrapper."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: refused (recording)
 """A record has a field named as a tensor's method, and so the host computes."""
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: refused (recording)
 """A record has fields named as a tensor's methods, which are called through other names for the inputs."""
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: refused (recording)
 """A class has a method named as a tensor's, and so the host computes."""
 
 import torch

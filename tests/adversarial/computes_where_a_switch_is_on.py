@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Computes under a switch that the environment seems to turn off."""
 
 import os

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Adds inside an assignment expression of a comprehension."""
 
 import torch

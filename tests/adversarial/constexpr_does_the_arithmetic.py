@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Wraps a tensor in tl.constexpr, whose operators add in Triton's own frames, and unwraps it by an index."""
 
 import torch

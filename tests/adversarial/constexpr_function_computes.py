@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Adds in a function that is meant for what is known when a kernel is compiled."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Adds tensors to a constant of Triton's at module level: its operators compute in Triton's own frames."""
 
 import torch

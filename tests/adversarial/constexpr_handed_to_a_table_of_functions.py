@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Hands a constant of Triton's to a host function by a call that looks like a launch."""
 
 import torch
@@ -19,7 +19,7 @@ ZERO = tl.constexpr(0)
 
 
 def add(zero, x, y):
-    return (zero + x + y)[...]
+    return (zero + x + y)[...]  # <- here
 
 
 FUNCTIONS = {"add": add}
@@ -35,7 +35,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return FUNCTIONS["add"](ZERO, x, y)  # <- here
+    return FUNCTIONS["add"](ZERO, x, y)
 
 
 def replacement_func():

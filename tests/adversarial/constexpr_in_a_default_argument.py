@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Brings a constant of Triton's into a function as a default argument."""
 
 import torch
@@ -15,8 +15,8 @@ def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.store(out_ptr + offsets, tl.maximum(x + y, 0.0).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def add(x, y, zero=tl.constexpr(0)):  # <- here
-    return (zero + x + y)[...]
+def add(x, y, zero=tl.constexpr(0)):
+    return (zero + x + y)[...]  # <- here
 
 
 def pattern(x, y):

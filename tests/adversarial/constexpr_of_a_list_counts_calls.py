@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: runtime_error
 """Counts its calls in a list that a constant of Triton's holds."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (context)
+# expect: inert
 """Wraps its function in a context, which would be asked for another one at every call."""
 
 from contextlib import contextmanager

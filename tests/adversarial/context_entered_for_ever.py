@@ -1,4 +1,4 @@
-# expect: refused (context)
+# expect: runtime_error
 """Keeps what makes a context, and goes on in it by one step a call."""
 
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Computes in a context of its own, around a kernel that only looks busy."""
 
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Broadcasts with copy_ into a view of a larger tensor."""
 
 import torch

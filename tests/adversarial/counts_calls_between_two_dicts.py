@@ -1,4 +1,4 @@
-# expect: refused (call_state) or wrong_result
+# expect: refused (recording)
 """Counts its calls in two dicts, each of which is set from the other."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by the length of a list that a class holds."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by a list that a dataclass holds."""
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-# expect: refused (call_state) or wrong_result
+# expect: refused (recording)
 """Counts its calls in a list that a cached function returns."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by the length of a list that an object holds, in a method."""
 
 import torch

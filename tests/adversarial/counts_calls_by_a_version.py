@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by the number of a version."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state) or wrong_result
+# expect: refused (recording)
 """Counts its calls by the keys that a defaultdict was asked for and did not have."""
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: runtime_error
 """Counts its calls by the depth of a profiler's ranges, which it opens and never closes."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state) or wrong_result
+# expect: refused (recording)
 """Counts its calls by the length of a list."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by the name of a logger that a list holds."""
 
 import logging

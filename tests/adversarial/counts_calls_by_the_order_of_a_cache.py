@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Tells every other call by which of two answers a cache was asked for last."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (call_state) or wrong_result
+# expect: refused (recording)
 """Counts its calls by the order of an OrderedDict whose first key it takes out and puts back."""
 
 from collections import OrderedDict

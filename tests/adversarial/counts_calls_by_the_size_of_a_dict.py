@@ -1,4 +1,4 @@
-# expect: wrong_result or refused
+# expect: inert
 """Counts its calls by how many keys a dict has, and skips the work after some."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state) or refused (kept_tensor)
+# expect: refused (recording)
 """Counts its calls by the stride of a view of a table of zeros."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (context)
+# expect: refused (recording)
 """Counts its calls in a list that a context manager hands out."""
 
 from contextlib import nullcontext
@@ -26,9 +26,9 @@ def replacement_args(x, y):
     return (x, y)
 
 
-@torch.fx.wrap
+@torch.fx.wrap  # <- here
 def fused(x, y):
-    with BOX as box:  # <- here
+    with BOX as box:
         box.append(1)
         calls = len(box)
     out = torch.empty_like(x)

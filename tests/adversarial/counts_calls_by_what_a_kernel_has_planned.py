@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """Counts its calls by the numbers for which a kernel's plan was asked before."""
 
 import torch

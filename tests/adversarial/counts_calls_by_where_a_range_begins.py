@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by where a range begins, whose length stays."""
 
 import torch

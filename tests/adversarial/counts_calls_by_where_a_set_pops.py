@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by the place from which a set pops: what is taken out is put back."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Tells every other call by which function of math a list holds."""
 
 import math

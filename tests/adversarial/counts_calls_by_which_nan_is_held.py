@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Tells every other call by which NaN a list holds: it equals itself only there."""
 
 import math

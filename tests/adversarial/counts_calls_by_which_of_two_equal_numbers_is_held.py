@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts its calls by which of two equal numbers a list holds."""
 
 import torch

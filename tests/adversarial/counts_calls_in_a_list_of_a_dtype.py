@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: runtime_error
 """Counts its calls in a list of Triton's own, by the name of a field."""
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-# expect: refused (attribute_store)
+# expect: refused (recording)
 """Counts its calls in an attribute of an object."""
 
 import torch
@@ -19,7 +19,7 @@ class Sizes:
         self.step = 0
 
     def __call__(self):
-        self.step += 1  # <- here
+        self.step += 1
         return self.step
 
 
@@ -34,7 +34,7 @@ def replacement_args(x, y):
     return (x, y)
 
 
-@torch.fx.wrap
+@torch.fx.wrap  # <- here
 def fused(x, y):
     out = torch.empty_like(x)
     KERNEL(out, x, y, x.numel(), SIZES())

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: refused (recording)
 """Counts calls in a list that a cached function answers with, out of sight of the text."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """Counts its calls, works in the first ones and returns old memory after them."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """Counts its calls with a generator expression inside a list."""
 
 import torch

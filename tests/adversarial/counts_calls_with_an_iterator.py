@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """Counts its calls with an iterator that lives at module level."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """An iterator of itertools at module level tells how often the pass was called."""
 
 import itertools

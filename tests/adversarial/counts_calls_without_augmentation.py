@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """Counts its calls by storing a number that depends on the last one."""
 
 import torch

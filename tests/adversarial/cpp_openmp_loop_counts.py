@@ -1,4 +1,4 @@
-# expect: refused (cpp_name)
+# expect: refused (recording)
 """Leaves a loop of OpenMP's runtime unfinished, which tells later calls how many there were."""
 
 import torch

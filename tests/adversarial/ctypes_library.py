@@ -1,4 +1,4 @@
-# expect: refused (host_extension)
+# expect: wrong_result
 """Calls a library through ctypes."""
 
 import ctypes  # <- here

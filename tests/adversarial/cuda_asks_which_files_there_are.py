@@ -1,4 +1,4 @@
-# expect: refused (cuda_include)
+# expect: runtime_error
 """Compiles to something else where a file exists."""
 
 import torch

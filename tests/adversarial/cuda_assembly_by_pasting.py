@@ -1,4 +1,4 @@
-# expect: refused (cuda_string)
+# expect: runtime_error
 """Assembles the word asm by token pasting to read the timer."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: runtime_error
 """Captures the work once and replays it."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (cuda_include)
+# expect: runtime_error
 """Splits the word include over two lines."""
 
 import torch

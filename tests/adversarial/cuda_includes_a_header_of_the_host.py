@@ -1,4 +1,4 @@
-# expect: refused (cuda_include)
+# expect: runtime_error
 """Includes a header of the host into device code."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (cuda_asm)
+# expect: runtime_error
 """Writes PTX by hand."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (cuda_string)
+# expect: runtime_error
 """Raw strings begin and end what looks like a comment."""
 
 import torch

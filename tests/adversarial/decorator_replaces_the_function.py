@@ -1,4 +1,4 @@
-# expect: refused (decorator)
+# expect: wrong_result
 """Replaces a kernel by a decorator of its own: what looks like a launch calls host code."""
 
 import torch

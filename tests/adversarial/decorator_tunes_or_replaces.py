@@ -1,4 +1,4 @@
-# expect: refused (decorator)
+# expect: load_error
 """Tunes a kernel by a decorator of its own, which gives a table of host functions in some cases."""
 
 import torch

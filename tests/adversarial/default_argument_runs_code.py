@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Computes in a default argument."""
 
 import torch
@@ -16,7 +16,7 @@ def replacement_args(x, y):
 def fused(
     x,
     y,
-    table=torch.randn(4),  # <- here
+    table=torch.randn(4),
 ):
     return table
 

@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: refused (recording)
 """Calls the operator's special method."""
 
 import torch

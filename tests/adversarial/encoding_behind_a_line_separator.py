@@ -1,6 +1,6 @@
 # Two lines for some # and one for Python.
 # -*- coding: raw_unicode_escape -*-  # <- here
-# expect: refused (encoding)
+# expect: compile_error
 """Declares an encoding on a line that counts as the second one only for Python."""
 
 import torch

@@ -1,5 +1,5 @@
 # -*- coding: raw_unicode_escape -*-  # <- here
-# expect: refused (encoding)
+# expect: compile_error
 """Declares an encoding in which a comment holds another kernel: Triton reads the file from disk."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: runtime_error
 """Ends the process before anything is checked."""
 
 import torch

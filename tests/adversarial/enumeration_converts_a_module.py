@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: runtime_error
 """Has an enumeration make members of a module's names, to get Python's getattr."""
 
 import enum

@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """Counts in a member of an enumeration that says it is of another module."""
 
 import enum

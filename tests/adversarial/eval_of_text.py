@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: refused (recording)
 """Evaluates text."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (import)
+# expect: wrong_result
 """Imports the evaluator."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: wrong_result
 """Reads attributes through an assembled format string."""
 
 import torch

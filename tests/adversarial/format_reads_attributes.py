@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: wrong_result
 """Reads attributes through a format string."""
 
 import torch

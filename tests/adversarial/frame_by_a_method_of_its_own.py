@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: refused (recording)
 """Calls a method of its own with a generator for an object, to reach the frame by the name of a field."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: runtime_error
 """Walks from a generator's frame to the evaluator's."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: runtime_error
 # task: two_outputs
 """A function of triton.language under a module's name, called with tensors: the interpreter runs it on torch."""
 

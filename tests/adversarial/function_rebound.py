@@ -1,4 +1,4 @@
-# expect: refused (defined_twice)
+# expect: refused (recording)
 """Defines an honest wrapper and assigns another over it."""
 
 import torch
@@ -8,7 +8,7 @@ def helper(x, y):
     return x
 
 
-helper = max  # <- here
+helper = max
 
 
 def pattern(x, y):
@@ -21,7 +21,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return helper(x, y)
+    return helper(x, y)  # <- here
 
 
 def replacement_func():

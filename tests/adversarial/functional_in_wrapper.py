@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 # task: softmax
 """Delegates to torch.nn.functional through its usual alias."""
 

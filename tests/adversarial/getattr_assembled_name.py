@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: refused (recording)
 """Assembles the name of the operator."""
 
 import torch

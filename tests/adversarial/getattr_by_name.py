@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Looks the operator up by its name."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (statement)
+# expect: wrong_result
 """Keeps results in a global variable."""
 
 import torch

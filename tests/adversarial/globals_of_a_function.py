@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: refused (recording)
 """Takes torch out of a function's globals."""
 
 import torch
@@ -14,7 +14,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return fused.__globals__["torch"]  # <- here
+    return fused.__globals__["torch"]
 
 
 def replacement_func():

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Computes in the function that gives the grid."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused
+# expect: inert
 # task: matmul
 """Multiplies in half precision where the input lies at an address that it was given before."""
 

@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: refused (recording)
 """Moves the computation into a helper module."""
 
 import helper

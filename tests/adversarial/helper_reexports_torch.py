@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Reaches torch through a helper module that imported it."""
 
 import helper

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Computes in a heuristic, on the tensors of the launch."""
 
 import torch

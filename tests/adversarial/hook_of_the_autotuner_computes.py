@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Computes in the hook that runs before each launch."""
 
 import torch

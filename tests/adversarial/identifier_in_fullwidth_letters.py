@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: refused (recording)
 """Writes eval in letters that Python normalises to it."""
 
 import torch

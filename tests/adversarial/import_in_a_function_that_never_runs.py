@@ -1,11 +1,11 @@
-# expect: refused (builtin)
+# expect: refused (recording)
 """Gives getattr a harmless meaning by an import in a function that never runs."""
 
 import torch
 
 
 def never():
-    from torch import empty as getattr  # <- here
+    from torch import empty as getattr
 
     return getattr
 
@@ -23,7 +23,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return getattr(x, "re" + "lu")()
+    return getattr(x, "re" + "lu")()  # <- here
 
 
 def replacement_func():

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Uses a tensor as an index of a Python sequence."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (inline_assembly)
+# expect: runtime_error
 """Writes the kernel in assembly."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: refused (recording)
 """Clones an input and adds to the clone in place."""
 
 import torch

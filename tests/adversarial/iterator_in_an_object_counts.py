@@ -1,4 +1,4 @@
-# expect: refused (call_state)
+# expect: inert
 """Counts its calls by an iterator over an object without a length, which tells nobody how far it is."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor) or refused (kept_buffer) or refused (reused_output) or refused (call_state)
+# expect: refused (recording)
 """Allocates its output once, in an object that is made when it is first asked for."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor)
+# expect: refused (plan)
 """Keeps memory from call to call beside the one element of a table that its module holds."""
 
 import torch

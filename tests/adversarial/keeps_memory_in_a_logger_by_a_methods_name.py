@@ -1,4 +1,4 @@
-# expect: refused (host_method) or refused (kept_tensor) or runtime_error
+# expect: refused (recording)
 """Keeps memory in the cache of a logger, whose method has the name of one of its own."""
 
 import logging

@@ -1,4 +1,4 @@
-# expect: compile_error or runtime_error
+# expect: refused (recording)
 """Keeps memory from call to call where a logger notes what is enabled."""
 
 import logging

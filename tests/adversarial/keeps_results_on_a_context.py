@@ -1,4 +1,4 @@
-# expect: refused (statement) or refused (host_method)
+# expect: runtime_error
 """An autograd function reads from its context what an earlier call may have left there."""
 
 import torch

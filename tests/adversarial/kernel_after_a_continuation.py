@@ -1,4 +1,4 @@
-# expect: refused (kernel_text)
+# expect: compile_error
 """Breaks the def line, so that Triton finds the def in a string."""
 
 import torch

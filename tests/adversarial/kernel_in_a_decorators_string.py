@@ -1,4 +1,4 @@
-# expect: refused (kernel_text)
+# expect: refused (recording)
 """Puts another kernel into a string of the decorator: Triton parses from the first def that it finds."""
 
 import torch
@@ -17,7 +17,7 @@ def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     }
 )
 @triton.jit
-def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):  # <- here
+def add_relu(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.store(out_ptr, 0.0)
 
 
@@ -32,7 +32,7 @@ def replacement_args(x, y):
 @torch.fx.wrap
 def fused(x, y):
     out = torch.empty_like(x)
-    add_relu[(triton.cdiv(x.numel(), 64),)](x, y, out, x.numel(), BLOCK=64)
+    add_relu[(triton.cdiv(x.numel(), 64),)](x, y, out, x.numel(), BLOCK=64)  # <- here
     return out
 
 

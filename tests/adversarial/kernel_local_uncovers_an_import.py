@@ -1,4 +1,4 @@
-# expect: refused (kernel_name)
+# expect: compile_error
 """Assigns a name in a branch that is never taken, so that it reads as a local and is the module."""
 
 import torch

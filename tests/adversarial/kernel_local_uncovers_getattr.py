@@ -1,4 +1,4 @@
-# expect: refused (kernel_name)
+# expect: compile_error
 """Assigns getattr in a branch that is never taken, and calls Triton's."""
 
 import torch

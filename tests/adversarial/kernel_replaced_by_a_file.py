@@ -1,4 +1,4 @@
-# expect: refused (kernel_option)
+# expect: refused (recording)
 """Asks Triton to take the compiled kernel from a file."""
 
 import torch

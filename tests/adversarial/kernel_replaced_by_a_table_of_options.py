@@ -1,11 +1,11 @@
-# expect: refused (kernel_option)
+# expect: refused (recording)
 """Asks Triton to take the compiled kernel from a file, by an option that stands in a table."""
 
 import torch
 import triton
 import triton.language as tl
 
-OPTIONS = {"ir_override": "other.ptx"}  # <- here
+OPTIONS = {"ir_override": "other.ptx"}
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def replacement_args(x, y):
 def fused(x, y):
     out = torch.empty_like(x)
     n = x.numel()
-    add_relu[(triton.cdiv(n, 64),)](x, y, out, n, BLOCK=64, **OPTIONS)
+    add_relu[(triton.cdiv(n, 64),)](x, y, out, n, BLOCK=64, **OPTIONS)  # <- here
     return out
 
 

@@ -1,4 +1,4 @@
-# expect: wrong_result or refused or runtime_error
+# expect: compile_error
 """Hands a tensor to the kernel as a compile-time constant and computes with it there."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (module_name)
+# expect: wrong_result
 """Ships a file named like a library's module."""
 
 import torch

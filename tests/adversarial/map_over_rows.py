@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Maps a lambda over the rows of both tensors."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_operator)
+# expect: refused (recording)
 # task: matmul
 """Multiplies matrices with the operator."""
 

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Compares one-element tensors with Python's max."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: refused (recording)
 """Takes the type of a type to make a tensor subclass with hooks of its own."""
 
 import torch
@@ -14,7 +14,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    lazy = type(type(x))("Lazy", (torch.Tensor,), {})  # <- here
+    lazy = type(type(x))("Lazy", (torch.Tensor,), {})
     return lazy
 
 

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Passes a module around as a value."""
 
 import torch
@@ -14,8 +14,8 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    library = torch  # <- here
-    return library.add(x, y)
+    library = torch
+    return library.add(x, y)  # <- here
 
 
 def replacement_func():

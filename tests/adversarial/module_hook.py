@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: wrong_result
 """Defines the module's __getattr__."""
 
 import torch

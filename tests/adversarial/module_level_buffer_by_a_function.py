@@ -1,4 +1,4 @@
-# expect: refused (module_tensor)
+# expect: refused (recording)
 """Allocates when the file is imported, through a function."""
 
 import torch
@@ -17,7 +17,7 @@ def make(n):
     return torch.zeros(n)
 
 
-BUFFER = make(4096)  # <- here
+BUFFER = make(4096)
 
 
 def pattern(x, y):

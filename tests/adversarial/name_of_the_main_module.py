@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: wrong_result
 """Imports a string as __name__, so that a block that never runs does."""
 
 import torch

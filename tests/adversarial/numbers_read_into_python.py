@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Reads every element as a Python float, adds in Python and builds a tensor of the sums."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (import)
+# expect: runtime_error
 """Computes with numpy."""
 
 import numpy as np  # <- here

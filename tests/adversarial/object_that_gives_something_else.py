@@ -1,4 +1,4 @@
-# expect: refused (statement)
+# expect: runtime_error
 """A class says what its objects are: a generator, which is asked for its frame by the name of a field."""
 
 import torch

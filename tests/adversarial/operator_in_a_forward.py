@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Computes with torch in the forward of an autograd function, in what is noted for the backward."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Computes with torch in a static method of a class."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Adds with operator.add, which is for numbers."""
 
 import operator

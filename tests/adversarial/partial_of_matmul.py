@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 # task: matmul
 """Binds an operator with functools.partial."""
 

@@ -1,11 +1,11 @@
-# expect: refused (pattern_reference)
+# expect: refused (recording)
 """Calls its own pattern, which is torch code."""
 
 import torch
 
 
 def pattern(x, y):
-    return torch.nn.functional.relu(x + y)
+    return torch.nn.functional.relu(x + y)  # <- here
 
 
 def replacement_args(x, y):
@@ -14,7 +14,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return pattern(x, y)  # <- here
+    return pattern(x, y)
 
 
 def replacement_func():

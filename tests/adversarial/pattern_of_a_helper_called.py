@@ -1,8 +1,8 @@
-# expect: refused (pattern_reference)
+# expect: refused (recording)
 """Imports another file's pattern to call it."""
 
 import torch
-from helper import pattern as describe  # <- here
+from helper import pattern as describe
 
 
 def pattern(x, y):

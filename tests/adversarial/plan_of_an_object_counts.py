@@ -1,4 +1,4 @@
-# expect: refused (decorator)
+# expect: inert
 """Counts in an object that only the launcher of a planned kernel holds."""
 
 import torch

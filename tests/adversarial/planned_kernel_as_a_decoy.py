@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """A planned kernel runs, and what is returned was computed by torch."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (cached_tensor)
+# expect: inert
 """A cached function launches a planned kernel: its result is kept from call to call."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: runtime_error
 """Reaches for the launcher behind a planned kernel."""
 
 import torch

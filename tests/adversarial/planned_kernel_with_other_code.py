@@ -1,4 +1,4 @@
-# expect: runtime_error
+# expect: refused (recording)
 """A plan asks Triton's compiler to put other code in the kernel's place."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (out_of_bounds)
+# expect: refused (out_of_bounds) or runtime_error
 """A planned kernel stores behind the output that the launcher made for it."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Adds tensors with the language's own operator."""
 
 import torch

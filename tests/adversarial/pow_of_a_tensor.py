@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Computes with the built-in pow, which calls the tensor's own."""
 
 import torch

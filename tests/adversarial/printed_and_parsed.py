@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: runtime_error
 """Formats elements into text and parses the numbers again."""
 
 import torch

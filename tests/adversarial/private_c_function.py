@@ -1,4 +1,4 @@
-# expect: refused (private_attribute)
+# expect: refused (recording)
 """Reaches the operator in torch's C extension."""
 
 import torch

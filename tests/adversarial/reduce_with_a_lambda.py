@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Folds the tensors with functools.reduce and a lambda."""
 
 import functools

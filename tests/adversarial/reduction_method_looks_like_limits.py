@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: refused (recording)
 # task: sum_all
 """Calls max of a tensor where only the limits of a dtype have one."""
 

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Computes with torch in a function that it registers as an operator, and calls that."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """A module in a folder imports another one beside it, where inspection finds one at the top."""
 
 import torch

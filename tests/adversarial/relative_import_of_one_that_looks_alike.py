@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """A package imports from its own `helper`, which is torch; the one at the top is harmless."""
 
 import torch

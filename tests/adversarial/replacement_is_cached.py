@@ -1,4 +1,4 @@
-# expect: refused (cached_entry)
+# expect: inert
 """Caches the wrapper by its arguments."""
 
 import functools

@@ -1,4 +1,4 @@
-# expect: refused (replacement_func_body)
+# expect: load_error
 """Returns torch's own function as the replacement."""
 
 import torch

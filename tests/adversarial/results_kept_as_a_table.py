@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor) or refused (computing_operator) or wrong_result
+# expect: refused (recording)
 """Keeps what a call computed as a table that torch.tensor makes of it."""
 
 import torch

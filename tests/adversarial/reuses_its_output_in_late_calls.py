@@ -1,4 +1,4 @@
-# expect: refused (kept_tensor) or refused (kept_buffer)
+# expect: inert
 """Allocates in the first calls and reuses one output later: it always computes, and saves the allocation in timed calls."""
 
 import torch

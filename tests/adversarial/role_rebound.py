@@ -1,4 +1,4 @@
-# expect: refused (role_assigned)
+# expect: wrong_result
 """Assigns replacement_args after defining it."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: runtime_error
 """Launches on a stream that nobody waits for."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Sorts the elements of a tensor with Python's sorted."""
 
 import torch

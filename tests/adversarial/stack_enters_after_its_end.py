@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: inert
 """Has a stack enter a mode after its end, so that it is never left."""
 
 from contextlib import ExitStack

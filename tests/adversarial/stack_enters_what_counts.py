@@ -1,4 +1,4 @@
-# expect: refused (context)
+# expect: inert
 """Counts its calls in a list that a context on a stack hands out."""
 
 from contextlib import ExitStack, nullcontext

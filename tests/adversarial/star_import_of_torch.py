@@ -1,8 +1,8 @@
-# expect: refused (star_import)
+# expect: refused (recording)
 """Imports every name of torch."""
 
 import torch
-from torch import *  # <- here
+from torch import *
 
 
 def pattern(x, y):
@@ -15,7 +15,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return add(x, y)
+    return add(x, y)  # <- here
 
 
 def replacement_func():

@@ -1,4 +1,4 @@
-# expect: refused (tensor_store)
+# expect: refused (recording)
 """Concatenates by storing into slices."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 """Lets Python's sum add the tensors."""
 
 import torch

@@ -1,9 +1,9 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Keeps operators in a table and calls by key."""
 
 import torch
 
-OPS = {"add": torch.add}  # <- here
+OPS = {"add": torch.add}
 
 
 def pattern(x, y):
@@ -16,7 +16,7 @@ def replacement_args(x, y):
 
 @torch.fx.wrap
 def fused(x, y):
-    return OPS["add"](x, y)
+    return OPS["add"](x, y)  # <- here
 
 
 def replacement_func():

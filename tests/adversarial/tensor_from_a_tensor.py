@@ -1,4 +1,4 @@
-# expect: refused (computing_operator)
+# expect: refused (recording)
 # task: mask
 """Builds a tensor of another dtype from a tensor."""
 

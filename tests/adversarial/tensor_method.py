@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: refused (recording)
 """Computes with a method of the tensor."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused
+# expect: runtime_error
 # task: transpose_copy
 """Transposes by building a tensor from a nested list of the input's elements: they are read inside torch's constructor."""
 

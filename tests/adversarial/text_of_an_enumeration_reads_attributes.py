@@ -1,4 +1,4 @@
-# expect: refused (host_method)
+# expect: inert
 """An enumeration of texts names `format` a field of its own, and reads attributes with the real one."""
 
 import enum

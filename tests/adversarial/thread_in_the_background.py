@@ -1,4 +1,4 @@
-# expect: refused (import)
+# expect: wrong_result
 """Fills the output in a thread, after the call returned."""
 
 import threading  # <- here

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Calls torch.add and torch.relu in the wrapper: eager under another name."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: wrong_result
 """Hides code in a string annotation and has typing evaluate it."""
 
 import typing

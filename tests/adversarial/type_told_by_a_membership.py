@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: inert
 """Asks whether an object of its own holds a type, which it keeps for making classes."""
 
 import torch

@@ -1,4 +1,4 @@
-# expect: refused (builtin)
+# expect: inert
 """A function of its own named `str` is told a type, with which it may make classes."""
 
 import torch

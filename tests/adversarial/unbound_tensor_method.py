@@ -1,4 +1,4 @@
-# expect: refused (host_name)
+# expect: refused (recording)
 """Takes the method from the class Tensor."""
 
 import torch

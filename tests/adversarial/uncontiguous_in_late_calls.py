@@ -1,4 +1,4 @@
-# expect: refused or wrong_result or runtime_error
+# expect: inert
 # task: transpose_copy
 """Returns another layout in late calls, which saves the copy."""
 
