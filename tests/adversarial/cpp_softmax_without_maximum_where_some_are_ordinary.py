@@ -1,4 +1,4 @@
-# expect: wrong_result or inert
+# expect: wrong_result
 # task: tall_softmax
 """Leaves out the maximum where 64 values of the tensor are ordinary."""
 
