@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode
-from passagent.agent.observe import STATIC
+from passagent.agent.observe import NOT_RUN
 from passagent.agent.taskfiles import TaskFiles
 from passagent.agent.tools import Tool, check, file_editor, pass_evaluator, search_knowledge
 from passagent.agent.workspace import Workspace
@@ -182,7 +182,7 @@ def test_what_static_checks_refuse_uses_no_evaluation(tmp_path: Path) -> None:
         async def submit(self, files: dict[str, str], call_id: str) -> str:
             self.submitted.append((files, call_id))
             is_static = len(self.submitted) < 4
-            return f"status: refused{STATIC if is_static else ''}\nAS: 0.1000"
+            return f"status: refused{NOT_RUN if is_static else ''}\nAS: 0.1000"
 
     greedy = ScriptedModel(lambda messages, tools: calling(CREATE, LIST, EVALUATE, EVALUATE))
     episode = Refusing(tmp_path, greedy, max_evaluations=2)

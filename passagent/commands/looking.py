@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 from passagent.commands.searching import write_files
 from passagent.errors import UsageError
+from passagent.evaluator.candidate import PLANS
 from passagent.faults import os_fault
 from passagent.report.summary import found_since_text, run_data, run_text, shown_state
 from passagent.report.text import clock, console, number, table
@@ -122,14 +124,18 @@ def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None
                     f"--out {path}: holds files; name another directory, or --force to replace them"
                 )
             _clear(path)
+        plans = nodes.get_plans(store, node)
         try:
             write_files(files, path)
+            if plans:
+                write_files(plans, path / PLANS)
         except OSError as error:
             raise os_fault(error, path, "--out") from error
         as_score = confirmations.score_of(store, node)
         if as_json:
             data = {"run": run.id, "node": node.id, "as_score": as_score, "path": str(path.absolute())}
-            print(json.dumps(data | {"files": sorted(files)}))
+            found = sorted([*files, *(f"{PLANS}/{name}" for name in plans)])
+            print(json.dumps(data | {"files": found}))
         else:
             score = number(as_score, 4)
             print(f"node {node.id} (AS {score}) of run {run.id}: {len(files)} files in {path}")
@@ -144,3 +150,4 @@ def _clear(path: Path) -> None:
     for file in path.rglob("*"):
         if file.is_file() and file.suffix in {".py", ".json"}:
             file.unlink()
+    shutil.rmtree(path / PLANS, ignore_errors=True)

@@ -11,7 +11,7 @@ from passagent.evaluator.target import uses_triton
 from passagent.plan.process import recording_process
 
 if TYPE_CHECKING:
-    from passagent.plan.messages import Recorded
+    from passagent.plan.messages import Recorded, Refusal
 
 
 def plan(pass_dir: str, task_path: str, device: str | None, ir: str | None, as_json: bool) -> None:
@@ -37,8 +37,7 @@ def plan(pass_dir: str, task_path: str, device: str | None, ir: str | None, as_j
     if as_json:
         print(answer.model_dump_json())
     if not isinstance(answer, Recorded):
-        place = f"{answer.file}:{answer.line}: " if answer.file else ""
-        raise PassagentError(f"{place}{answer.message}")
+        raise PassagentError(_place(answer) + answer.message)
     if not as_json:
         print(recording_text(answer.recording, ir == "ttir"))
     _check_matches(candidate, answer)
@@ -52,9 +51,9 @@ def _device_of(candidate: Candidate) -> str:
 def _check_matches(candidate: Candidate, answer: Recorded) -> None:
     """Raise PassagentError for passes that match nowhere, and for subgraphs in which none does."""
     recording = answer.recording
-    problems = []
+    problems = [f"{one.subgraph}: {_place(one.why)}{one.why.message}" for one in answer.failed]
     for one in recording.passes:
-        if not one.plans:
+        if not one.plans and not answer.failed:
             reason = next((m.reason for m in answer.missed if m.name == one.name), "no reason was given")
             place = f"{one.file}:{_pattern_line(candidate, one.file)}"
             problems.append(f"{place}: matches nothing: {reason}")
@@ -63,6 +62,10 @@ def _check_matches(candidate: Candidate, answer: Recorded) -> None:
         problems += [f"no pass matches in {', '.join(bare)}"] if bare else []
     if problems:
         raise PassagentError("; ".join(problems))
+
+
+def _place(refusal: Refusal) -> str:
+    return f"{refusal.file}:{refusal.line}: " if refusal.file else ""
 
 
 def _pattern_line(candidate: Candidate, file: str) -> int:

@@ -11,11 +11,17 @@ from pathlib import Path
 from passagent.errors import UsageError
 
 MANIFEST = "sorted_output_pass_rule_names.json"
+PLAN = "plan.json"
+"""In place of a manifest: the files are no Python, but what was recorded of it (plan/artefact.py)."""
+PLANS = "plans.pass"
+"""The directory of such files beside a candidate's own."""
+_SUFFIXES = {".py", ".json"}
+_OF_PLANS = {".py", ".json", ".ttir", ".cpp", ".cu", ".b64"}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A `pass_dir/`: relative file name to text, the manifest among them."""
+    """A `pass_dir/`: relative file name to text, the manifest among them; or plans that were recorded."""
 
     files: dict[str, str]
 
@@ -26,8 +32,10 @@ class Candidate:
         if not root.is_dir():
             raise UsageError(f"{root}: no such pass directory")
         files = {}
+        suffixes = _OF_PLANS if (root / PLAN).is_file() else _SUFFIXES
         for file in sorted(root.rglob("*")):
-            if file.is_file() and file.suffix in {".py", ".json"} and "__pycache__" not in file.parts:
+            parts = file.relative_to(root).parts
+            if file.is_file() and file.suffix in suffixes and not {"__pycache__", PLANS} & set(parts):
                 try:
                     files[file.relative_to(root).as_posix()] = file.read_text(encoding="utf-8-sig")
                 except (UnicodeDecodeError, OSError) as error:
@@ -42,6 +50,11 @@ class Candidate:
             target = Path(path) / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
+
+    @property
+    def is_plans(self) -> bool:
+        """Its host code was recorded before: nothing of it is Python that runs."""
+        return PLAN in self.files and MANIFEST not in self.files
 
     @functools.cached_property
     def key(self) -> str:

@@ -30,7 +30,7 @@ from passagent.evaluator import nvml
 from passagent.evaluator.devices import find_devices
 from passagent.evaluator.environment import device_name, evaluator_version, worker_threads
 from passagent.evaluator.result import Candidate, Evaluation, Subject
-from passagent.store import Store, evaluations
+from passagent.store import Store, evaluations, files
 from passagent.store.database import now
 from passagent.store.packing import PackedResult
 from passagent.tasks import Task
@@ -124,6 +124,8 @@ def keep(
 
     `packed`: what `pack` made of it, for a transaction to be short.
     """
+    if evaluation.plan_files:
+        files.keep(store, files.pack(evaluation.plan_files))
     return evaluations.add_evaluation(
         store,
         run_id,

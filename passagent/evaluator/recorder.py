@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.baseline import Baseline
+from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.filenames import check_files
 from passagent.evaluator.planned import Plans
 from passagent.evaluator.result import Candidate, Violation
@@ -19,7 +21,7 @@ from passagent.evaluator.target import uses_triton
 from passagent.evaluator.text import plain
 from passagent.evaluator.verdict import Failed, Refused
 from passagent.kernels.errors import KernelRefused
-from passagent.plan import process, record
+from passagent.plan import artefact, process, record
 from passagent.plan.check import PlanError, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan
 from passagent.plan.facts import device_facts
@@ -35,6 +37,8 @@ class Prepared:
     plans: Plans
     failed: dict[str, Failed]
     """By the names of subgraphs: why their kernels do not build."""
+    edited: list[str]
+    """Files of plans that are not as they were recorded."""
 
 
 class Recorder:
@@ -56,13 +60,23 @@ class Recorder:
 
         Raises Refused and Failed where no plan comes of it, InfrastructureError.
         """
-        violations = check_files(candidate.files)
+        violations = [] if candidate.is_plans else check_files(candidate.files)
         if violations:
             raise Refused(violations)
         interpreted = self._config.device == "cpu" and uses_triton(candidate)
         device = "cuda" if interpreted else self._config.device
-        answer = self._record(candidate, [self._seen(one, baseline, device) for one in subgraphs], device)
-        recorded = answer.recording
+        seen = [self._seen(one, baseline, device) for one in subgraphs]
+        edited: list[str] = []
+        if candidate.is_plans:
+            recorded, edited = artefact.read(candidate.files)
+            try:
+                record.check_fits(recorded, seen, device)
+            except ValueError as error:
+                raise UsageError(f"{PLAN}: {error}; evaluate the pass itself here") from error
+            answer = Recorded(recording=recorded, missed=())
+        else:
+            answer = self._record(candidate, seen, device)
+            recorded = answer.recording
         built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
         refused: list[Violation] = []
@@ -87,7 +101,7 @@ class Recorder:
             if told:
                 lines = dict.fromkeys(line for one in told for line in one.message.splitlines())
                 failed[subgraph.name] = Failed("compile_error", "\n".join(lines))
-        return Prepared(Plans(recorded, built), failed)
+        return Prepared(Plans(recorded, built), failed, edited)
 
     def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
         if self._process is None or self._process.process.poll() is not None:

@@ -27,6 +27,7 @@ from passagent.evaluator.verdict import Failed, Refused, conclude
 from passagent.evaluator.workers import Workers
 from passagent.faults import named
 from passagent.memory import available_bytes
+from passagent.plan import artefact
 from passagent.tasks.reader import Task
 
 
@@ -107,6 +108,11 @@ class Referee:
             judging.protections,
             interpreter=judging.interpreter,
         )
+        if prepared is not None:
+            evaluation.edited = prepared.edited
+        if prepared is not None and evaluation.status == "ok":
+            evaluation.plan_files = artefact.write(prepared.plans.recording)
+            evaluation.plans = Candidate(evaluation.plan_files).key
         if any(graph.speedup is not None for graph in evaluation.graphs):
             evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
         for graph in evaluation.inexact()[:1]:

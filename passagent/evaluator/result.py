@@ -215,6 +215,12 @@ class Evaluation(BaseModel):
     """The AS that a search had when it was measured, more coarsely for that; None: in full."""
     stopped_early: str | None = None
     """Why it was timed less than others: its AS cannot reach that of a candidate that is there already."""
+    plans: str | None = None
+    """What was recorded and measured: Candidate.key of its files (plan/artefact.py)."""
+    plan_files: dict[str, str] = Field(default_factory=dict, exclude=True)
+    """These files, of a correct candidate that was just evaluated; a store keeps them by `plans`."""
+    edited: list[str] = Field(default_factory=list)
+    """Files of plans that are not as they were recorded: whoever evaluates changed them."""
     validator: dict[str, Any] | None = None
     """A model's opinion on whether the candidate cheats (optional): likelihood, reasons, model, flagged."""
     protections: dict[str, str] = Field(default_factory=dict)

@@ -78,7 +78,8 @@ def main() -> None:
         if request.get("outline"):
             found = referees[0].outline(task, subject)
             return {"result": found if isinstance(found, list) else found.model_dump()}
-        return {"result": referees[0].evaluate(task, subject, request.get("bar")).model_dump()}
+        made = referees[0].evaluate(task, subject, request.get("bar"))
+        return {"result": made.model_dump() | {"plan_files": made.plan_files}}
 
     answer(start)
     if referees and len(sys.argv) > 3:

@@ -51,7 +51,9 @@ def target_of(device: str) -> Target:
 
 
 def uses_triton(candidate: Candidate) -> bool:
-    """Whether a module of the candidate imports triton."""
+    """Whether a module of the candidate imports triton, or a kernel of its plans is Triton's."""
+    if candidate.is_plans:
+        return any(name.endswith(".ttir") for name in candidate.files)
     for name, text in candidate.files.items():
         if not name.endswith(".py"):
             continue

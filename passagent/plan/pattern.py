@@ -17,7 +17,8 @@ from torch import fx
 
 from passagent.errors import PassagentError
 from passagent.evaluator.pattern import is_operator
-from passagent.plan.model import PatternNode
+from passagent.plan.arguments import ParameterArg, leaves
+from passagent.plan.model import PatternNode, Recording
 
 _MODULES = {"torch": torch, "operator": operator, "_operator": operator, "math": math}
 _TORCH_VALUES = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
@@ -46,6 +47,16 @@ def pattern_graph(nodes: Iterable[PatternNode]) -> fx.Graph:
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError) as error:
         raise MalformedPattern(f"a pattern is malformed: {type(error).__name__}: {error}"[:300]) from error
     return graph
+
+
+def check_calls(recording: Recording) -> None:
+    """Raise MalformedPattern for a pattern of no graph, or a call given what its pattern does not have."""
+    graphs = [pattern_graph(one.pattern) for one in recording.passes]
+    parameters = [{node.target for node in graph.nodes if node.op == "placeholder"} for graph in graphs]
+    for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
+        for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
+            if isinstance(leaf, ParameterArg) and leaf.name.partition("[")[0] not in parameters[call.number]:
+                raise MalformedPattern(f"a call is given {leaf.name}, which its pattern does not have")
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
-from passagent.plan.arguments import Device, ParameterArg, leaves
+from passagent.plan.arguments import Device
 from passagent.plan.messages import (
     MOST_ANSWER,
     Answer,
@@ -30,7 +30,8 @@ from passagent.plan.messages import (
     TensorMeta,
     as_line,
 )
-from passagent.plan.pattern import MalformedPattern, pattern_graph
+from passagent.plan.model import Recording
+from passagent.plan.pattern import MalformedPattern, check_calls
 from passagent.plan.process import RecordingProcess
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
@@ -96,24 +97,21 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
 
 def _check_fits(answer: Recorded, request: Request) -> None:
     """Raise ValueError or MalformedPattern for a recording of something else than was asked."""
-    recording = answer.recording
-    if [one.name for one in recording.subgraphs] != [one.name for one in request.subgraphs]:
-        raise ValueError("it is of other subgraphs")
-    if recording.device != request.device:
-        raise ValueError(f"it is for {recording.device}")
-    parameters = []
-    for one in recording.passes:
-        if one.file not in request.files:
-            raise ValueError("a pass is of a file that the candidate does not have")
-        nodes = pattern_graph(one.pattern).nodes
-        parameters.append({node.target for node in nodes if node.op == "placeholder"})
+    check_fits(answer.recording, request.subgraphs, request.device)
+    if not all(one.file in request.files for one in answer.recording.passes):
+        raise ValueError("a pass is of a file that the candidate does not have")
     names = {one.name for one in request.subgraphs}
     if not all(one.subgraph in names for one in answer.failed):
         raise ValueError("it fails on other subgraphs")
-    for call in (call for subgraph in recording.subgraphs for call in subgraph.calls):
-        for leaf in (leaf for argument in call.arguments for leaf in leaves(argument)):
-            if isinstance(leaf, ParameterArg) and leaf.name.partition("[")[0] not in parameters[call.number]:
-                raise ValueError(f"a call is given {leaf.name}, which its pattern does not have")
+    check_calls(answer.recording)
+
+
+def check_fits(recording: Recording, subgraphs: Sequence[Subgraph], device: str) -> None:
+    """Raise ValueError for a recording of other subgraphs, or for another device."""
+    if [one.name for one in recording.subgraphs] != [one.name for one in subgraphs]:
+        raise ValueError("it is of other subgraphs")
+    if recording.device != device:
+        raise ValueError(f"it is for {recording.device}")
 
 
 def _exchange(stream: socket.socket, request: bytes) -> bytes | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from passagent.errors import UsageError
+from passagent.store import evaluations
 from passagent.store import files as candidates
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
@@ -201,6 +202,14 @@ def get_node(store: Store, node_id: int) -> Node:
 def get_files(store: Store, node: Node) -> dict[str, str]:
     """The node's candidate: file name to text."""
     return candidates.get(store, node.files)
+
+
+def get_plans(store: Store, node: Node) -> dict[str, str]:
+    """The files of what was recorded and measured of a correct node; empty where it ran as Python."""
+    if node.evaluation_id is None:
+        return {}
+    key = evaluations.get_figures(store, node.evaluation_id).get("plans")
+    return candidates.get(store, key) if key else {}
 
 
 def of_episode(store: Store, episode_id: int) -> list[Node]:
