@@ -24,11 +24,16 @@ def evaluation_text(evaluation: Evaluation) -> str:
             f"correct and no slower than eager: {evaluation.fast_1 or 0:.0%} of the graphs"
         )
     parts.append(evaluation.stopped_early or "")
+    if evaluation.edited:
+        parts.append(f"edited, not as recorded: {', '.join(evaluation.edited)}")
+    if evaluation.dispatch == "python" and evaluation.timing == "wall":
+        parts.append("the pass's Python ran in every call: nothing defends these figures against it")
     parts += [f"{v.place}: [{v.rule}] {v.message}" for v in evaluation.violations]
     parts += failure_lines(evaluation.graphs)
     if evaluation.error and not any(evaluation.error in part for part in parts):
         parts.append(evaluation.error)
-    parts.append(f"evaluator {evaluation.evaluator_version}, {evaluation.seconds:.1f} s")
+    plans = f", plans {evaluation.plans[:12]}" if evaluation.plans else ""
+    parts.append(f"evaluator {evaluation.evaluator_version}, {evaluation.seconds:.1f} s{plans}")
     return "\n".join(part for part in parts if part)
 
 
