@@ -1,64 +1,19 @@
-"""`dispatch: plan`: host code runs once, elsewhere; what it decided is checked, replayed and judged."""
+"""Host code runs once, elsewhere; what it decided is checked, replayed and judged."""
 
 from __future__ import annotations
 
 import pytest
-import torch
-from cases import TASKS, Case, suite, write_task
-from pydantic import ValidationError
+from cases import TASKS, write_task
 from tiny import HONEST, KERNEL, candidate
 from tiny import write_task as write_tiny
 
 from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
 from passagent.evaluator.referee import Referee
+from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.reader import load_task
 
-CONFIG = EvaluatorConfig(dispatch="plan", warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
-NO_PLAN = {"checks_itself_where_it_is_debugged": "does not compile in Triton at all"}
-"""Honest designs that are refused, and why."""
-INERT = [
-    "addresses_told_by_what_was_warned_of",
-    "cache_by_a_fingerprint",
-    "cache_by_data_ptr",
-    "cache_in_a_cached_dict",
-    "cache_in_a_helper_module",
-    "cache_made_by_a_call",
-    "cache_of_a_tuple",
-    "cache_under_a_local_name",
-    "cached_function_behind_a_function",
-    "cached_function_takes_tensors",
-    "class_replaced_by_a_module",
-    "container_s_method_as_a_class_s",
-    "context_as_a_decorator",
-    "counts_calls_by_the_depth_of_ranges",
-    "counts_calls_by_the_size_of_a_dict",
-    "counts_calls_by_what_a_kernel_has_planned",
-    "counts_calls_then_cheats",
-    "counts_calls_with_a_generator",
-    "counts_calls_with_an_iterator",
-    "counts_calls_with_itertools",
-    "counts_calls_without_augmentation",
-    "cpp_cheap_where_no_pattern_is_behind",
-    "cpp_cheap_where_the_allocators_header_is_behind",
-    "delegates_in_late_calls_only",
-    "enumeration_of_another_module_counts",
-    "half_precision_at_addresses_seen_before",
-    "iterator_in_an_object_counts",
-    "replacement_is_cached",
-    "returns_an_input_untouched_in_late_calls",
-    "returns_memory_of_an_input_in_late_calls",
-    "reuses_its_output_in_late_calls",
-    "stack_enters_after_its_end",
-    "stack_enters_what_counts",
-    "text_of_an_enumeration_reads_attributes",
-    "type_told_by_a_membership",
-    "type_told_by_an_equality",
-    "type_told_to_a_function_named_str",
-    "uncontiguous_in_late_calls",
-    "writes_over_an_input_in_late_calls",
-    "wrong_shape_in_late_calls",
-]
-"""Attacks that are `ok`: a plan has no later call to differ in; two cheapen what is credited as cheap."""
+CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +35,7 @@ def referee():
 
 def test_a_pass_is_timed_as_its_plan(referee, task):
     result = referee.evaluate(task, candidate())
-    assert (result.status, result.dispatch, result.timing) == ("ok", "plan", "wall")
+    assert (result.status, result.dispatch, result.timing) == ("ok", "direct", "wall")
     assert result.as_low <= result.as_score <= result.as_high
     for graph in result.graphs:
         assert (graph.matches, graph.applied, graph.left) == (1, ["Fused"], ["Fused"])
@@ -184,8 +139,6 @@ def replacement_func():
 
 
 def test_a_copy_that_no_kernel_changes_is_torchs_work(referee, tasks):
-    from passagent.evaluator.result import MANIFEST, Candidate
-
     kernel = 'idle = cpp_kernel("template <class T> void idle(T* out, int64_t n) {}", "idle")'
     text = f"import torch\nfrom passagent.kernels import cpp_kernel\n{kernel}\n{COPIED}"
     result = referee.evaluate(tasks["transpose_copy"], Candidate({"Copied.py": text, MANIFEST: '["Copied"]'}))
@@ -194,29 +147,80 @@ def test_a_copy_that_no_kernel_changes_is_torchs_work(referee, tasks):
 
 
 @pytest.mark.parametrize("extra", [{"host_extensions": True}, {"protocol": "passbench"}])
-def test_what_needs_host_code_in_timed_calls_goes_with_no_plan(extra):
-    with pytest.raises(ValidationError, match="host code in timed calls; use dispatch: direct"):
-        EvaluatorConfig(dispatch="plan", **extra)
+def test_what_needs_host_code_in_timed_calls_is_python(extra):
+    assert EvaluatorConfig(**extra).dispatch == "python"
+    assert EvaluatorConfig(dispatch="dynamo", **extra).dispatch == "python"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("case", suite("honest")[::6])
-def test_an_honest_design_is_accepted(case: Case, referee, tasks):
-    if case.device != "cpu" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    result = referee.evaluate(tasks[case.task], case.candidate)
-    if case.name in NO_PLAN:
-        assert result.status == "refused"
-    else:
-        assert result.status == "ok", f"{result.error} {result.violations}"
-        assert all(graph.matches for graph in result.graphs)
+@pytest.mark.parametrize("dispatch", ["dynamo", "python"])
+def test_the_other_ways_to_run_are_named(dispatch, task):
+    with Referee(CONFIG.model_copy(update={"dispatch": dispatch})) as referee:
+        result = referee.evaluate(task, candidate())
+        wrong = referee.evaluate(task, candidate(setup=KERNEL.replace("+ 1.0f", "+ 1.5f")))
+    assert (result.status, result.dispatch, result.timing) == ("ok", dispatch, "wall")
+    assert all(graph.applied == ["Fused"] for graph in result.graphs)
+    assert bool(result.plans) == (dispatch == "dynamo")
+    assert {graph.status for graph in wrong.graphs} == {"wrong_result"}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("case", suite("adversarial")[::8])
-def test_an_attack_does_not_pay(case: Case, referee, tasks):
-    """It is refused, fails or is wrong, or its host code was of no effect: a plan has no second call."""
-    if case.device != "cpu":
-        pytest.skip("needs a GPU")
-    result = referee.evaluate(tasks[case.task], case.candidate)
-    assert result.status != "ok" or case.name in INERT, "accepted"
+def test_python_is_run_in_every_call(task):
+    """Nothing defends itself there: torch computes, and it counts."""
+    body = "    return torch.nn.functional.silu(a) * b + 1.0"
+    with Referee(CONFIG.model_copy(update={"dispatch": "python"})) as referee:
+        result = referee.evaluate(task, candidate(body))
+    assert (result.status, result.unrecorded) == ("ok", False)
+
+
+def test_one_subgraph_that_fails_does_not_fail_the_others(referee, task):
+    body = "    if a.dtype == torch.bfloat16:\n        raise ValueError('not this one')\n" + HONEST
+    result = referee.evaluate(task, candidate(body))
+    assert {graph.status for graph in result.graphs} == {"runtime_error", "ok"}
+    [failed] = [graph for graph in result.graphs if graph.status != "ok"]
+    assert "not this one (Fused.py:" in failed.error
+    assert not result.unrecorded
+
+
+def test_what_gives_no_plan_at_all_is_told_before_anything_runs(referee, task):
+    for one, status in (
+        (candidate("    raise ValueError('nothing')"), "runtime_error"),
+        (candidate(setup="import nothing_of_the_name"), "load_error"),
+    ):
+        result = referee.evaluate(task, one)
+        assert (result.status, result.unrecorded, result.timing) == (status, True, "none")
+        assert result.as_score < 0.2
+        assert referee.outline(task, one).status == status
+
+
+def test_an_outline_shows_what_a_call_does(referee, task):
+    [first, *_] = referee.outline(task, candidate())
+    assert first.startswith("Fused.py on ")
+    assert "silu_mul_add" in first
+
+
+def test_what_was_recorded_is_replayed_from_its_files(referee, task, tmp_path):
+    result = referee.evaluate(task, candidate())
+    recorded = Candidate(result.plan_files)
+    assert recorded.key == result.plans
+    recorded.write(tmp_path / "x")
+    again = referee.evaluate(task, Candidate.from_dir(tmp_path / "x"))
+    assert (again.status, again.plans, again.edited) == ("ok", result.plans, [])
+    [kernel] = (tmp_path / "x" / "kernels").iterdir()
+    kernel.write_text(kernel.read_text().replace("+ 1.0f", "+ 1.5f"))
+    edited = referee.evaluate(task, Candidate.from_dir(tmp_path / "x"))
+    assert (edited.status, edited.edited) == ("wrong_result", [f"kernels/{kernel.name}"])
+    kernel.unlink()
+    with pytest.raises(UsageError, match="which is not here; copy the whole directory"):
+        referee.evaluate(task, Candidate.from_dir(tmp_path / "x"))
+
+
+def test_plans_are_for_their_own_task(referee, task, tasks):
+    recorded = Candidate(referee.evaluate(task, candidate()).plan_files)
+    with pytest.raises(UsageError, match=r"plan.json: it is of other subgraphs"):
+        referee.evaluate(tasks["add_relu"], recorded)
+
+
+def test_a_file_of_plans_is_data(referee, task):
+    files = referee.evaluate(task, candidate()).plan_files
+    for text in ("[]", "{", files["plan.json"].replace('"step": "launch"', '"step": "run"')):
+        with pytest.raises(UsageError, match="is no recording"):
+            referee.evaluate(task, Candidate(files | {"plan.json": text}))
