@@ -42,8 +42,8 @@ DispatchOption = Annotated[
     Dispatch | None,
     typer.Option(
         envvar="PASSAGENT_DISPATCH",
-        help="direct: the rewritten graph itself; dynamo: behind torch.compile's guards; plan: with "
-        "recorded plans in place of a pass's Python.",
+        help="direct: the rewritten graph itself, passes as plans; dynamo: behind torch.compile's guards; "
+        "python: with a pass's Python in every call, for authors whom you trust.",
         show_default="direct",
     ),
 ]

@@ -1,4 +1,4 @@
-"""A candidate's files, as whoever judges or inspects them gets them; imports nothing that is slow."""
+"""A candidate's files, as whoever judges or records them gets them; imports nothing that is slow."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ _MEANING = {
     "memory_bound": "the time is close to what moving the inputs and outputs takes: only fewer bytes help "
     "(fuse what still makes an intermediate, read each input once, keep the dtype small)",
     "latency_bound": "the time is mostly the cost of issuing operators and kernels, not of the work: fewer "
-    "operators and launches help, and less host code around them; faster arithmetic does not",
+    "operators, launches, allocations and copies help; faster arithmetic does not",
     "instruction_bound": "neither memory traffic nor issuing explains the time: the code inside the kernel, "
     "its access pattern, its parallelism, or an operator that was left as it is decides",
 }

@@ -1,4 +1,4 @@
-"""The only runtime library that a pass may import beside torch and triton."""
+"""What a pass imports of passagent: its kernels."""
 
 from __future__ import annotations
 
