@@ -17,8 +17,7 @@ from passagent.agent.tools import Tool, check, file_editor, pass_evaluator, sear
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import inspection
-from passagent.evaluator.result import MANIFEST, Candidate, Violation
+from passagent.evaluator.result import MANIFEST
 from passagent.experience.knowledge import Passage
 from passagent.models.retry import ContextOverflow
 from passagent.models.scripted import ScriptedModel, calling
@@ -191,22 +190,23 @@ def test_what_static_checks_refuse_uses_no_evaluation(tmp_path: Path) -> None:
 
 
 def test_check_tells_what_its_text_shows_of_every_file(tmp_path: Path) -> None:
-    async def inspect(files: dict[str, str]) -> list[Violation]:
-        return inspection.inspect(Candidate(files))
+    async def outline(files: dict[str, str]) -> list[str]:
+        return ["A.py on g0\nlaunch"] if "B.py" not in files else []
 
-    files = {"A.py": "import socket\nimport os\nprint(os)\n", "B.py": "def f(:\n", MANIFEST: '["A"]'}
-    episode = Episode(tmp_path, ScriptedModel([calling(("check", {})), *DONE]), files)
-    episode.tools.append(check(episode.workspace, inspect))
-    assert episode.run().reason == "done"
-    text = episode.results()[0]
-    assert "B.py: it does not parse: line 1" in text
-    assert "[import] A.py:1: `socket` may not be imported" in text
-    assert "[import] A.py:2: `os` may not be imported" in text
-    assert (episode.submitted, evaluations(episode.messages)) == ([], 0)
-    honest = Episode(tmp_path, ScriptedModel([calling(CREATE, LIST, ("check", {})), *DONE]))
-    honest.tools.append(check(honest.workspace, inspect))
-    honest.run()
-    assert honest.results()[-1].startswith("the static check finds nothing wrong")
+    files = {"A.py": "import os\n", "B.py": "def f(:\n", MANIFEST: '["A"]'}
+    for given in (files, {name: files[name] for name in ("A.py", MANIFEST)}):
+        episode = Episode(tmp_path, ScriptedModel([calling(("check", {})), *DONE]), given)
+        episode.tools.append(check(episode.workspace, outline))
+        assert episode.run().reason == "done"
+        text = episode.results()[0]
+        if "B.py" in given:
+            assert "B.py: it does not parse: line 1" in text
+        else:
+            assert text.splitlines()[:2] == [
+                "nothing is found wrong; nothing was run",
+                "what your pass does, in each call:",
+            ]
+        assert (episode.submitted, evaluations(episode.messages)) == ([], 0)
 
 
 def test_what_the_machine_gets_wrong_is_raised(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Real faults, each of which may cost one candidate and nothing else: the next is judged right.
 
-The static inspection is left out here, so that what it would refuse meets the sandbox.
+Their Python runs where it is timed (`dispatch: python`), so that it meets the worker's sandbox.
 """
 
 import json
@@ -19,7 +19,7 @@ from tiny import HONEST, KERNEL, candidate, write_subgraph
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import baseline, inspection, process, timing
+from passagent.evaluator import baseline, process, timing
 from passagent.evaluator.environment import import_path, worker_environment
 from passagent.evaluator.process import Worker, WorkerDied, Zygote
 from passagent.evaluator.referee import Referee
@@ -29,7 +29,7 @@ from passagent.evaluator.twin import Twin
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(
-    warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=120, memory_gb=4, threads=1
+    dispatch="python", warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=120, memory_gb=4, threads=1
 )
 
 
@@ -48,11 +48,6 @@ def referee(task):
             one.evaluate(task, candidate()).status == "ok"
         )  # eager's workers and the captured graph are there
         yield one
-
-
-@pytest.fixture(autouse=True)
-def no_inspection(monkeypatch):
-    monkeypatch.setattr(inspection, "inspect", lambda *_: [])
 
 
 def still_judges(referee, task):

@@ -51,7 +51,7 @@ def graph(name: bytes, pipe: int, work_s=0.0, seen=None) -> calls.Graph:
         return (x + 1,)
 
     live = [torch.zeros(4)]
-    return calls.Graph(call, None, None, False, [0], live, [[torch.arange(64.0)]], None, [], [])
+    return calls.Graph(call, None, False, [0], live, [[torch.arange(64.0)]], None, [], [])
 
 
 def groups(count, turns=2, length=3, keep=None):
@@ -161,7 +161,7 @@ def test_which_call_of_a_block_is_kept_is_drawn_when_it_is_over(monkeypatch):
 
     monkeypatch.setattr(calls.secrets, "randbelow", randbelow)
     graph = calls.Graph(
-        call, None, None, False, [0], [torch.zeros(4)], {0: [torch.arange(12.0)]}, Arena.create(64), [], []
+        call, None, False, [0], [torch.zeros(4)], {0: [torch.arange(12.0)]}, Arena.create(64), [], []
     )
     windows = [[start] for start in (0, 2, 4, 6, 8)]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_sandbox import attempt
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import inspection, messages
+from passagent.evaluator import messages
 from passagent.evaluator.channel import Channel, ChannelTimeout
 from passagent.evaluator.process import Worker, WorkerDied, Zygote
 from passagent.evaluator.referee import Referee
@@ -292,12 +292,11 @@ FORGED = {
 
 @pytest.fixture(scope="module")
 def referee():
-    with Referee(EvaluatorConfig(device="cpu", budget_s=0.05, trials=10, warmups=1)) as one:
+    with Referee(EvaluatorConfig(dispatch="python", budget_s=0.05, trials=10, warmups=1)) as one:
         yield one
 
 
 def evaluated(referee, monkeypatch, when, forge):
-    monkeypatch.setattr(inspection, "inspect", lambda *_: [])  # which would refuse it at once
     files = {"P.py": PASS.format(when=when, forge=forge), MANIFEST: '["P"]'}
     return referee.evaluate(load_task(TASK), Candidate(files))
 

@@ -272,7 +272,6 @@ BROKEN = {
         "helper.py:2: ZeroDivisionError",
     ),
     "exit": ({"P.py": "raise SystemExit(0)\n"} | P, "P.py:1: SystemExit"),
-    "no file access": ({"P.py": "open('/etc/hostname')\n"} | P, "P.py:1: NameError"),
     "no pattern": (
         {"P.py": GOOD.replace("def pattern", "def other")} | P,
         "P.py: defines no function pattern",

@@ -68,6 +68,9 @@ class Pool:
             raise answer
         return answer
 
+    async def outline(self, path, candidate):
+        return ["nothing to speak of"]
+
     async def close(self):
         pass
 
@@ -217,7 +220,7 @@ def test_mistakes_are_answers_and_evaluations_are_limited(task, answers):
     env = begun(task, settings=QUICK | {"agent.max_evaluations": 1})
     assert "did you mean 'view'" in env.file_editor("vew", ".")
     assert env.search_knowledge().startswith("error: give either query")
-    assert "nothing wrong" in env.check()
+    assert "nothing is found wrong" in env.check()
     answers.append(evaluation(2.0))
     env.pass_evaluator()
     assert env.pass_evaluator().startswith("error: no evaluation is left")
@@ -352,7 +355,8 @@ def test_the_exported_test_gives_evals_as_rounded(tmp_path, task):
     if found["from_store"]:  # a measurement that was unstable is made again
         assert found["as_score"] == judged.as_score
 
-    (root / "app/pass_dir/Fused.py").write_text("import socket\n")
+    computing = tiny.candidate("    return a * b").files["Fused.py"]
+    (root / "app/pass_dir/Fused.py").write_text(computing)
     done, reward = run_test(out / "task", root)
     assert done.returncode == 0 and reward == 0.0 and "refused" in done.stdout
 

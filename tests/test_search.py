@@ -14,10 +14,11 @@ from test_store import add_node
 
 from passagent.agent.observe import read_status
 from passagent.commands.looking import best as write_best
-from passagent.config import SearchConfig, load_config
+from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.evaluator import unrecorded
 from passagent.evaluator.eager import EagerGraph, Output
-from passagent.evaluator.result import Candidate, Evaluation, Speedup
+from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.report.summary import run_text
 from passagent.search import candidates, describing, stop
@@ -155,18 +156,24 @@ def test_equal_candidates_are_evaluated_once(store, task):
     assert len(again.asked) == 1
 
 
-def test_a_static_refusal_is_a_node_that_costs_no_evaluation_and_waits_for_no_device(store, task):
-    class Nobody(tiny_search.FastEvaluator):
-        async def evaluate(self, task_path, candidate, bar=None):
-            raise AssertionError("no device is needed")
+def test_what_gives_no_plan_is_a_node_that_costs_no_evaluation(store, task):
+    violation = Violation(rule="recording", file="Fused.py", line=4, message="aten.add computes; do not")
 
-    files = tiny_search.candidate_files("sockets")
-    files["Fused.py"] += "import socket\nimport subprocess\n"
+    class Recording(tiny_search.FastEvaluator):
+        async def evaluate(self, task_path, candidate, bar=None):
+            return unrecorded.refused(load_task(task_path), candidate, EvaluatorConfig(), [violation])
+
+        async def outline(self, task_path, candidate):
+            return await self.evaluate(task_path, candidate)
+
+    files = tiny_search.candidate_files("sums")
     writes = [("file_editor", {"command": "create", "path": n, "file_text": t}) for n, t in files.items()]
     model = ScriptedModel(
         [calling(*writes, ("check", {}), ("pass_evaluator", {})), calling(("pass_evaluator", {})), "x"]
     )
-    session = open_tiny(store, task, model=model, evaluator=Nobody(), islands=1, iters=1, max_evaluations=1)
+    session = open_tiny(
+        store, task, model=model, evaluator=Recording(), islands=1, iters=1, max_evaluations=1
+    )
     assert finish(session).reason == "all 1 episodes are done"
     made = nodes.of_run(store, session.run.id)
     assert [(node.status, node.as_score) for node in made] == [("refused", pytest.approx(0.1))] * 2
@@ -174,8 +181,7 @@ def test_a_static_refusal_is_a_node_that_costs_no_evaluation_and_waits_for_no_de
     results = [m["content"] for m in model.calls[-1] if m["role"] == "tool"]
     checked, evaluated = results[-3], results[-2]
     for text in (checked, evaluated):
-        assert "[import] Fused.py:4: `socket` may not be imported" in text
-        assert "[host_extension] Fused.py:5:" in text
+        assert "[recording] Fused.py:4: aten.add computes" in text
     assert "this used no evaluation" in evaluated
     assert read_status(evaluated) == "refused"
 

@@ -120,7 +120,7 @@ def test_a_rule_that_only_the_second_worker_saw_broken_counts(referee, task, mon
 
 def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypatch):
     loop = KERNEL.replace("const float x", "for (volatile int k = 0; k < 2;) {}\n    const float x")
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0}))
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0, "dispatch": "python"}))
     began = time.monotonic()
     result = referee.evaluate(task, candidate(HONEST, loop))
     assert result.status == "timeout"
@@ -193,7 +193,7 @@ def test_of_two_workers_one_that_hangs_ends_the_evaluation(referee, task, one_pa
     hangs = (
         "    if a.dtype == torch.bfloat16:\n        n = 0\n        while True:\n            n += 1\n" + HONEST
     )
-    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0}))
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0, "dispatch": "python"}))
     result = referee.evaluate(task, candidate(hangs))
     assert result.status == "timeout"
     assert referee.evaluate(task, candidate()).status == "ok"

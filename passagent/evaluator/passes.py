@@ -138,7 +138,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         file, text, _ = self.sources[module.__name__]
         vars(module)["__builtins__"] = self.builtins
-        exec(compile(text, str(self.root / file), "exec"), vars(module))
+        try:
+            code = compile(text, str(self.root / file), "exec")
+        except (MemoryError, RecursionError) as error:
+            name = file.removeprefix(f"{PACKAGE}/")
+            raise PassLoadError(f"{name}: nested too deeply to be compiled") from error
+        exec(code, vars(module))
 
     def imported(
         self,

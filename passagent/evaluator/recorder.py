@@ -25,7 +25,7 @@ from passagent.plan import artefact, process, record
 from passagent.plan.check import PlanError, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan
 from passagent.plan.facts import device_facts
-from passagent.plan.messages import Recorded, Refusal
+from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.tasks.reader import Subgraph
 
@@ -39,6 +39,18 @@ class Prepared:
     """By the names of subgraphs: why their kernels do not build."""
     edited: list[str]
     """Files of plans that are not as they were recorded."""
+    missed: list[Missed]
+    """Where a pass matches nothing, and why."""
+
+    def outline(self) -> list[str]:
+        """Each plan in a few lines, and why there are no others."""
+        idle = {one.name for one in self.plans.recording.passes if not one.plans}
+        reasons = {one.name: one.reason for one in self.missed if one.name in idle}
+        return [
+            *(f"{name} matches nothing: {plain(reason)}" for name, reason in reasons.items()),
+            *(f"{name}: {failure.status}: {failure.message}" for name, failure in self.failed.items()),
+            *self.plans.outline(),
+        ]
 
 
 class Recorder:
@@ -47,7 +59,8 @@ class Recorder:
     def __init__(self, config: EvaluatorConfig) -> None:
         self._config = config
         self._facts = device_facts(config.device)
-        self._process: process.RecordingProcess | None = None
+        records = config.dispatch != "python"
+        self._process = process.start() if records else None  # it imports torch while others do
 
     def close(self) -> None:
         """End the process that recordings are forked from."""
@@ -101,7 +114,7 @@ class Recorder:
             if told:
                 lines = dict.fromkeys(line for one in told for line in one.message.splitlines())
                 failed[subgraph.name] = Failed("compile_error", "\n".join(lines))
-        return Prepared(Plans(recorded, built), failed, edited)
+        return Prepared(Plans(recorded, built), failed, edited, list(answer.missed))
 
     def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
         if self._process is None or self._process.process.poll() is not None:

@@ -127,12 +127,17 @@ class Referee:
         names = {one.name for one in task.subgraphs}
         try:
             prepared = self._recorder.prepare(candidate, task.subgraphs, self._baseline)
+            failed = prepared.failed
         except Refused as refused:
             return unrecorded.refused(task, candidate, self.config, refused.violations)
         except Failed as failure:
-            return unrecorded.failed(task, candidate, self.config, dict.fromkeys(names, failure))
-        if prepared.failed.keys() == names:
-            return unrecorded.failed(task, candidate, self.config, prepared.failed)
+            failed = dict.fromkeys(names, failure)
+        for subgraph in task.subgraphs:
+            if subgraph.name in failed and failed[subgraph.name].status == "runtime_error":
+                self._baseline.reference(subgraph, dispatch_of(self.config))  # where eager fails, too
+                break
+        if failed.keys() == names:
+            return unrecorded.failed(task, candidate, self.config, failed)
         return prepared
 
     def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
@@ -144,10 +149,7 @@ class Referee:
         if self.config.dispatch == "python":
             return []
         prepared = self.record(task, candidate)
-        if isinstance(prepared, Evaluation):
-            return prepared
-        failed = [f"{name}: {failure.status}: {failure.message}" for name, failure in prepared.failed.items()]
-        return failed + prepared.plans.outline()
+        return prepared if isinstance(prepared, Evaluation) else prepared.outline()
 
     def _prepare_workers(self, dispatch: str) -> None:
         if dispatch == "dynamo":
