@@ -6,7 +6,9 @@ does not build fails the subgraphs that launch it; what no plan comes of refuses
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from passagent.config import EvaluatorConfig
@@ -27,7 +29,10 @@ from passagent.plan.compile import Built, PlanBuildError, compile_plan
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
+from passagent.plan.model import Plan, Recording
 from passagent.tasks.reader import Subgraph
+
+_Outcome = dict[str, Built] | PlanError | PlanBuildError
 
 
 @dataclass(frozen=True)
@@ -91,22 +96,20 @@ class Recorder:
             answer = self._record(candidate, seen, device)
             recorded = answer.recording
         built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
-        arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
         refused: list[Violation] = []
         failures: dict[tuple[int, int], Failed] = {}
-        for number, one in enumerate(recorded.passes):
-            for place, plan in enumerate(one.plans):
-                try:
-                    check(plan)
-                    built |= compile_plan(plan, arch, interpreted)
-                except PlanError as error:
-                    refused.append(Violation(rule="plan", file=one.file, line=0, message=plain(str(error))))
-                except PlanBuildError as error:
-                    for name, why in error.failures:
-                        if isinstance(why, KernelRefused):
-                            message = plain(f"{name}: {why} (line {why.line} of the kernel's source)")
-                            refused.append(Violation(rule=why.rule, file=one.file, line=0, message=message))
-                    failures[number, place] = Failed("compile_error", plain(f"{error} ({one.file})"))
+        for (number, place), outcome in self._built(recorded, interpreted):
+            file = recorded.passes[number].file
+            if isinstance(outcome, dict):
+                built |= outcome
+            elif isinstance(outcome, PlanError):
+                refused.append(Violation(rule="plan", file=file, line=0, message=plain(str(outcome))))
+            else:
+                for name, why in outcome.failures:
+                    if isinstance(why, KernelRefused):
+                        message = plain(f"{name}: {why} (line {why.line} of the kernel's source)")
+                        refused.append(Violation(rule=why.rule, file=file, line=0, message=message))
+                failures[number, place] = Failed("compile_error", plain(f"{outcome} ({file})"))
         if refused:
             raise Refused(list({one.model_dump_json(): one for one in refused}.values()))
         for subgraph in recorded.subgraphs:
@@ -115,6 +118,21 @@ class Recorder:
                 lines = dict.fromkeys(line for one in told for line in one.message.splitlines())
                 failed[subgraph.name] = Failed("compile_error", "\n".join(lines))
         return Prepared(Plans(recorded, built), failed, edited, list(answer.missed))
+
+    def _built(self, recording: Recording, interpreted: bool) -> Iterator[tuple[tuple[int, int], _Outcome]]:
+        """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
+        arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
+        plans = {(n, p): plan for n, one in enumerate(recording.passes) for p, plan in enumerate(one.plans)}
+
+        def build(plan: Plan) -> _Outcome:
+            try:
+                check(plan)
+                return compile_plan(plan, arch, interpreted)
+            except (PlanError, PlanBuildError) as error:
+                return error
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as beside:
+            yield from zip(plans, beside.map(build, plans.values()), strict=True)
 
     def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
         if self._process is None or self._process.process.poll() is not None:
