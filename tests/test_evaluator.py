@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from passagent.evaluator.failures import collected, merged
-from passagent.evaluator.refusal import refusal
 from tiny import HONEST, KERNEL, MODEL, candidate, write_subgraph, write_task
 
 from passagent.agent.observe import observation, read_status, used_evaluation
 from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import TaskError
-from passagent.evaluator import baseline, clocks, effort, judging
+from passagent.evaluator import baseline, clocks, effort, judging, unrecorded
 from passagent.evaluator.eager import Output
 from passagent.evaluator.effort import PAIRS
 from passagent.evaluator.holder import Holder
@@ -124,8 +122,8 @@ def test_an_author_is_told_what_eager_returns_computes_and_takes(referee, task, 
 
 
 def test_operators_that_a_pass_leaves_are_named(referee, task):
-    files = {name: text.replace(" + 1.0", "") for name, text in candidate().files.items()}
-    files["Fused.py"] = files["Fused.py"].replace("T(round_to<T>(s * y) + 1.0f)", "T(s * y)")
+    text = candidate().files["Fused.py"].replace("T(round_to<T>(s * y) + 1.0f)", "T(s * y)")
+    files = candidate().files | {"Fused.py": text.replace(" + 1.0", "")}
     result = referee.evaluate(task, Candidate(files), bar=1000.0)
     assert {tuple(graph.left) for graph in result.graphs} == {("Fused", "add")}
     assert "operators 3 -> 2 (left: Fused, add)" in observation(result)
@@ -344,11 +342,6 @@ KEPT = {
         "    if a.shape not in kept:\n        kept[a.shape] = torch.empty_like(a)\n"
         "    kernel(kept[a.shape], a, b, a.numel())\n    return kept[a.shape]",
     ),
-    "results by address": (
-        KERNEL + "\nkept = {}",
-        "    key = a.data_ptr()\n    if key not in kept:\n        out = torch.empty_like(a)\n"
-        "        kernel(out, a, b, a.numel())\n        kept[key] = out\n    return kept[key]",
-    ),
 }
 
 
@@ -357,12 +350,12 @@ def test_what_is_kept_between_calls_is_refused(name, referee, task):
     setup, body = KEPT[name]
     result = referee.evaluate(task, broken(body, setup))
     assert result.status == "refused", result.error
-    assert result.violations[0].rule in ("kept_buffer", "kept_tensor", "reused_output")
+    assert "made before this call" in result.violations[0].message
 
 
 def test_uninitialised_memory_is_named(referee, task):
     result = referee.evaluate(task, FAILURES["uninitialised memory"][1])
-    assert {(v.rule, v.file) for v in result.violations} == {("not_written", "Fused.py")}
+    assert {(v.rule, v.file) for v in result.violations} == {("plan", "Fused.py")}
 
 
 def test_a_refused_candidate_is_refused_on_every_subgraph(referee, task):
@@ -404,7 +397,6 @@ def test_one_evaluation_tells_every_kernel_that_does_not_build_and_each_error_on
 
 
 BROKEN_TRITON = """
-import torch
 import triton
 import triton.language as tl
 
@@ -416,35 +408,16 @@ def first(x):
 @triton.jit
 def second(x):
     tl.store(x, missing)
-
-def call(x):
-    first[(1,)](x)
-    second[(1,)](x)
-    return x
 """
 
 
-def test_every_triton_kernel_that_does_not_compile_is_told(tmp_path, monkeypatch):
-    from stub_driver import triton_target
-
-    (tmp_path / "broken_triton.py").write_text(BROKEN_TRITON)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    import broken_triton
-
-    with triton_target(), collected(tmp_path) as met:
-        broken_triton.call(torch.zeros(4))
-    texts = [one["message"] for one in met.values()]
-    assert [one["kind"] for one in met.values()] == ["compile_error"] * 2
-    assert "no_such_thing" in texts[0] and "missing" in texts[1]
-
-
-def test_an_error_of_one_dtype_alone_is_told_beside_what_was_collected():
-    one, other = "k does not compile:\nk.cpp:3:5: error: A", "k does not compile:\nk.cpp:9:5: error: B"
-    assert merged(one.replace("A", "A of T = float16"), [one]) == one
-    assert merged(other, [one]) == f"{other}\n{one}"
-    assert merged("no compiler's words", [one]) == f"no compiler's words\n{one}"
-    assert merged(one, []) == one
+def test_every_triton_kernel_that_does_not_compile_is_told(referee, task):
+    body = "    out = torch.empty_like(a)\n    first[(1,)](out)\n    second[(1,)](out)\n    return out"
+    result = referee.evaluate(task, candidate(body, BROKEN_TRITON))
+    assert (result.status, result.unrecorded) == ("compile_error", True)
+    first, second = result.error.splitlines()
+    assert "no_such_thing" in first and "missing" in second
+    assert "(Fused.py:" in first
 
 
 def test_a_kernel_that_builds_does_not_run_where_another_one_was_left_out(referee, task):
@@ -477,15 +450,15 @@ def test_one_evaluation_tells_what_is_broken_on_every_subgraph(referee, task):
     source = broken(body).files["Fused.py"].splitlines()
     assert [source[line - 1].strip() for line in lines] == ["return a * b", "return b - a"]
     assert {graph.status for graph in result.graphs} == {"refused"}
-    assert not result.static
+    assert result.unrecorded
 
 
-def test_a_static_refusal_needs_no_worker_and_says_so(referee, task):
+def test_what_gives_no_plan_needs_no_worker_and_says_so(referee, task):
     bad = broken("    return torch.nn.functional.silu(a) * b + 1.0")
     result = referee.evaluate(task, bad)
-    assert result.static
+    assert result.unrecorded
     assert list(result.es.values()) == pytest.approx([0.1] * 15)
-    assert result == refusal(task, bad, CONFIG, result.violations)
+    assert result == unrecorded.refused(task, bad, CONFIG, result.violations)
     assert not used_evaluation(observation(result))
     assert read_status(observation(result)) == "refused"
 
@@ -542,7 +515,7 @@ def test_the_strict_protocol_of_passbench(judging_by, task):
     referee._baseline._forget(list(kept))
     result = referee.evaluate(task, candidate())
     assert {one.dispatch for one in kept.values()} == {"dynamo"}
-    assert (result.status, result.dispatch, result.protocol["kind"]) == ("ok", "dynamo", "passbench")
+    assert (result.status, result.dispatch, result.protocol["kind"]) == ("ok", "python", "passbench")
     assert (result.protocol["warmups"], result.protocol["trials"]) == (25, 100)
     for graph in result.graphs:
         assert graph.blocks == [100]
@@ -667,11 +640,10 @@ def test_the_protections_in_force_are_in_the_result(referee, task):
     worker.kill()
 
 
-def test_a_text_that_cannot_be_read_is_refused_and_ends_nothing(referee, task):
-    """The referee's own process parsed it, and there was no verdict after three tries."""
+def test_a_text_that_cannot_be_read_ends_nothing(referee, task):
+    """The referee's own process parses it, too, to see whether it imports Triton."""
     result = referee.evaluate(task, candidate(setup=f"{KERNEL}\nx = {'-' * 20000}1\n"))
-    assert result.status == "refused"
-    assert [violation.rule for violation in result.violations] == ["too_large"]
+    assert (result.status, result.error) == ("load_error", "Fused.py: nested too deeply to be compiled")
 
 
 def test_a_pass_that_writes_into_an_input_is_refused(referee, task):

@@ -110,7 +110,7 @@ def test_all_errors_of_a_plan_are_told_at_once():
     plan = h.plan([h.value(0), h.value(1)], values, steps, h.value(0), [*wrong, broken])
     with pytest.raises(compiling.PlanBuildError) as caught:
         compiling.compile_plan(plan, "sm_90")
-    assert [name for name, _ in caught.value.failures] == ["k", "k", "add"]
+    assert [kernel.entry for kernel, _ in caught.value.failures] == ["k", "k", "add"]
     assert "k does not compile: " in str(caught.value)
     assert "k, line 1: asserts" in str(caught.value)
     assert "add.cpp:1:29: error" in str(caught.value)

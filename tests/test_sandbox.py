@@ -1,6 +1,6 @@
 """The sandbox, from inside: code in a real worker tries what it may not do, and what honest work needs.
 
-The static inspection is left out: a candidate's module runs whatever it likes here.
+The recording is left out: a candidate's module runs whatever it likes here.
 """
 
 import ctypes

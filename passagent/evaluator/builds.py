@@ -90,13 +90,18 @@ def prepare() -> None:
             step()
 
 
-def _cpp(request: CppBuild) -> bytes:
+def prepare_cpp() -> None:
+    """Make what every C++ kernel includes. Raises MachineFault: no text of a candidate's is in it."""
     try:
         build.prepare()
-    except KernelBuildError as error:  # no text of the candidate's is in it
+    except KernelBuildError as error:
         faults.check_places()
         why = " ".join(str(error).split())[:300]
         raise MachineFault(f"C++ kernels cannot be built on this machine: {why}") from error
+
+
+def _cpp(request: CppBuild) -> bytes:
+    prepare_cpp()
     return build.build(request.source, request.name, build.Signature(tuple(request.types))).read_bytes()
 
 

@@ -7,13 +7,15 @@ does not build fails the subgraphs that launch it; what no plan comes of refuses
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from passagent import faults
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
-from passagent.evaluator import captures
+from passagent.evaluator import builds, captures
 from passagent.evaluator.baseline import Baseline
 from passagent.evaluator.candidate import PLAN
 from passagent.evaluator.filenames import check_files
@@ -25,13 +27,14 @@ from passagent.evaluator.verdict import Failed, Refused
 from passagent.kernels.errors import KernelRefused
 from passagent.plan import artefact, process, record
 from passagent.plan.check import PlanError, check
-from passagent.plan.compile import Built, PlanBuildError, compile_plan
+from passagent.plan.compile import Built, PlanBuildError, compile_plan, told
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Missed, Recorded, Refusal
 from passagent.plan.messages import Subgraph as RecordedSubgraph
 from passagent.plan.model import Plan, Recording
 from passagent.tasks.reader import Subgraph
 
+_PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)
 _Outcome = dict[str, Built] | PlanError | PlanBuildError
 
 
@@ -97,7 +100,7 @@ class Recorder:
             recorded = answer.recording
         built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
         refused: list[Violation] = []
-        failures: dict[tuple[int, int], Failed] = {}
+        unbuilt, texts = set[tuple[int, int]](), list[str]()
         for (number, place), outcome in self._built(recorded, interpreted):
             file = recorded.passes[number].file
             if isinstance(outcome, dict):
@@ -105,18 +108,21 @@ class Recorder:
             elif isinstance(outcome, PlanError):
                 refused.append(Violation(rule="plan", file=file, line=0, message=plain(str(outcome))))
             else:
-                for name, why in outcome.failures:
+                unbuilt.add((number, place))
+                for kernel, why in outcome.failures:
+                    source, line = _place_of(kernel.text, candidate.files) or (file, 0)
                     if isinstance(why, KernelRefused):
-                        message = plain(f"{name}: {why} (line {why.line} of the kernel's source)")
-                        refused.append(Violation(rule=why.rule, file=file, line=0, message=message))
-                failures[number, place] = Failed("compile_error", plain(f"{outcome} ({file})"))
+                        message = plain(f"{kernel.entry}: {why} (line {why.line} of the kernel's source)")
+                        line = line and line + why.line - 1
+                        refused.append(Violation(rule=why.rule, file=source, line=line, message=message))
+                    else:
+                        where = f"{source}:{line}" if line else source
+                        texts.append(plain(f"{told(kernel.entry, why)} ({where})"))
         if refused:
             raise Refused(list({one.model_dump_json(): one for one in refused}.values()))
         for subgraph in recorded.subgraphs:
-            told = [failures[key] for one in subgraph.calls if (key := (one.number, one.plan)) in failures]
-            if told:
-                lines = dict.fromkeys(line for one in told for line in one.message.splitlines())
-                failed[subgraph.name] = Failed("compile_error", "\n".join(lines))
+            if any((one.number, one.plan) in unbuilt for one in subgraph.calls):
+                failed[subgraph.name] = Failed("compile_error", "\n".join(_each_once(texts)))
         return Prepared(Plans(recorded, built), failed, edited, list(answer.missed))
 
     def _built(self, recording: Recording, interpreted: bool) -> Iterator[tuple[tuple[int, int], _Outcome]]:
@@ -127,8 +133,16 @@ class Recorder:
         def build(plan: Plan) -> _Outcome:
             try:
                 check(plan)
-                return compile_plan(plan, arch, interpreted)
-            except (PlanError, PlanBuildError) as error:
+                with faults.named("building a kernel"):
+                    if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
+                        builds.prepare_cpp()
+                    return compile_plan(plan, arch, interpreted)
+            except PlanError as error:
+                return error
+            except PlanBuildError as error:
+                if faults.speaks_of_places(str(error)):  # a source may say so, too
+                    with faults.named("building a kernel"):
+                        faults.check_places()
                 return error
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as beside:
@@ -150,8 +164,7 @@ class Recorder:
             return answer
         if answer.status != "refused":
             raise _failed(answer)
-        told = plain(answer.message)
-        raise Refused([Violation(rule="recording", file=answer.file, line=answer.line, message=told)])
+        raise Refused([_violation(one) for one in (answer, *answer.others)])
 
     def _seen(self, subgraph: Subgraph, baseline: Baseline, device: str) -> RecordedSubgraph:
         """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
@@ -162,7 +175,30 @@ class Recorder:
         return record.seen(subgraph, kept, device)
 
 
+def _each_once(texts: list[str]) -> list[str]:
+    """What compilers say, without what another text says of the same places, for another dtype."""
+    kept = dict[str, set[str]]()
+    for text in sorted(dict.fromkeys(texts), key=lambda text: -len(_PLACE.findall(text))):
+        places = set(_PLACE.findall(text))
+        if not places or not any(places <= others for others in kept.values()):
+            kept[text] = places
+    return list(kept)
+
+
+def _place_of(text: str, files: dict[str, str]) -> tuple[str, int] | None:
+    """The file that a kernel's source stands in, and its first line; None where it is put together."""
+    for name, content in files.items():
+        start = content.find(text) if text.strip() else -1
+        if start >= 0:
+            return name, content.count("\n", 0, start) + 1
+    return None
+
+
 def _failed(why: Refusal) -> Failed:
     """A failure of the host code, with its place."""
     place = f" ({why.file}:{why.line})" if why.file else ""
     return Failed(why.status, plain(why.message) + place)
+
+
+def _violation(why: Refusal) -> Violation:
+    return Violation(rule="recording", file=why.file, line=why.line, message=plain(why.message))

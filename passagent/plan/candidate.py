@@ -74,28 +74,27 @@ def install(recorder: Recorder) -> None:
     torch.Tensor.data_ptr = data_ptr  # type: ignore[assignment,method-assign]
 
 
-def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded:
+def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> Recorded | Refusal:
     plans: list[list[Plan]] = [[] for _ in passes]
     subgraphs, missed, failed = [], list[Missed](), list[Failure]()
-    found: list[tuple[str, list[_Recorded]]] = []
+    found, refusals = list[tuple[str, list[_Recorded]]](), list[Refusal]()
     for subgraph in request.subgraphs:
-        first, second = (_Run(recorder, passes) for _ in range(2))
+        calls = list[_Recorded]()
         try:
-            missed += first.over(subgraph)
-            second.over(subgraph)
+            calls, unmatched = _twice(recorder, passes, subgraph)
+            missed += unmatched
         except PassLoadError:
             raise
-        except Exception as error:
-            if recorder.refused is not None:
-                raise
-            failed.append(Failure(subgraph=subgraph.name, why=_told(recorder, error)))
-            found.append((subgraph.name, []))
-            continue
-        if first.calls != second.calls:
-            differing = next((a for a, b in zip(first.calls, second.calls, strict=False) if a != b), None)
-            file = passes[differing.number].file if differing else ""
-            raise Refused(refusal.TWICE, file, differing.line if differing else 0)
-        found.append((subgraph.name, first.calls))
+        except (Refused, Exception) as error:
+            told = _told(recorder, error)
+            if told.status == "refused":
+                refusals += [] if told in refusals else [told]
+            else:
+                failed.append(Failure(subgraph=subgraph.name, why=told))
+            recorder.refused = None
+        found.append((subgraph.name, calls))
+    if refusals:
+        return refusals[0].model_copy(update={"others": tuple(refusals[1:])})
     asked = dict(sorted(recorder.facts.asked.items()))
     for name, calls in found:
         listed = []
@@ -111,6 +110,20 @@ def _record(request: Request, recorder: Recorder, passes: list[LoadedPass]) -> R
         subgraphs=tuple(subgraphs),
     )
     return Recorded(recording=recording, missed=tuple(missed), failed=tuple(failed))
+
+
+def _twice(
+    recorder: Recorder, passes: list[LoadedPass], subgraph: Subgraph
+) -> tuple[list[_Recorded], list[Missed]]:
+    """The calls of a subgraph, the same both times, and where nothing matches."""
+    first, second = (_Run(recorder, passes) for _ in range(2))
+    missed = first.over(subgraph)
+    second.over(subgraph)
+    if first.calls != second.calls:
+        differing = next((a for a, b in zip(first.calls, second.calls, strict=False) if a != b), None)
+        file = passes[differing.number].file if differing else ""
+        raise Refused(refusal.TWICE, file, differing.line if differing else 0)
+    return first.calls, missed
 
 
 def _pass(loaded: LoadedPass, plans: tuple[Plan, ...]) -> Pass:

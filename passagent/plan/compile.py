@@ -24,7 +24,16 @@ from passagent.kernels.build import Signature
 from passagent.kernels.errors import KernelBuildError, KernelRefused
 from passagent.plan.arguments import AddressArg, leaves
 from passagent.plan.check import PlanError
-from passagent.plan.model import ConstantValue, Launch, NativeKernel, Parameter, Plan, TritonKernel, flat
+from passagent.plan.model import (
+    ConstantValue,
+    Kernel,
+    Launch,
+    NativeKernel,
+    Parameter,
+    Plan,
+    TritonKernel,
+    flat,
+)
 
 _IR = Path(__file__).with_name("ir.py")
 _WARP = 32
@@ -51,12 +60,12 @@ _TALK = re.compile(
 class PlanBuildError(PassagentError):
     """Kernels of a plan do not compile, or ask for more than they may: all of them, a line or more each.
 
-    `failures`: for each kernel its name and what KernelBuildError or KernelRefused said.
+    `failures`: each kernel, and what KernelBuildError or KernelRefused said.
     """
 
-    def __init__(self, failures: list[tuple[str, KernelBuildError | KernelRefused]]) -> None:
+    def __init__(self, failures: list[tuple[Kernel, KernelBuildError | KernelRefused]]) -> None:
         self.failures = failures
-        super().__init__("\n".join(_told(name, error) for name, error in failures))
+        super().__init__("\n".join(told(kernel.entry, error) for kernel, error in failures))
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ def compile_plan(plan: Plan, arch: str | None = None, interpreted: bool = False)
                 _native(kernel, arch) if isinstance(kernel, NativeKernel) else _triton(plan, kernel, arch)
             )
         except (KernelBuildError, KernelRefused) as error:
-            failures.append((kernel.entry, error))
+            failures.append((kernel, error))
     if failures:
         raise PlanBuildError(failures)
     return built
@@ -225,7 +234,8 @@ def _needed(arch: str | None, name: str) -> str:
     return arch
 
 
-def _told(name: str, error: KernelBuildError | KernelRefused) -> str:
+def told(name: str, error: KernelBuildError | KernelRefused) -> str:
+    """What is said of a kernel, with its name."""
     if isinstance(error, KernelRefused):
         return f"{name}, line {error.line}: {error}"
     return str(error) if name in str(error) else f"{name}: {error}"

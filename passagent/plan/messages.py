@@ -73,6 +73,8 @@ class Refusal(Record):
     message: Lines
     file: Annotated[str, Field(max_length=300)] = ""
     line: Number = 0
+    others: Annotated[tuple[Refusal, ...], Field(max_length=1000)] = ()
+    """What is refused on further subgraphs."""
 
 
 class Failure(Record):
@@ -93,7 +95,8 @@ class Recorded(Record):
 
 def as_line(text: str) -> Line:
     """The text as one line of what a terminal can show, shortened."""
-    return "".join(c if c.isprintable() else " " for c in text)[:5000]
+    shown = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
+    return "".join(shown)[:5000]
 
 
 def as_lines(text: str) -> Lines:

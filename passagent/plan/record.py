@@ -90,9 +90,11 @@ def read_answer(raw: bytes, request: Request) -> Recorded | Refusal:
         return Refusal(message=as_line(f"{_MALFORMED}: {where}: {first['msg']}"))
     except (MalformedPattern, ValueError) as error:
         return Refusal(message=as_line(f"{_MALFORMED}: {error}"))
-    if answer.file in request.files:
-        return answer
-    return Refusal(status=answer.status, message=answer.message)
+    told = [
+        one if one.file in request.files else one.model_copy(update={"file": "", "line": 0})
+        for one in (answer, *answer.others)
+    ]
+    return told[0].model_copy(update={"others": tuple(told[1:])})
 
 
 def _check_fits(answer: Recorded, request: Request) -> None:
