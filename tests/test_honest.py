@@ -12,6 +12,7 @@ from passagent.tasks.reader import Task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
 DESIGNS = suite("honest")
+NO_PLAN_ON_A_GPU = {"tensor_descriptors": "descriptors that are made on the host are not launched"}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,9 @@ def test_all_thirty_designs_are_here():
 @pytest.mark.parametrize("case", DESIGNS)
 def test_an_honest_design_is_accepted(case: Case, referees, tasks):
     result = referees(case.device).evaluate(tasks[case.task], case.candidate)
+    if case.device != "cpu" and case.name in NO_PLAN_ON_A_GPU:
+        assert [found.rule for found in result.violations] == ["triton_ir"]
+        return
     assert result.status == "ok", f"{result.error} {result.violations}"
     assert all(graph.matches for graph in result.graphs)
     if result.timing == "wall":

@@ -183,7 +183,7 @@ def test_inputs_elsewhere_are_refused():
 HONEST = [case.values[0] for case in cases.suite("honest")]
 ON_GPU = [case.name for case in HONEST if case.gpu or plans.uses_triton(case.candidate)]
 OTHERWISE = {
-    "checks_itself_where_it_is_debugged", "chain_in_place_by_two_kernels", "count_in_place_read_only",
+    "chain_in_place_by_two_kernels", "count_in_place_read_only",
     "last_of_a_chain_in_place_elsewhere",
     "tensor_descriptors",  # descriptors made on the host are not launched
 }  # fmt: skip

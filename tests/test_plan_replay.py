@@ -22,7 +22,6 @@ from passagent.plan.replay import Replay, choices_of
 
 HERE = Path(__file__).parent
 OTHERWISE = {
-    "checks_itself_where_it_is_debugged": "not recorded: its kernel _kernel does not compile",
     "chain_in_place_by_two_kernels": "differs: inputs: values",  # it leaves an input otherwise than eager
     "count_in_place_read_only": "differs: inputs: values",
     "last_of_a_chain_in_place_elsewhere": "differs: inputs: values",
