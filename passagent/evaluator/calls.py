@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.fresh import MIX, PIECE, Refresh, Windows, made_ahead, pieces_of, refresher
+from passagent.evaluator.fresh import MIX, PIECE, Draw, Refresh, Windows, made_ahead, pieces_of, refresher
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.reservoirs import InputSets
 from passagent.tasks.graphio import load_graph
@@ -60,6 +60,11 @@ class Graph:
     memory: list[torch.Tensor] = field(default_factory=list)
     """What `live` lies in, with the zones around."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
+    copies: list[list[Any]] = field(default_factory=list)
+    """The inputs of further calls that `call` makes before that on `live` (hostless.py): values of their own,
+    which `draw` chooses.
+    """
+    draw: Draw | None = None
 
     @cached_property
     def plain(self) -> torch.fx.GraphModule:
@@ -75,8 +80,17 @@ class Graph:
         """The function that copies windows of set `chosen` into the live inputs `which`."""
         key = (chosen, tuple(which))
         if key not in self.refreshers:
-            self.refreshers[key] = refresher(self.live, self.sets[chosen], which)
+            self.refreshers[key] = self._refresher(chosen, which)
         return self.refreshers[key]
+
+    def _refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
+        if self.draw is None:
+            return refresher(self.live, self.sets[chosen], which)
+        draw, copies, count = self.draw, len(self.copies), len(self.live)
+        values = [value for one in (*self.copies, self.live) for value in one]
+        positions = [call * count + i for call in range(copies + 1) for i in which]
+        refresh = refresher(values, self.sets[chosen] * (copies + 1), positions)
+        return lambda windows: refresh([w for _ in range(copies) for w in draw.next()] + [*windows])
 
     def refresher_of(self, chosen: int, calls: list[Windows], which: Sequence[int]) -> Refresh:
         """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""

@@ -111,6 +111,7 @@ class _Graph(_Reply):
     mismatches: Annotated[list[_Mismatch], Field(max_length=1 << 10)]
     left: Annotated[list[_Name], Field(max_length=1 << 16)] = []
     operators: _Count
+    overhead_ns: _Ns = 0
 
 
 class _CapturedGraph(_Graph):

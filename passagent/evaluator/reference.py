@@ -49,6 +49,10 @@ class Reference:
     """Of inputs and outputs, see GraphResult."""
     pace_ns: float | None = None
     """What eager took when it was first timed here (pace.py); None before that."""
+    repeats: int = 0
+    """Calls of the CUDA graph that timed calls replay (hostless.py); 0: they call the subgraph itself."""
+    overhead_ns: int = 0
+    """Of eager's time what is the host's and does not count, in the baseline's worker."""
     uses: int = 0
     roundings: list[str] | None = None
     """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
@@ -64,6 +68,8 @@ class Reference:
             "nodes": self.nodes if nodes else None,
             "order": self.order,
             "written": self.mutated,
+            "repeats": self.repeats,
+            "rotation": [self.rotation.units, self.rotation.counts, self.rotation.mixed],
             "input_bytes": self.arena.size,
             "output_bytes": outputs.size,
         }

@@ -1,0 +1,151 @@
+"""`dispatch: graph`: calls without the host's share of their time, as inside a whole compiled model.
+
+On a GPU timed calls are replays of a CUDA graph. Launching one has a cost, too, so that it holds several calls
+where no call changes what the next one is given. Each of them has inputs of its own with values of their own:
+a kernel that finds in memory what the call before it left finds wrong values, as in other timed calls.
+
+On the CPU there is nothing like it. What the operators and plans of a graph take on empty tensors, where they
+only dispatch, is subtracted from each sample: an estimate (samples.counted).
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from passagent.evaluator.calls import Graph, refresh_all
+from passagent.evaluator.fresh import Draw, Rotation
+from passagent.plan.arguments import ValueArg
+from passagent.plan.model import Alloc, InputValue, MadeValue, Plan
+from passagent.plan.replay import Replay
+from passagent.tasks.reader import Subgraph
+from passagent.tasks.room import input_bytes
+
+REPEATS = 20
+"""Calls of a CUDA graph: its launch, about 8 us, is shared by them."""
+COPIED_BYTES = 1 << 29
+"""Inputs of all calls of a graph: large ones get fewer, and their time is long beside the launch."""
+_TRIES, _CALLS = 5, 200
+_unfinished: list[torch.cuda.CUDAGraph] = []
+"""Captures that failed: torch's allocator of pinned memory goes on to ask them."""
+
+
+def repeats_of(subgraph: Subgraph, written: Collection[int]) -> int:
+    """Calls of the subgraph in a CUDA graph; `written`: the inputs that eager writes into."""
+    if written:
+        return 1
+    return max(1, min(REPEATS, COPIED_BYTES // max(1, input_bytes(subgraph))))
+
+
+def protocol(dispatch: str, device: str) -> str:
+    """How the host's share counts, for people."""
+    if dispatch != "graph":
+        return "counted"
+    if device == "cpu":
+        return "left out, an estimate: less what as many operators take on empty tensors, at most nine tenths"
+    return f"left out: replays of a CUDA graph of {REPEATS} calls, of fewer if inputs are large or written"
+
+
+def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
+    """Make a call of `graph` the replay of a CUDA graph of `repeats` calls; it returns the last one's outputs.
+
+    Raises RuntimeError, in one line, for what cannot be captured.
+    """
+    tensors = [value for value in graph.live if isinstance(value, torch.Tensor)]
+    if not all(value.is_cuda for value in tensors):
+        raise RuntimeError("a CUDA graph cannot hold it: an input stays on the CPU")
+    call, order = graph.call, graph.order
+    graph.copies = [list(map(_like, graph.live)) for _ in range(repeats - 1)]
+    graph.draw = Draw(rotation)
+    refresh_all(graph, 0, rotation.first())
+    stream, pool, captured = torch.cuda.Stream(), torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    out = None
+    try:
+        with torch.cuda.stream(stream):  # also where the capture fails, the stream is the old one afterwards
+            call(*graph.args)  # libraries get their workspaces for this stream
+            with torch.cuda.graph(captured, pool=pool, stream=stream):
+                for given in (*graph.copies, graph.live):
+                    out = None  # its memory is for the next call, as it is without a graph
+                    out = call(*[given[i] for i in order])
+    except Exception as error:
+        _unfinished.append(captured)
+        with suppress(RuntimeError):  # torch ends the capture, but not what goes with it
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        first = error.__context__ or error  # the end of a broken capture fails, too
+        if isinstance(first, torch.OutOfMemoryError):
+            raise first from None
+        why = next(iter(str(first).splitlines()), type(first).__name__)
+        raise RuntimeError(f"a CUDA graph cannot hold it: {why}") from None
+    torch.cuda.synchronize()
+
+    def replay(*_: Any) -> Any:
+        captured.replay()
+        return out
+
+    graph.call = replay
+
+
+def overhead_ns(operators: int, replacements: int) -> int:
+    """What so many operators and replays of plans take on empty tensors, on the CPU."""
+    replays = replacements * _replay_ns() if replacements else 0.0
+    return round(operators * _operator_ns() + replays)
+
+
+@functools.cache
+def compiled_overhead_ns(inputs: int) -> int:
+    """What calling a function of so many tensors takes that torch.compile made, on empty ones."""
+
+    class Total(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            total = tensors[0] + 1
+            for tensor in tensors[1:]:
+                total = total + tensor
+            return total
+
+    empty = [torch.empty(0) for _ in range(max(1, inputs))]
+    call = torch.compile(Total(), dynamic=False)
+    return round(_fastest_ns(lambda: call(*empty)))
+
+
+@functools.cache
+def _operator_ns() -> float:
+    empty = torch.empty(0)
+    return _fastest_ns(lambda: torch.add(empty, empty))
+
+
+@functools.cache
+def _replay_ns() -> float:
+    nothing: dict[str, Any] = {"shape": (0,), "stride": (1,), "dtype": "float32", "device": "cpu"}
+    one, other, made = (ValueArg(value=number) for number in range(3))
+    plan = Plan(
+        inputs=(one, other),
+        values=(InputValue(**nothing), InputValue(**nothing), MadeValue(**nothing)),
+        steps=(Alloc(value=made.value),),
+        result=made,
+        kernels={},
+        constants={},
+    )
+    replay, given = Replay(plan, {}), [torch.empty(0), torch.empty(0)]
+    return _fastest_ns(lambda: replay.call(*given))
+
+
+def _fastest_ns(call: Callable[[], Any]) -> float:
+    """Of a call, the least of several means."""
+    call()
+    times = []
+    for _ in range(_TRIES):
+        begun = time.perf_counter_ns()
+        for _ in range(_CALLS):
+            call()
+        times.append((time.perf_counter_ns() - begun) / _CALLS)
+    return min(times)
+
+
+def _like(value: Any) -> Any:
+    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
