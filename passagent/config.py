@@ -32,13 +32,13 @@ class EvaluatorConfig(_Section):
     dispatch: Literal["direct", "dynamo", "graph", "python"] = "direct"
     """`direct` calls the rewritten graph, in which each pass is a plan: what its host code decided once, in
     another process. `dynamo` keeps torch.compile's guards around it. `graph` leaves out the host's share, as
-    inside a whole compiled model: on a GPU calls are replays of a CUDA graph, on the CPU what dispatching takes
-    is subtracted, an estimate. `python` runs the pass's Python in every
-    call, for authors whom you trust: it does not defend itself against host code that cheats."""
+    inside a whole compiled model: on a GPU calls are replays of a CUDA graph; on the CPU what dispatching
+    takes is subtracted, an estimate. `python` runs the pass's Python in every call, for authors whom you
+    trust: it does not defend itself against host code that cheats."""
     reference: Literal["eager", "inductor"] = "eager"
-    """`inductor`: a candidate is timed against torch.compile's default, too, called as `dispatch` says, by one
-    more pair of workers; each subgraph has `vs_reference`. Correctness, speedup and AS are relative to eager in
-    either case, so that they mean the same."""
+    """`inductor`: a candidate is timed against torch.compile's default, too, called as `dispatch` says, by
+    one more pair of workers, and each subgraph has `vs_reference`. Correctness, speedup and AS are relative
+    to eager in either case, so that they mean the same."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)

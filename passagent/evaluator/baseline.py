@@ -127,8 +127,8 @@ class Baseline:
             for node in reference.nodes
             if node["op"] not in ("placeholder", "output")
         ]
-        took = counted(round(statistics.median(samples)), max(1, reference.repeats), reference.overhead_ns)
-        eager_us = took / 1e3
+        host_ns = reference.host_ns(reference.dispatches)
+        eager_us = counted(round(statistics.median(samples)), max(1, reference.repeats), host_ns) / 1e3
         return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(names), eager_us)
 
     def begin(self, subgraph: Subgraph) -> captures.KeptGraph | None:
@@ -269,7 +269,8 @@ class Baseline:
         if captured is None:
             made.nodes, made.order = reply["nodes"], reply["order"]
             captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
-        made.operators, made.overhead_ns = reply["operators"], reply.get("overhead_ns", 0)
+        made.operators = reply["operators"]
+        made.dispatches, made.operator_ns = reply.get("dispatches", 0.0), reply.get("operator_ns", 0.0)
         made.moved_bytes = input_bytes(subgraph)
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []

@@ -28,7 +28,7 @@ class _Held:
 
     reference: Reference
     outputs: Arena
-    overhead_ns: int = 0
+    dispatches: float = 0.0
 
 
 class Holder:
@@ -83,7 +83,7 @@ class Holder:
         try:
             fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
             reply = self.ask(reference.request(outputs), fds)
-            self._held[reference.name].overhead_ns = reply.get("overhead_ns", 0)
+            self._held[reference.name].dispatches = reply.get("dispatches", 0.0)
             if isinstance(self._subject, Candidate):
                 result.matches, result.applied = reply["matches"], reply["applied"]
                 result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
@@ -96,9 +96,9 @@ class Holder:
             raise
         return outputs
 
-    def overhead_ns(self, reference: Reference) -> int:
-        """Of a call's time what is the host's, as the worker says, of a subgraph that it holds."""
-        return self._held[reference.name].overhead_ns
+    def dispatches(self, reference: Reference) -> float:
+        """See Reference.host_ns; as the worker says, of a subgraph that it holds."""
+        return self._held[reference.name].dispatches
 
     def release(self, reference: Reference) -> None:
         """Have the worker forget the subgraph."""

@@ -1,11 +1,12 @@
 """`dispatch: graph`: calls without the host's share of their time, as inside a whole compiled model.
 
-On a GPU timed calls are replays of a CUDA graph. Launching one has a cost, too, so that it holds several calls
-where no call changes what the next one is given. Each of them has inputs of its own with values of their own:
-a kernel that finds in memory what the call before it left finds wrong values, as in other timed calls.
+On a GPU timed calls are replays of a CUDA graph. Launching one has a cost, too, so it holds several calls,
+where none changes what the next one is given. Each of them has inputs of its own, with values of their own: a
+kernel that finds in memory what the call before it left finds wrong values, as in other timed calls.
 
 On the CPU there is nothing like it. What the operators and plans of a graph take on empty tensors, where they
-only dispatch, is subtracted from each sample: an estimate (samples.counted).
+only dispatch, is subtracted from each sample: an estimate (samples.counted). Each worker says how many empty
+operators its side is worth; what one takes the baseline's says for both, so that equal sides stay equal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REPEATS = 20
 """Calls of a CUDA graph: its launch, about 8 us, is shared by them."""
 COPIED_BYTES = 1 << 29
 """Inputs of all calls of a graph: large ones get fewer, and their time is long beside the launch."""
-_TRIES, _CALLS = 5, 200
+_TRIES, _CALLS = 30, 200
 _unfinished: list[torch.cuda.CUDAGraph] = []
 """Captures that failed: torch's allocator of pinned memory goes on to ask them."""
 
@@ -52,7 +53,7 @@ def protocol(dispatch: str, device: str) -> str:
 
 
 def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
-    """Make a call of `graph` the replay of a CUDA graph of `repeats` calls; it returns the last one's outputs.
+    """Make a call of `graph` the replay of a CUDA graph of `repeats` calls; the last one's outputs return.
 
     Raises RuntimeError, in one line, for what cannot be captured.
     """
@@ -91,15 +92,14 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     graph.call = replay
 
 
-def overhead_ns(operators: int, replacements: int) -> int:
-    """What so many operators and replays of plans take on empty tensors, on the CPU."""
-    replays = replacements * _replay_ns() if replacements else 0.0
-    return round(operators * _operator_ns() + replays)
+def dispatches(operators: int, replacements: int) -> float:
+    """So many operators, and replays of plans on empty tensors, in empty operators."""
+    return operators + (replacements * _replay_ns() / operator_ns() if replacements else 0.0)
 
 
 @functools.cache
-def compiled_overhead_ns(inputs: int) -> int:
-    """What calling a function of so many tensors takes that torch.compile made, on empty ones."""
+def compiled_dispatches(inputs: int) -> float:
+    """Calling what torch.compile made of a function of so many tensors, empty ones, in empty operators."""
 
     class Total(torch.nn.Module):
         def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -110,11 +110,12 @@ def compiled_overhead_ns(inputs: int) -> int:
 
     empty = [torch.empty(0) for _ in range(max(1, inputs))]
     call = torch.compile(Total(), dynamic=False)
-    return round(_fastest_ns(lambda: call(*empty)))
+    return _fastest_ns(lambda: call(*empty)) / operator_ns()
 
 
 @functools.cache
-def _operator_ns() -> float:
+def operator_ns() -> float:
+    """What an operator takes on empty tensors."""
     empty = torch.empty(0)
     return _fastest_ns(lambda: torch.add(empty, empty))
 

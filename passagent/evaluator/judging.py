@@ -381,10 +381,10 @@ class Judging:
 
         assert self._twin is not None
         self._twin.take(reference)
-        overhead_ns = holder.overhead_ns(reference)
+        dispatches = holder.dispatches(reference)
         if self._is_candidate:  # no more than eager's, whatever its worker says
-            overhead_ns = min(overhead_ns, reference.overhead_ns)
-        side = Watched(holder.worker, overhead_ns)
+            dispatches = min(dispatches, reference.dispatches)
+        side = Watched(holder.worker, reference.host_ns(dispatches))
         # the pace is eager's
         known = reference if self._twin.compiler is None else replace(reference, pace_ns=None)
         try:

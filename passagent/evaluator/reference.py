@@ -51,8 +51,9 @@ class Reference:
     """What eager took when it was first timed here (pace.py); None before that."""
     repeats: int = 0
     """Calls of the CUDA graph that timed calls replay (hostless.py); 0: they call the subgraph itself."""
-    overhead_ns: int = 0
-    """Of eager's time what is the host's and does not count, in the baseline's worker."""
+    dispatches: float = 0.0
+    """Empty operators that eager's host takes as long as, where they do not count, and what one takes: """
+    operator_ns: float = 0.0
     uses: int = 0
     roundings: list[str] | None = None
     """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
@@ -80,6 +81,10 @@ class Reference:
         reservoir = self.arena.view(described["tensor"])
         count = self.subgraph.inputs[position].numel
         return window_of(reservoir, windows[position], count).reshape(described["shape"])
+
+    def host_ns(self, dispatches: float) -> int:
+        """Of a call's time what does not count, for a side that is worth so many empty operators."""
+        return round(dispatches * self.operator_ns)
 
     @property
     def size(self) -> int:

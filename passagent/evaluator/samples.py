@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from passagent.evaluator.process import Answer
 from passagent.evaluator.result import Measured
 
-
 LEAST = 10
 """The part of a time that counts, whatever is subtracted: a tenth."""
 

@@ -100,17 +100,18 @@ def take(
     if message["repeats"]:
         hostless.capture(graph, message["repeats"], Rotation((), *message["rotation"]))
     elif message["dispatch"] == "graph" and not graph.on_gpu:
-        reply["overhead_ns"] = _overhead_ns(graph, built.report, compiler)
+        reply["dispatches"] = _dispatches(graph, built.report, compiler)
+        reply["operator_ns"] = hostless.operator_ns()
     return graph, reply | ({"nodes": nodes, "order": order} if message["nodes"] is None else {})
 
 
-def _overhead_ns(graph: calls.Graph, report: dict[str, Any], compiler: str | None) -> int:
-    """Of a call's time what is the host's, on the CPU."""
+def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None) -> float:
+    """How many empty operators the host's share of a call is worth."""
     if compiler == "inductor":
-        return hostless.compiled_overhead_ns(sum(isinstance(one, torch.Tensor) for one in graph.live))
+        return hostless.compiled_dispatches(sum(isinstance(one, torch.Tensor) for one in graph.live))
     names = [operator_name(node["target"]) for node in _computing(graph.nodes)]
     operators = sum(name != "getitem" for name in report.get("left", names)) - report["matches"]
-    return hostless.overhead_ns(operators, report["matches"])
+    return hostless.dispatches(operators, report["matches"])
 
 
 def _planned(planned: Planned, name: str) -> Apply:

@@ -1,4 +1,4 @@
-"""The other side of the timing, eager's or a compiler's: workers as young as the candidate's, with the same past.
+"""Eager's side of the timing, or a compiler's: workers as young as the candidate's, with the same past.
 
 The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it. A
 twin runs nothing but graphs of eager. It serves a few evaluations, so that one waits for the workers of the
@@ -31,8 +31,8 @@ class _Held:
     reference: weakref.ref[Reference]
     size: int
     """Bytes of its inputs."""
-    overhead_ns: int
-    """See Twin.overhead_ns."""
+    dispatches: float
+    """See Reference.host_ns."""
 
 
 class Twin:
@@ -59,7 +59,7 @@ class Twin:
         """Have the worker load the subgraph, unless it holds it."""
         if not self._has(reference):
             self._load(reference)
-        self.overhead_ns = self._held[reference.name].overhead_ns
+        self.overhead_ns = reference.host_ns(self._held[reference.name].dispatches)
 
     def _load(self, reference: Reference) -> None:
         self._release([reference.name])
@@ -72,7 +72,7 @@ class Twin:
             reply = self.ask(reference.request(outputs), self._timeout_s, fds).message
         finally:
             outputs.close()
-        self._held[reference.name] = _Held(weakref.ref(reference), size, reply.get("overhead_ns", 0))
+        self._held[reference.name] = _Held(weakref.ref(reference), size, reply.get("dispatches", 0.0))
 
     def warm(self, reference: Reference) -> None:
         """The same, and a first call, in which libraries load and choose what they run."""
