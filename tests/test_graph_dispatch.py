@@ -1,4 +1,4 @@
-"""`dispatch: graph`: the host's share of a call does not count; on a GPU calls are replays of a CUDA graph."""
+"""`dispatch: graph`: the host's share of a call does not count; a GPU replays calls in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from passagent.evaluator.holder import Holder
 from passagent.evaluator.known import environment_key
 from passagent.evaluator.referee import Referee
 from passagent.evaluator.samples import Samples, counted
+from passagent.evaluator.timing import together
 from passagent.tasks import Subgraph, TensorMeta
 from passagent.tasks.reader import load_task
 
@@ -144,6 +145,9 @@ def test_a_graph_of_several_calls_gives_the_same_speedup_and_a_shorter_time():
     assert many.speedup == pytest.approx(one.speedup, rel=0.01)
     assert sum(many.eager.counted[0]) == pytest.approx(sum(many.eager.blocks[0]) / 20, rel=0.01)
     assert many.hidden is None and one.hidden is None  # clocks are compared in what they saw
+    took, whole = (together([timing], EvaluatorConfig()) for timing in (many, one))
+    assert took.eager_ns == pytest.approx(whole.eager_ns / 20, rel=0.01)
+    assert took.speedup == pytest.approx(whole.speedup, rel=0.01)
 
 
 def test_large_and_written_inputs_get_fewer_calls():

@@ -75,7 +75,7 @@ class Failing:
 def test_a_compiler_that_fails_is_told_in_a_line():
     worker = Failing()
     twin = Twin(worker, CONFIG, "inductor")
-    with pytest.raises(TaskError, match="^inductor fails: InductorError: no such kernel$"):
+    with pytest.raises(TaskError, match=r"^inductor fails: InductorError: no such kernel$"):
         twin.ask({"op": "run"}, 1.0)
     assert worker.killed
 
