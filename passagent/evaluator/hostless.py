@@ -29,7 +29,7 @@ from passagent.tasks.room import input_bytes
 
 REPEATS = 20
 """Calls of a CUDA graph: its launch, about 8 us, is shared by them."""
-COPIED_BYTES = 1 << 29
+COPIED_BYTES = 1 << 28
 """Inputs of all calls of a graph: large ones get fewer, and their time is long beside the launch."""
 _TRIES, _CALLS = 30, 200
 _unfinished: list[torch.cuda.CUDAGraph] = []

@@ -231,7 +231,8 @@ class Judging:
         """A candidate that breaks a rule on one subgraph is refused on all of them."""
         for result in self.graphs:
             beside = f"; beside that, {result.status}: {result.error}" if result.error else ""
-            result.status, result.error, result.speedup = "refused", REFUSED + beside, None
+            result.status, result.error = "refused", REFUSED + beside
+            result.speedup = result.vs_reference = None
 
     def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
         """A step on a subgraph, whose failure is written into the result. Raises Refused."""

@@ -13,6 +13,7 @@ from passagent.evaluator.eager import Output
 from passagent.evaluator.exactness import Expected
 from passagent.evaluator.fresh import Rotation, Windows, window_of
 from passagent.tasks.reader import Subgraph
+from passagent.tasks.room import input_bytes
 
 SETS = 3
 """Input sets that outputs are compared on: the recorded statistics and own draws."""
@@ -98,8 +99,12 @@ class Reference:
         return 2 * sum(Arena.room(one.eager) for one in self.expected)
 
     def handed(self) -> int:
-        """Bytes of the arenas that a worker is handed: inputs and room for outputs."""
-        return self.arena.size + self.room()
+        """Bytes that a subgraph takes in a worker: inputs, their copies and room for outputs."""
+        return self.arena.size + self.copied() + self.room()
+
+    def copied(self) -> int:
+        """Bytes of the inputs of the further calls of a CUDA graph."""
+        return max(0, self.repeats - 1) * input_bytes(self.subgraph)
 
     def close(self) -> None:
         """Free the shared memory."""

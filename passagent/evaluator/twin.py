@@ -30,7 +30,7 @@ class _Held:
 
     reference: weakref.ref[Reference]
     size: int
-    """Bytes of its inputs."""
+    """Bytes of its inputs and their copies."""
     dispatches: float
     """See Reference.host_ns."""
 
@@ -63,7 +63,7 @@ class Twin:
 
     def _load(self, reference: Reference) -> None:
         self._release([reference.name])
-        size = reference.arena.size
+        size = reference.arena.size + reference.copied()
         while self._held and are_too_many([size, *(held.size for held in self._held.values())], self._device):
             self._release([next(iter(self._held))])
         outputs = Arena.create(reference.room())
