@@ -151,15 +151,10 @@ def test_a_graph_of_several_calls_gives_the_same_speedup_and_a_shorter_time():
 
 
 def test_large_and_written_inputs_get_fewer_calls():
-    def of(elements):
-        return Subgraph(
-            "g", Path("g"), (TensorMeta("in_0", "x", (elements,), "float32", "cuda:0"),), "", "", ""
-        )
-
-    assert hostless.repeats_of(of(1000), []) == hostless.REPEATS == 20
-    assert hostless.repeats_of(of(1000), [0]) == 1
-    assert hostless.repeats_of(of(hostless.COPIED_BYTES // 16), []) == 4
-    assert hostless.repeats_of(of(hostless.COPIED_BYTES), []) == 1
+    assert hostless.repeats_of(4000, []) == hostless.repeats_of(0, []) == hostless.REPEATS == 20
+    assert hostless.repeats_of(4000, [0]) == 1
+    assert hostless.repeats_of(hostless.COPIED_BYTES // 4, []) == 4
+    assert hostless.repeats_of(4 * hostless.COPIED_BYTES, []) == 1
 
 
 @pytest.mark.parametrize(
@@ -182,19 +177,42 @@ def make_graph(device="cpu", call=torch.neg):
     return graph, rotation
 
 
-def test_every_call_of_a_graph_has_values_of_its_own():
+def with_slots(count):
     graph, rotation = make_graph()
-    graph.copies, graph.draw = [[torch.zeros(64)] for _ in range(19)], Draw(rotation)
-    draw = Draw(rotation)
-    for chosen in (0, 1):
+    graph.slots, graph.draw = [[torch.zeros(64)] for _ in range(count)], Draw(rotation)
+    return graph, Draw(rotation)
+
+
+def test_every_call_of_a_graph_has_values_of_its_own():
+    graph, draw = with_slots(20)
+    before = None
+    for chosen in (0, 1, 1):
         windows = draw.next()
-        refresh_all(graph, chosen, windows)
-        assert torch.equal(graph.live[0], window_of(graph.sets[chosen][0], windows[0], 64))
-        given = [values[0] for values in (*graph.copies, graph.live)]
-        assert len({tuple(values.tolist()) for values in given}) == 20
-    before = [values[0].clone() for values in graph.copies]
-    graph.refresher(1, [0])(draw.next())
-    assert not any(torch.equal(values[0], old) for values, old in zip(graph.copies, before, strict=True))
+        graph.refresher(chosen, [0])(windows)
+        given = [tuple(values.tolist()) for (values,) in graph.slots]
+        assert len({*given}) == 20
+        assert before is None or not {*before} & {*given}
+        before = given
+
+
+def test_which_call_of_a_graph_is_judged_is_drawn_and_has_the_values_that_are_asked_for():
+    graph, draw = with_slots(4)
+    seen = set()
+    for _ in range(100):
+        windows = draw.next()
+        graph.refresher(1, [0])(windows)
+        seen.add(graph.slot)
+        assert graph.live is graph.slots[graph.slot]
+        assert torch.equal(graph.live[0], window_of(graph.sets[1][0], windows[0], 64))
+    assert seen == {0, 1, 2, 3}
+
+
+def test_what_is_refreshed_once_a_block_is_the_same_in_all_calls_of_a_graph():
+    graph, draw = with_slots(4)
+    windows = draw.next()
+    refresh_all(graph, 0, windows)
+    want = window_of(graph.sets[0][0], windows[0], 64)
+    assert all(torch.equal(values, want) for (values,) in graph.slots)
 
 
 def test_without_a_graph_inputs_are_refreshed_as_before():
@@ -223,14 +241,16 @@ def test_captured_calls_are_right_and_have_values_of_their_own():
     graph, rotation = make_graph("cuda", call)
     hostless.capture(graph, 5, rotation)
     assert len(seen) == 6  # one to warm up
-    draw = Draw(rotation)
-    for _ in range(3):
-        refresh_all(graph, 1, draw.next())
+    draw, judged, places = Draw(rotation), set(), set()
+    for _ in range(50):
+        graph.refresher(1, [0])(draw.next())
         (out,) = graph.call(*graph.args)
         torch.cuda.synchronize()
         assert torch.equal(out, -graph.live[0])
         assert len({tuple(values.tolist()) for values in seen[1:]}) == 5
-    assert seen[-1] is graph.live[0]
+        judged.add(graph.slot)
+        places.add(out.data_ptr())
+    assert judged == {0, 1, 2, 3, 4} and len(places) == 5  # each call's outputs are its own
     assert len(seen) == 6  # replays call nothing
 
 

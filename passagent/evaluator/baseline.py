@@ -304,7 +304,7 @@ class Baseline:
             exact = self._float64(made, chosen, first) if is_small else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
         if made.dispatch == "graph" and device != "cpu":
-            made.repeats = hostless.repeats_of(subgraph, made.mutated)
+            made.repeats = hostless.repeats_of(made.moved_bytes, made.mutated)
             self._run(made.request(self._outputs), subgraph, (made.arena.fd, self._outputs.fd))
         made.often = self._affordable(made)
 

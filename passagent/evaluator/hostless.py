@@ -1,8 +1,9 @@
 """`dispatch: graph`: calls without the host's share of their time, as inside a whole compiled model.
 
 On a GPU timed calls are replays of a CUDA graph. Launching one has a cost, too, so it holds several calls,
-where none changes what the next one is given. Each of them has inputs of its own, with values of their own: a
-kernel that finds in memory what the call before it left finds wrong values, as in other timed calls.
+where eager does not write into its inputs. Each of them has inputs and outputs of its own, with values of
+their own: a kernel that finds in memory what the call before it left finds wrong values, as in other timed
+calls. Which of them is judged is drawn for every replay: a kernel knows its place by its addresses.
 
 On the CPU there is nothing like it. What the operators and plans of a graph take on empty tensors, where they
 only dispatch, is subtracted from each sample: an estimate (samples.counted). Each worker says how many empty
@@ -24,23 +25,19 @@ from passagent.evaluator.fresh import Draw, Rotation
 from passagent.plan.arguments import ValueArg
 from passagent.plan.model import Alloc, InputValue, MadeValue, Plan
 from passagent.plan.replay import Replay
-from passagent.tasks.reader import Subgraph
-from passagent.tasks.room import input_bytes
 
 REPEATS = 20
 """Calls of a CUDA graph: its launch, about 8 us, is shared by them."""
 COPIED_BYTES = 1 << 28
-"""Inputs of all calls of a graph: large ones get fewer, and their time is long beside the launch."""
+"""Inputs and outputs of all calls of a graph: large ones are fewer, and long beside the launch."""
 _TRIES, _CALLS = 30, 200
 _unfinished: list[torch.cuda.CUDAGraph] = []
 """Captures that failed: torch's allocator of pinned memory goes on to ask them."""
 
 
-def repeats_of(subgraph: Subgraph, written: Collection[int]) -> int:
-    """Calls of the subgraph in a CUDA graph; `written`: the inputs that eager writes into."""
-    if written:
-        return 1
-    return max(1, min(REPEATS, COPIED_BYTES // max(1, input_bytes(subgraph))))
+def repeats_of(moved_bytes: int, written: Collection[int]) -> int:
+    """Calls of a subgraph in a CUDA graph, by its inputs and outputs and those that eager writes into."""
+    return 1 if written else max(1, min(REPEATS, COPIED_BYTES // max(1, moved_bytes)))
 
 
 def protocol(dispatch: str, device: str) -> str:
@@ -53,7 +50,7 @@ def protocol(dispatch: str, device: str) -> str:
 
 
 def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
-    """Make a call of `graph` the replay of a CUDA graph of `repeats` calls; the last one's outputs return.
+    """Make a call of `graph` the replay of a CUDA graph of `repeats` calls, the outputs those of its slot.
 
     Raises RuntimeError, in one line, for what cannot be captured.
     """
@@ -61,19 +58,16 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     if not all(value.is_cuda for value in tensors):
         raise RuntimeError("a CUDA graph cannot hold it: an input stays on the CPU")
     call, order = graph.call, graph.order
-    graph.copies = [list(map(_like, graph.live)) for _ in range(repeats - 1)]
+    graph.slots = [graph.live, *(list(map(_like, graph.live)) for _ in range(repeats - 1))]
     graph.draw = Draw(rotation)
     refresh_all(graph, 0, rotation.first())
     stream, pool, captured = torch.cuda.Stream(), torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
-    out = None
     try:
         with torch.cuda.stream(stream):  # also where the capture fails, the stream is the old one afterwards
             call(*graph.args)  # libraries get their workspaces for this stream
             with torch.cuda.graph(captured, pool=pool, stream=stream):
-                for given in (*graph.copies, graph.live):
-                    out = None  # its memory is for the next call, as it is without a graph
-                    out = call(*[given[i] for i in order])
+                outputs = [call(*[slot[i] for i in order]) for slot in graph.slots]
     except Exception as error:
         _unfinished.append(captured)
         with suppress(RuntimeError):  # torch ends the capture, but not what goes with it
@@ -87,7 +81,7 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
 
     def replay(*_: Any) -> Any:
         captured.replay()
-        return out
+        return outputs[graph.slot]
 
     graph.call = replay
 

@@ -13,7 +13,6 @@ from passagent.evaluator.eager import Output
 from passagent.evaluator.exactness import Expected
 from passagent.evaluator.fresh import Rotation, Windows, window_of
 from passagent.tasks.reader import Subgraph
-from passagent.tasks.room import input_bytes
 
 SETS = 3
 """Input sets that outputs are compared on: the recorded statistics and own draws."""
@@ -103,8 +102,8 @@ class Reference:
         return self.arena.size + self.copied() + self.room()
 
     def copied(self) -> int:
-        """Bytes of the inputs of the further calls of a CUDA graph."""
-        return max(0, self.repeats - 1) * input_bytes(self.subgraph)
+        """Bytes of the inputs and outputs of the further calls of a CUDA graph."""
+        return max(0, self.repeats - 1) * self.moved_bytes
 
     def close(self) -> None:
         """Free the shared memory."""
