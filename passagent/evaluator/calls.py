@@ -61,7 +61,7 @@ class Graph:
     """What `live` lies in, with the zones around."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
     slots: list[list[Any]] = field(default_factory=list)
-    """The inputs of each of the calls that `call` makes (hostless.py); those of one of them, `slot`, are `live`.
+    """The inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
 
     It is drawn with every refresh: it gets the values that are asked for, and its outputs are what `call`
     returns. The others' values are from `draw`.
