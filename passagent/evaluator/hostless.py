@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.calls import Graph, refresh_all
+from passagent.evaluator.calls import Graph, no_collection, refresh_all
 from passagent.evaluator.fresh import Draw, Rotation
 from passagent.plan.arguments import ValueArg
 from passagent.plan.model import Alloc, InputValue, MadeValue, Plan
@@ -64,7 +64,9 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     stream, pool, captured = torch.cuda.Stream(), torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     try:
-        with torch.cuda.stream(stream):  # also where the capture fails, the stream is the old one afterwards
+        # A collection may free another graph, which must not happen meanwhile. Where the capture fails, it is
+        # the outer context that makes the old stream the current one again.
+        with no_collection(), torch.cuda.stream(stream):
             call(*graph.args)  # libraries get their workspaces for this stream
             with torch.cuda.graph(captured, pool=pool, stream=stream):
                 outputs = [call(*[slot[i] for i in order]) for slot in graph.slots]
