@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from cases import write_task as write_case
 from test_timing import reference, scripted
 from tiny import KERNEL, candidate, write_subgraph, write_task
 
+from passagent.cli.options import Dispatch
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator import hostless, judging
@@ -163,6 +165,11 @@ def test_large_and_written_inputs_get_fewer_calls():
 def test_all_subjects_are_called_in_the_same_way(subject, dispatch):
     assert dispatch_of(CONFIG, subject) == dispatch
     assert dispatch_of(EvaluatorConfig(), "inductor") == "dynamo"
+
+
+def test_the_command_line_knows_every_dispatch():
+    known = get_args(EvaluatorConfig.model_fields["dispatch"].annotation)
+    assert {one.value for one in Dispatch} == {*known}
 
 
 def make_graph(device="cpu", call=torch.neg):
