@@ -72,8 +72,7 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
                 outputs = [call(*[slot[i] for i in order]) for slot in graph.slots]
     except Exception as error:
         _unfinished.append(captured)
-        with suppress(RuntimeError):  # torch ends the capture, but not what goes with it
-            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        _recover(pool, stream)
         first = error.__context__ or error  # the end of a broken capture fails, too
         if isinstance(first, torch.OutOfMemoryError):
             raise first from None
@@ -86,6 +85,14 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
         return outputs[graph.slot]
 
     graph.call = replay
+
+
+def _recover(pool: Any, stream: torch.cuda.Stream) -> None:
+    """After a capture that failed: torch's allocator and generator go on as if it were still under way."""
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+        torch.zeros(1, device="cuda")  # the end of a capture that succeeds brings the generator back
 
 
 def dispatches(operators: int, replacements: int) -> float:
