@@ -29,10 +29,16 @@ class EvaluatorConfig(_Section):
 
     device: str = "cpu"
     """`cpu`, `cuda`, `cuda:N`, several of one model as `cuda:N,cuda:M`, or `cuda:all`."""
-    dispatch: Literal["direct", "dynamo", "python"] = "direct"
+    dispatch: Literal["direct", "dynamo", "graph", "python"] = "direct"
     """`direct` calls the rewritten graph, in which each pass is a plan: what its host code decided once, in
-    another process. `dynamo` keeps torch.compile's guards around it. `python` runs the pass's Python in every
-    call, for authors whom you trust: it does not defend itself against host code that cheats."""
+    another process. `dynamo` keeps torch.compile's guards around it. `graph` leaves out the host's share, as
+    inside a whole compiled model: on a GPU calls are replays of a CUDA graph; on the CPU what dispatching
+    takes is subtracted, an estimate. `python` runs the pass's Python in every call, for authors whom you
+    trust: it does not defend itself against host code that cheats."""
+    reference: Literal["eager", "inductor"] = "eager"
+    """`inductor`: a candidate is timed against torch.compile's default, too, called as `dispatch` says, by
+    one more pair of workers, and each subgraph has `vs_reference`. Correctness, speedup and AS are relative
+    to eager in either case, so that they mean the same."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)
@@ -70,7 +76,9 @@ class EvaluatorConfig(_Section):
     def _run_python(cls, given: Any) -> Any:
         """What needs a pass's host code in timed calls is `dispatch: python`."""
         if isinstance(given, dict) and (given.get("host_extensions") or given.get("protocol") == "passbench"):
-            return given | {"dispatch": "python"}
+            given = given | {"dispatch": "python"}
+            if given.get("protocol") == "passbench" and given.get("reference", "eager") != "eager":
+                raise ValueError("protocol: passbench has reference: eager")
         return given
 
 

@@ -50,6 +50,8 @@ def test_limiters_by_their_share_of_the_time():
     assert found.graphs[0].latency_share == pytest.approx(0.8)
     assert "1 of 1 subgraphs are slower than eager" in found.text
     assert diagnose(evaluation(graph(compiled=1.0, moved_bytes=1000)), MACHINE).label == "instruction_bound"
+    hostless = tiny.model_copy(update={"dispatch": "graph"})  # no time is spent on issuing
+    assert diagnose(hostless, MACHINE).label == "instruction_bound"
 
 
 def test_bandwidth_is_that_of_the_working_set():

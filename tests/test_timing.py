@@ -367,6 +367,8 @@ def test_rarely_refreshed_inputs_keep_still_within_a_block():
 class Scripted:
     """A worker that only keeps book: what it was asked, and times as told."""
 
+    overhead_ns = 0
+
     def __init__(self, name, log, per_call_ns=20_000, hidden_ns=0, waits_ns=0):
         """`hidden_ns`: of each block, beyond its own times; `waits_ns`: for the other side, of each group."""
         self.name, self.log, self.per_call_ns = name, log, per_call_ns

@@ -13,6 +13,7 @@ class Dispatch(enum.StrEnum):
 
     direct = "direct"
     dynamo = "dynamo"
+    graph = "graph"
     python = "python"
 
 
@@ -42,8 +43,8 @@ DispatchOption = Annotated[
     Dispatch | None,
     typer.Option(
         envvar="PASSAGENT_DISPATCH",
-        help="direct: the rewritten graph itself, passes as plans; dynamo: behind torch.compile's guards; "
-        "python: with a pass's Python in every call, for authors whom you trust.",
+        help="direct: the rewritten graph itself; dynamo: behind torch.compile's guards; graph: without the "
+        "host's share, captured in a CUDA graph; python: the pass's own Python, for trusted authors.",
         show_default="direct",
     ),
 ]

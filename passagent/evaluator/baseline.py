@@ -21,7 +21,7 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, TaskError
-from passagent.evaluator import beyond, captures, pace
+from passagent.evaluator import beyond, captures, hostless, pace
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.eager import EagerGraph, Output
 from passagent.evaluator.environment import device_memory_bytes, give_memory_back
@@ -48,6 +48,7 @@ from passagent.evaluator.reference import (
     run_request,
     states_request,
 )
+from passagent.evaluator.samples import counted
 from passagent.memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
@@ -126,7 +127,8 @@ class Baseline:
             for node in reference.nodes
             if node["op"] not in ("placeholder", "output")
         ]
-        eager_us = statistics.median(samples) / 1e3
+        host_ns = reference.host_ns(reference.dispatches)
+        eager_us = counted(round(statistics.median(samples)), max(1, reference.repeats), host_ns) / 1e3
         return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(names), eager_us)
 
     def begin(self, subgraph: Subgraph) -> captures.KeptGraph | None:
@@ -268,6 +270,7 @@ class Baseline:
             made.nodes, made.order = reply["nodes"], reply["order"]
             captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
         made.operators = reply["operators"]
+        made.dispatches, made.operator_ns = reply.get("dispatches", 0.0), reply.get("operator_ns", 0.0)
         made.moved_bytes = input_bytes(subgraph)
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []
@@ -300,6 +303,9 @@ class Baseline:
                 states = self._states(made, chosen, first, reply)
             exact = self._float64(made, chosen, first) if is_small else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
+        if made.dispatch == "graph" and device != "cpu":
+            made.repeats = hostless.repeats_of(made.moved_bytes, made.mutated)
+            self._run(made.request(self._outputs), subgraph, (made.arena.fd, self._outputs.fd))
         made.often = self._affordable(made)
 
     def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
@@ -334,7 +340,8 @@ class Baseline:
         answer = self.ask(run_request(made, 0, windows, settle=windows[0]), self._config.timeout_s)
         own = sum(answer.message["samples"])
         spent = (answer.clock_ns or 0) - own
-        return spent <= max(_REFRESH_SHARE * own, _REFRESH_FLOOR_NS * len(windows))
+        floor_ns = _REFRESH_FLOOR_NS * max(1, made.repeats) * len(windows)
+        return spent <= max(_REFRESH_SHARE * own, floor_ns)
 
     def _run(self, request: dict[str, Any], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> dict[str, Any]:
         assert self._worker is not None

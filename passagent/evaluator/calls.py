@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.channel import Arena
-from passagent.evaluator.fresh import MIX, PIECE, Refresh, Windows, made_ahead, pieces_of, refresher
+from passagent.evaluator.fresh import MIX, PIECE, Draw, Refresh, Windows, made_ahead, pieces_of, refresher
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.reservoirs import InputSets
 from passagent.tasks.graphio import load_graph
@@ -60,6 +60,14 @@ class Graph:
     memory: list[torch.Tensor] = field(default_factory=list)
     """What `live` lies in, with the zones around."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
+    slots: list[list[Any]] = field(default_factory=list)
+    """The inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
+
+    It is drawn with every refresh: it gets the values that are asked for, and its outputs are what `call`
+    returns. The others' values are from `draw`.
+    """
+    slot: int = 0
+    draw: Draw | None = None
 
     @cached_property
     def plain(self) -> torch.fx.GraphModule:
@@ -75,8 +83,24 @@ class Graph:
         """The function that copies windows of set `chosen` into the live inputs `which`."""
         key = (chosen, tuple(which))
         if key not in self.refreshers:
-            self.refreshers[key] = refresher(self.live, self.sets[chosen], which)
+            self.refreshers[key] = self._refresher(chosen, which)
         return self.refreshers[key]
+
+    def _refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
+        if self.draw is None:
+            return refresher(self.live, self.sets[chosen], which)
+        draw, slots, count = self.draw, range(len(self.slots)), len(self.live)
+        values = [value for one in self.slots for value in one]
+        positions = [slot * count + i for slot in slots for i in which]
+        refresh = refresher(values, self.sets[chosen] * len(slots), positions)
+
+        def refresh_slots(windows: Sequence[int]) -> None:
+            self.slot = secrets.randbelow(len(slots))
+            self.live = self.slots[self.slot]
+            each = [windows if slot == self.slot else draw.next() for slot in slots]
+            refresh([window for one in each for window in one])
+
+        return refresh_slots
 
     def refresher_of(self, chosen: int, calls: list[Windows], which: Sequence[int]) -> Refresh:
         """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""
@@ -87,8 +111,12 @@ class Graph:
 
 
 def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
-    """New values for every input."""
-    graph.refresher(chosen, range(len(graph.live)))(windows)
+    """New values for every input, the same in all slots."""
+    everything = range(len(graph.live))
+    if not graph.slots:
+        graph.refresher(chosen, everything)(windows)
+    for slot in graph.slots:
+        refresher(slot, graph.sets[chosen], everything)(windows)
 
 
 def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) -> None:
@@ -167,7 +195,7 @@ def lockstep(
                     out = None
                     if place == 0 and position == 0:
                         refresh_all(graph, group["set"], window)
-                    else:
+                    if graph.slots or place or position:
                         refresh(window)
                     wait()
                     start = _clock()

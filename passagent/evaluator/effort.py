@@ -7,6 +7,7 @@ import os
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.environment import device_memory_bytes
+from passagent.evaluator.result import Subject
 from passagent.tasks.reader import Task
 from passagent.tasks.room import check_room
 
@@ -29,9 +30,9 @@ _HELD_SHARE = 16
 """A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
 
 
-def dispatch_of(config: EvaluatorConfig) -> str:
-    """How graphs are called, eager's and a candidate's: `direct` or `dynamo`."""
-    if config.protocol == "passbench":
+def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:
+    """How graphs are called, eager's and a subject's: `direct`, `dynamo` or `graph`."""
+    if config.protocol == "passbench" or (subject == "inductor" and config.dispatch != "graph"):
         return "dynamo"
     return "direct" if config.dispatch == "python" else config.dispatch
 
@@ -94,7 +95,7 @@ def part_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: i
     sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
     """
     is_searched = bar is not None
-    pairs = PAIRS if is_searched and dispatch == "direct" else pairs_of(config.device, dispatch, bar, graphs)
+    pairs = PAIRS if is_searched and dispatch != "dynamo" else pairs_of(config.device, dispatch, bar, graphs)
     shared = 2 * max(1.0, graphs / ENOUGH_GRAPHS) if is_searched else 1.0
     return config.model_copy(
         update={

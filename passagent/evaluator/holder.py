@@ -22,12 +22,13 @@ from passagent.evaluator.text import plain
 from passagent.evaluator.verdict import Failed, Refused, blank
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Held:
     """A subgraph that the worker holds, and the arena that it writes outputs into."""
 
     reference: Reference
     outputs: Arena
+    dispatches: float = 0.0
 
 
 class Holder:
@@ -82,6 +83,7 @@ class Holder:
         try:
             fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
             reply = self.ask(reference.request(outputs), fds)
+            self._held[reference.name].dispatches = reply.get("dispatches", 0.0)
             if isinstance(self._subject, Candidate):
                 result.matches, result.applied = reply["matches"], reply["applied"]
                 result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
@@ -93,6 +95,10 @@ class Holder:
             self._held.pop(reference.name).outputs.close()
             raise
         return outputs
+
+    def dispatches(self, reference: Reference) -> float:
+        """See Reference.host_ns; as the worker says, of a subgraph that it holds."""
+        return self._held[reference.name].dispatches
 
     def release(self, reference: Reference) -> None:
         """Have the worker forget the subgraph."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ from passagent.evaluator.verdict import (
     blank,
     fill_times,
     raise_for,
+    speedup_of,
 )
 from passagent.evaluator.workers import Workers
 from passagent.tasks.reader import Subgraph, Task
@@ -84,7 +86,7 @@ class Judging:
         self.stopped_early: str | None = None
         self.interpreter = False
         self.passbench = self.config.protocol == "passbench"
-        self.dispatch = "dynamo" if subject == "inductor" else dispatch_of(config)
+        self.dispatch = dispatch_of(config, subject)
         self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
         self.violations: list[Violation] = []
         self.protections: dict[str, str] = {}
@@ -202,6 +204,11 @@ class Judging:
                 self.stopped_early = self._why_beaten()
                 if self.stopped_early is not None:
                     return
+        if self.config.reference != "eager":
+            self._twin = self.workers.compiled.get(0, self.task.key)
+            for subgraph, result in order:
+                if result.speedup is not None:
+                    self._guarded(subgraph, result, self._compare)
 
     def _why_beaten(self) -> str | None:
         """In words, if the AS stays under the bar with every speedup at the upper end of its interval."""
@@ -224,7 +231,8 @@ class Judging:
         """A candidate that breaks a rule on one subgraph is refused on all of them."""
         for result in self.graphs:
             beside = f"; beside that, {result.status}: {result.error}" if result.error else ""
-            result.status, result.error, result.speedup = "refused", REFUSED + beside, None
+            result.status, result.error = "refused", REFUSED + beside
+            result.speedup = result.vs_reference = None
 
     def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
         """A step on a subgraph, whose failure is written into the result. Raises Refused."""
@@ -314,10 +322,36 @@ class Judging:
         return found
 
     def _time(self, holder: Holder, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False) -> None:
-        """Time both sides, verifying outputs of calls among them; raises Failed and Refused.
+        """Time the subject against eager; raises Failed and Refused.
 
         What a clock audit finds may be the machine's doing: all is measured again, once, by new workers.
         """
+        reference, timing = self._measured(holder, subgraph, result)
+        if timing.hidden is not None and self._is_candidate:
+            if is_repeat:
+                raise Refused([clocks.refusal(timing.hidden)])
+            lane = self._lanes[subgraph.name]
+            self._put_aside(lane)
+            assert self._twin is not None
+            self._twin = self.workers.twins.replace(self._twin, self.task.key)
+            self._time(self._ready(lane), subgraph, result, is_repeat=True)
+            return
+        if not self.passbench and reference.pace_ns is None:
+            eager_ns = typical_ns(timing.eager.counted)
+            reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
+        self._paces[result.name] = reference.pace_ns
+        self._timings.setdefault(result.name, []).append(timing)
+
+    def _compare(self, holder: Holder, subgraph: Subgraph, result: GraphResult) -> None:
+        """Time the subject against the compiler that is the reference; raises Failed and Refused.
+
+        Its clock was audited beside eager's.
+        """
+        _, timing = self._measured(holder, subgraph, result)
+        result.vs_reference = speedup_of(together([timing], self.config))
+
+    def _measured(self, holder: Holder, subgraph: Subgraph, result: GraphResult) -> tuple[Reference, Timing]:
+        """Time the subject against the twin, verifying outputs of calls among them."""
         reference = self.baseline.reference(subgraph, self.dispatch)
         outputs = holder.take(reference, result)
         assert result.passes_from_t is not None
@@ -346,9 +380,14 @@ class Judging:
                 (got,) = holder.audited(reference, outputs, [chosen])
                 judge(reference.expected[chosen], reference.expected[chosen], got)
 
-        side = Watched(holder.worker)
         assert self._twin is not None
         self._twin.take(reference)
+        dispatches = holder.dispatches(reference)
+        if self._is_candidate:  # no more than eager's, whatever its worker says
+            dispatches = min(dispatches, reference.dispatches)
+        side = Watched(holder.worker, reference.host_ns(dispatches))
+        # the pace is eager's
+        known = reference if self._twin.compiler is None else replace(reference, pace_ns=None)
         try:
             with self.workers.quiet, self._aside.finished():
                 if self.passbench:
@@ -359,7 +398,7 @@ class Judging:
                     timing = measure(
                         side,
                         self._twin,
-                        reference,
+                        known,
                         verify,
                         surprise,
                         part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
@@ -371,16 +410,4 @@ class Judging:
             raise
         if holder.nbytes > self._held_bytes:
             holder.release(reference)
-        if timing.hidden is not None and self._is_candidate:
-            if is_repeat:
-                raise Refused([clocks.refusal(timing.hidden)])
-            lane = self._lanes[subgraph.name]
-            self._put_aside(lane)
-            self._twin = self.workers.twins.replace(self._twin, self.task.key)
-            self._time(self._ready(lane), subgraph, result, is_repeat=True)
-            return
-        if not self.passbench and reference.pace_ns is None:
-            eager_ns = typical_ns(timing.eager.blocks)
-            reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
-        self._paces[result.name] = reference.pace_ns
-        self._timings.setdefault(result.name, []).append(timing)
+        return reference, timing

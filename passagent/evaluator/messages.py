@@ -34,6 +34,7 @@ _Count = Annotated[int, Field(ge=0, le=1 << 31)]
 _Size = Annotated[int, Field(ge=0, le=1 << 48)]
 _Ns = Annotated[int, Field(ge=0, le=10**15)]
 """A time, up to eleven days."""
+_Figure = Annotated[float, Field(ge=0, le=1e9)]
 _Positive = Annotated[int, Field(ge=1, le=10**15)]
 _Source = Annotated[str, Field(max_length=SOURCE)]
 
@@ -111,6 +112,8 @@ class _Graph(_Reply):
     mismatches: Annotated[list[_Mismatch], Field(max_length=1 << 10)]
     left: Annotated[list[_Name], Field(max_length=1 << 16)] = []
     operators: _Count
+    dispatches: _Figure = 0.0
+    operator_ns: _Figure = 0.0
 
 
 class _CapturedGraph(_Graph):

@@ -96,7 +96,7 @@ class Referee:
                 return found
             prepared = found
         judging = Judging(task, subject, self.config, self._baseline, self.workers, bar, prepared)
-        self._prepare_workers(judging.dispatch)
+        self._prepare_workers(judging.dispatch, subject)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()
         evaluation = conclude(
@@ -151,7 +151,7 @@ class Referee:
         prepared = self.record(task, candidate)
         return prepared if isinstance(prepared, Evaluation) else prepared.outline()
 
-    def _prepare_workers(self, dispatch: str) -> None:
-        if dispatch == "dynamo":
+    def _prepare_workers(self, dispatch: str, subject: Subject | None = None) -> None:
+        if dispatch == "dynamo" or "inductor" in (subject, self.config.reference):
             self.workers.zygote.load_dynamo(compiler=True)
         self.workers.prepare()

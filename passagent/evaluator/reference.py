@@ -49,6 +49,11 @@ class Reference:
     """Of inputs and outputs, see GraphResult."""
     pace_ns: float | None = None
     """What eager took when it was first timed here (pace.py); None before that."""
+    repeats: int = 0
+    """Calls of the CUDA graph that timed calls replay (hostless.py); 0: they call the subgraph itself."""
+    dispatches: float = 0.0
+    """Empty operators that eager's host takes as long as, where they do not count, and what one takes: """
+    operator_ns: float = 0.0
     uses: int = 0
     roundings: list[str] | None = None
     """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
@@ -64,6 +69,8 @@ class Reference:
             "nodes": self.nodes if nodes else None,
             "order": self.order,
             "written": self.mutated,
+            "repeats": self.repeats,
+            "rotation": [self.rotation.units, self.rotation.counts, self.rotation.mixed],
             "input_bytes": self.arena.size,
             "output_bytes": outputs.size,
         }
@@ -74,6 +81,10 @@ class Reference:
         reservoir = self.arena.view(described["tensor"])
         count = self.subgraph.inputs[position].numel
         return window_of(reservoir, windows[position], count).reshape(described["shape"])
+
+    def host_ns(self, dispatches: float) -> int:
+        """Of a call's time what does not count, for a side that is worth so many empty operators."""
+        return round(dispatches * self.operator_ns)
 
     @property
     def size(self) -> int:
@@ -87,8 +98,12 @@ class Reference:
         return 2 * sum(Arena.room(one.eager) for one in self.expected)
 
     def handed(self) -> int:
-        """Bytes of the arenas that a worker is handed: inputs and room for outputs."""
-        return self.arena.size + self.room()
+        """Bytes that a subgraph takes in a worker: inputs, their copies and room for outputs."""
+        return self.arena.size + self.copied() + self.room()
+
+    def copied(self) -> int:
+        """Bytes of the inputs and outputs of the further calls of a CUDA graph."""
+        return max(0, self.repeats - 1) * self.moved_bytes
 
     def close(self) -> None:
         """Free the shared memory."""

@@ -21,8 +21,8 @@ from passagent.evaluator.verdict import Failed, Refused, raise_for, violation_of
 class Watched:
     """A candidate's worker as one side of the timing: what its audit saw is raised as Refused."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, overhead_ns: int = 0) -> None:
+        self.worker, self.overhead_ns = worker, overhead_ns
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """See Worker.ask."""

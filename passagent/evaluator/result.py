@@ -157,6 +157,8 @@ class GraphResult(BaseModel):
     eager_float64_error: float | None = None
     """The same of eager's own outputs."""
     speedup: Speedup | None = None
+    vs_reference: Speedup | None = None
+    """Inductor / compiled, called in the same way, with `reference: inductor`."""
     eager_ms: float | None = None
     compiled_ms: float | None = None
     """`eager_ms / speedup.e2e`: both are by the estimator of the speedup."""
@@ -193,6 +195,8 @@ class Evaluation(BaseModel):
     """Candidate.key, or the Compiler's name."""
     device: str
     dispatch: str
+    reference: str = "eager"
+    """What it was timed against (EvaluatorConfig.reference)."""
     timing: Literal["wall", "interpreter", "none"]
     """`interpreter`: a Triton pass on the CPU, checked and not timed; `none`: nothing got as far."""
     status: Status
@@ -208,6 +212,8 @@ class Evaluation(BaseModel):
     """Share of subgraphs that are correct and at least as fast as eager."""
     gmean_speedup: float | None = None
     """Over the correct subgraphs."""
+    gmean_vs_reference: float | None = None
+    """The same of their `vs_reference`."""
     as_low: float | None = None
     """AS with every speedup at the lower end of its interval, and at the upper: `as_high`."""
     as_high: float | None = None

@@ -8,18 +8,34 @@ from dataclasses import dataclass, field
 from passagent.evaluator.process import Answer
 from passagent.evaluator.result import Measured
 
+LEAST = 10
+"""The part of a time that counts, whatever is subtracted: a tenth."""
+
+
+def counted(ns: int, calls: int, overhead_ns: int) -> int:
+    """What a call takes of the time that so many together took, less what is the host's."""
+    return max(1, round(max(ns - overhead_ns, ns / LEAST) / calls))
+
 
 @dataclass
 class Samples:
     """Raw times of one side, ns."""
 
     blocks: list[list[int]] = field(default_factory=list)
-    """End to end, block by block."""
+    """End to end, block by block, as the worker's clock saw them."""
     hidden: list[int] = field(default_factory=list)
     """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
     waited: list[int] = field(default_factory=list)
     """How long a core was waited for meanwhile, in blocks that begin when the worker is told to."""
     device: list[int] = field(default_factory=list)
+    calls: int = 1
+    """Calls in each of the times, and what of a time is the host's (hostless.py): """
+    overhead_ns: int = 0
+
+    @property
+    def counted(self) -> list[list[int]]:
+        """What a call takes, block by block, as it counts for the speedup."""
+        return [[counted(n, self.calls, self.overhead_ns) for n in block] for block in self.blocks]
 
     @property
     def e2e(self) -> list[int]:

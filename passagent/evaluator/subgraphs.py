@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator import calls
+from passagent.evaluator import calls, hostless
 from passagent.evaluator.channel import Arena
+from passagent.evaluator.fresh import Rotation
 from passagent.evaluator.passes import LoadedPass
 from passagent.evaluator.planned import Planned
 from passagent.evaluator.reservoirs import InputSets
@@ -59,7 +60,7 @@ def take(
     live = [_live(value, shape, memory) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = message["dispatch"] == "dynamo"
     module = None
-    if message["nodes"] is None or by_dynamo:
+    if message["nodes"] is None or by_dynamo or compiler == "inductor":
         module = load_module(_subgraph(message["subgraph"]), device)
     nodes, order = message["nodes"], message["order"]
     if nodes is None:
@@ -95,8 +96,22 @@ def take(
         message["written"],
         memory,
     )
-    reply = built.report | {"nodes": nodes, "order": order} if message["nodes"] is None else built.report
-    return graph, reply | {"operators": _operators(nodes)}
+    reply = built.report | {"operators": _operators(nodes)}
+    if message["repeats"]:
+        hostless.capture(graph, message["repeats"], Rotation((), *message["rotation"]))
+    elif message["dispatch"] == "graph" and not graph.on_gpu:
+        reply["dispatches"] = _dispatches(graph, built.report, compiler)
+        reply["operator_ns"] = hostless.operator_ns()
+    return graph, reply | ({"nodes": nodes, "order": order} if message["nodes"] is None else {})
+
+
+def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None) -> float:
+    """How many empty operators the host's share of a call is worth."""
+    if compiler == "inductor":
+        return hostless.compiled_dispatches(sum(isinstance(one, torch.Tensor) for one in graph.live))
+    names = [operator_name(node["target"]) for node in _computing(graph.nodes)]
+    operators = sum(name != "getitem" for name in report.get("left", names)) - report["matches"]
+    return hostless.dispatches(operators, report["matches"])
 
 
 def _planned(planned: Planned, name: str) -> Apply:
@@ -163,4 +178,8 @@ def _subgraph(data: dict[str, Any]) -> Subgraph:
 
 
 def _operators(nodes: Nodes) -> int:
-    return sum(node["op"] not in ("placeholder", "output") for node in nodes)
+    return len(_computing(nodes))
+
+
+def _computing(nodes: Nodes) -> Nodes:
+    return [node for node in nodes if node["op"] not in ("placeholder", "output")]

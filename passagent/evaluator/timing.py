@@ -56,6 +56,9 @@ of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on 
 class Side(Protocol):
     """A worker that holds the subgraph."""
 
+    overhead_ns: int
+    """Of each of its times what is the host's and does not count."""
+
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
         """Send a request, and descriptors beside, and wait for its reply."""
         ...
@@ -121,6 +124,12 @@ def measure(
     return timing
 
 
+def _begin(candidate: Side, baseline: Side, reference: Reference) -> Timing:
+    calls = max(1, reference.repeats)
+    eager, compiled = (Samples(calls=calls, overhead_ns=one.overhead_ns) for one in (baseline, candidate))
+    return Timing(eager, compiled)
+
+
 def _blocks(
     candidate: Side,
     baseline: Side,
@@ -132,7 +141,7 @@ def _blocks(
     config: EvaluatorConfig,
     patience: int,
 ) -> Timing:
-    timing = Timing()
+    timing = _begin(candidate, baseline, reference)
     begun = time.monotonic()
     surely = secrets.randbelow(MIN_PAIRS)
     while True:
@@ -175,7 +184,7 @@ def _groups(
     patience: int,
 ) -> Timing:
     # Young processes are slower at first: where calls are short, a first, short series is for warming up.
-    timing = Timing() if per_call_s >= turns.LONG_CALL_S else None
+    timing = _begin(candidate, baseline, reference) if per_call_s >= turns.LONG_CALL_S else None
     begun = time.monotonic()
     most = turns.groups_in(config.budget_s / 2, per_call_s)
     cores: list[int] = []
@@ -199,7 +208,7 @@ def _groups(
         if secrets.randbelow(_AUDITED_SERIES) == 0:
             surprise()
         if timing is None:
-            timing, begun = Timing(), time.monotonic()
+            timing, begun = _begin(candidate, baseline, reference), time.monotonic()
         elif _enough(timing, reference, begun, config, patience):
             return timing
 
@@ -267,7 +276,7 @@ def _enough(
 
 def _estimated(timing: Timing, pace_ns: float | None) -> tuple[estimate.Array, estimate.Line | None]:
     """The blocks' ratios, and the line on which the one at that pace lies."""
-    eager, compiled = timing.eager.blocks, timing.compiled.blocks
+    eager, compiled = timing.eager.counted, timing.compiled.counted
     logs = estimate.log_ratios(eager, compiled)
     return logs, estimate.line(logs, eager, compiled, pace_ns)
 
@@ -282,7 +291,7 @@ def together(timings: Sequence[Timing], config: EvaluatorConfig, pace_ns: float 
     whole = Timing()
     for timing in timings:
         for side, part in ((whole.eager, timing.eager), (whole.compiled, timing.compiled)):
-            side.blocks += part.blocks
+            side.blocks += part.counted
             side.hidden += part.hidden
             side.device += part.device
         whole.pairs += timing.pairs

@@ -1,4 +1,4 @@
-"""Eager's side of the timing: workers as young as the candidate's, with the same past.
+"""Eager's side of the timing, or a compiler's: workers as young as the candidate's, with the same past.
 
 The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it. A
 twin runs nothing but graphs of eager. It serves a few evaluations, so that one waits for the workers of the
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent.config import EvaluatorConfig
+from passagent.errors import TaskError
 from passagent.evaluator.baseline import are_too_many
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.process import Answer, Worker, WorkerDied, WorkerTimeout, failed, lost
@@ -29,18 +30,23 @@ class _Held:
 
     reference: weakref.ref[Reference]
     size: int
-    """Bytes of its inputs."""
+    """Bytes of its inputs and their copies."""
+    dispatches: float
+    """See Reference.host_ns."""
 
 
 class Twin:
-    """A worker that holds eager's graphs of one task."""
+    """A worker that holds eager's graphs of one task, or what a compiler makes of them."""
 
-    def __init__(self, worker: Worker, config: EvaluatorConfig) -> None:
+    def __init__(self, worker: Worker, config: EvaluatorConfig, compiler: str | None = None) -> None:
         self.worker, self._timeout_s, self._device = worker, config.timeout_s, config.device
+        self.compiler = compiler
+        self.overhead_ns = 0
+        """Of a call's time what is the host's and does not count, of the subgraph that was taken last."""
         self.uses = 0
         self._task_key = ""
         self._held: dict[str, _Held] = {}
-        self.ask(load_request(None, config), self._timeout_s)
+        self.ask(load_request(None, config, compiler), self._timeout_s)
 
     def serve(self, task_key: str) -> None:
         """One more evaluation begins; the graphs of another task are forgotten."""
@@ -51,18 +57,22 @@ class Twin:
 
     def take(self, reference: Reference) -> None:
         """Have the worker load the subgraph, unless it holds it."""
-        if self._has(reference):
-            return
+        if not self._has(reference):
+            self._load(reference)
+        self.overhead_ns = reference.host_ns(self._held[reference.name].dispatches)
+
+    def _load(self, reference: Reference) -> None:
         self._release([reference.name])
-        size = reference.arena.size
+        size = reference.arena.size + reference.copied()
         while self._held and are_too_many([size, *(held.size for held in self._held.values())], self._device):
             self._release([next(iter(self._held))])
         outputs = Arena.create(reference.room())
         try:
-            self.ask(reference.request(outputs), self._timeout_s, (reference.arena.fd, outputs.fd))
+            fds = (reference.arena.fd, outputs.fd)
+            reply = self.ask(reference.request(outputs), self._timeout_s, fds).message
         finally:
             outputs.close()
-        self._held[reference.name] = _Held(weakref.ref(reference), size)
+        self._held[reference.name] = _Held(weakref.ref(reference), size, reply.get("dispatches", 0.0))
 
     def warm(self, reference: Reference) -> None:
         """The same, and a first call, in which libraries load and choose what they run."""
@@ -71,13 +81,18 @@ class Twin:
             self.ask(run_request(reference, 0, [reference.rotation.first()]), self._timeout_s)
 
     def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
-        """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before."""
+        """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before.
+
+        Raises TaskError where a compiler fails.
+        """
         try:
             answer = self.worker.ask(message, timeout_s, fds)
         except (WorkerDied, WorkerTimeout) as error:
-            raise lost("eager's worker was lost", error) from error
+            raise lost(f"{self.compiler or 'eager'}'s worker was lost", error) from error
         if "error" in answer.message:
             self.worker.kill()
+            if self.compiler is not None:
+                raise TaskError(f"{self.compiler} fails: {answer.message['error']['message']}")
             raise failed("eager fails where it ran before", answer.message["error"])
         return answer
 
@@ -94,8 +109,10 @@ class Twin:
 class Twins:
     """The twins of a referee, by the number of the pair that they are in."""
 
-    def __init__(self, new_worker: Callable[[], Worker], config: EvaluatorConfig) -> None:
-        self._new_worker, self._config = new_worker, config
+    def __init__(
+        self, new_worker: Callable[[], Worker], config: EvaluatorConfig, compiler: str | None = None
+    ) -> None:
+        self._new_worker, self._config, self._compiler = new_worker, config, compiler
         self._twins: dict[int, Twin] = {}
 
     def get(self, number: int, task_key: str) -> Twin:
@@ -104,7 +121,7 @@ class Twins:
         if twin is None or twin.uses >= USES or not twin.worker.is_alive():
             if twin is not None:
                 twin.worker.kill()
-            twin = self._twins[number] = Twin(self._new_worker(), self._config)
+            twin = self._twins[number] = Twin(self._new_worker(), self._config, self._compiler)
             twin.uses = number * USES // 2 % USES  # not all are replaced at once
         twin.serve(task_key)
         return twin

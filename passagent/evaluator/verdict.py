@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import estimate, score
+from passagent.evaluator import estimate, hostless, score
 from passagent.evaluator.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator.limits import ERROR, MESSAGE
 from passagent.evaluator.reference import SETS
@@ -82,13 +82,19 @@ def blank(subgraph: Subgraph, status: Status, error: str | None = None) -> Graph
     return GraphResult(name=subgraph.name, dtype=subgraph.dtype, status=status, error=error)
 
 
+def speedup_of(timing: Timing) -> Speedup:
+    """The speedup that was measured."""
+    eager, compiled = timing.eager.device, timing.compiled.device
+    device = None
+    if eager and compiled:
+        device = float(np.median(eager)) / max(float(np.median(compiled)), 1.0)
+    return Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
+
+
 def fill_times(result: GraphResult, timing: Timing) -> None:
     """Speedup, interval, times and the raw samples of both sides."""
     eager, compiled = timing.eager, timing.compiled
-    device = None
-    if eager.device and compiled.device:
-        device = float(np.median(eager.device)) / max(float(np.median(compiled.device)), 1.0)
-    result.speedup = Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
+    result.speedup = speedup_of(timing)
     result.eager_ms = timing.eager_ns / 1e6
     result.compiled_ms = result.eager_ms / timing.speedup
     result.pace_ms = result.eager_ms if timing.is_paced else None
@@ -133,12 +139,14 @@ def conclude(
     timed = any(graph.speedup for graph in graphs)
     correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
     right = [s for s in correct if s is not None]
+    beside = [graph.vs_reference.e2e for graph in graphs if graph.status == "ok" and graph.vs_reference]
     passbench = config.protocol == "passbench"
     return Evaluation(
         task=task.name,
         candidate=subject.key if isinstance(subject, Candidate) else subject,
         device=config.device,
-        dispatch="dynamo" if subject == "inductor" else config.dispatch,
+        dispatch="dynamo" if subject == "inductor" and config.dispatch != "graph" else config.dispatch,
+        reference=config.reference,
         timing="interpreter" if interpreter else "wall" if timed else "none",
         status=status,
         as_score=score.aggregate(es) if es else None,
@@ -150,6 +158,7 @@ def conclude(
         error=next((graph.error for graph in graphs if graph.status == status and graph.error), None),
         fast_1=score.fast_1(correct) if es else None,
         gmean_speedup=score.geometric_mean(right) if right else None,
+        gmean_vs_reference=score.geometric_mean(beside) if beside else None,
         protections=protections,
         protocol={
             "kind": config.protocol,
@@ -160,6 +169,8 @@ def conclude(
             "order": "candidate, then eager" if passbench else "both sides in turn",
             "pairs_of_workers": max((len(graph.pairs) for graph in graphs), default=0),
             "values": "one set" if passbench else "fresh for every call",
+            "host": hostless.protocol(config.dispatch, config.device),
+            "reference": config.reference,
             "l2": "warm: inputs are written just before the call",
             "estimator": OF_PASSBENCH if passbench else estimate.NAME,
             "interval": "bootstrap over pairs of blocks, 95%",

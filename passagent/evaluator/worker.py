@@ -129,9 +129,17 @@ def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
 
 
 def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    _drop(state, message["id"])
     graph, reply = subgraphs.take(message, fds, state.device, state.loaded, state.compiler)
     state.graphs[message["id"]] = graph
     return reply
+
+
+def _drop(state: _State, name: str) -> None:
+    graph = state.graphs.pop(name, None)
+    if graph is not None:
+        graph.sets.close()
+        graph.outputs.close()
 
 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -268,10 +276,7 @@ def _values(graph: calls.Graph, chosen: int, windows: Windows) -> list[Any]:
 
 def _release(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     for name in message["ids"]:
-        graph = state.graphs.pop(name, None)
-        if graph is not None:
-            graph.sets.close()
-            graph.outputs.close()
+        _drop(state, name)
     gc.collect()
     give_memory_back()
     if state.device.startswith("cuda"):

@@ -33,6 +33,7 @@ class Workers:
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
         self.twins = Twins(self._spare, config)
+        self.compiled = Twins(functools.partial(self.take, "inductor", False), config, "inductor")
         self._interpreter: Zygote | None = None
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
         self._building = ThreadPoolExecutor(1, thread_name_prefix="builds")
@@ -81,6 +82,7 @@ class Workers:
         self._ahead.shutdown(wait=True)
         self._building.shutdown(wait=True)
         self.twins.close()
+        self.compiled.close()
         self.zygote.close()
         if self._interpreter is not None:
             self._interpreter.close()

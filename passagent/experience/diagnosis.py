@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from passagent.evaluator.result import EXACT_T, Evaluation, GraphResult, Status
@@ -68,6 +68,8 @@ def diagnose(evaluation: Evaluation, machine: Machine) -> Diagnosis:
         )
     if loose := evaluation.inexact():
         return Diagnosis("inexact", _inexactness(evaluation, loose))
+    if evaluation.dispatch == "graph":  # issuing is not in the times
+        machine = replace(machine, issue_s=0.0)
     graphs = tuple(_limiter(graph, machine) for graph in timed)
     counts = Counter(graph.limiter for graph in graphs)
     worst = min(graphs, key=lambda graph: graph.speedup)

@@ -25,6 +25,7 @@ _GRAPH_FIELDS = {
     "dtype",
     "status",
     "speedup",
+    "vs_reference",
     "passes_from_t",
     "eager_ms",
     "compiled_ms",

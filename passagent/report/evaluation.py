@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.report.text import interval, number, table
 
 
@@ -23,6 +23,10 @@ def evaluation_text(evaluation: Evaluation) -> str:
             f"speedup over the correct graphs (geometric mean): {evaluation.gmean_speedup:.3f}; "
             f"correct and no slower than eager: {evaluation.fast_1 or 0:.0%} of the graphs"
         )
+    if evaluation.gmean_vs_reference is not None:
+        parts.append(
+            f"speedup over {evaluation.reference} (geometric mean): {evaluation.gmean_vs_reference:.3f}"
+        )
     parts.append(evaluation.stopped_early or "")
     if evaluation.edited:
         parts.append(f"edited, not as recorded: {', '.join(evaluation.edited)}")
@@ -41,12 +45,14 @@ def graph_table(evaluation: Evaluation) -> str:
     """A line for each graph; what the figures are, and which are stated for a pace of the machine."""
     header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
     header += [">max diff", ">matches"]
+    beside = [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
     rows = [
         [
             graph.name,
             graph.dtype,
             graph.status + (" (unstable)" if graph.unstable else ""),
-            interval(graph.speedup.e2e, graph.speedup.low, graph.speedup.high) if graph.speedup else "-",
+            _shown(graph.speedup),
+            *[_shown(graph.vs_reference) for _ in beside],
             number(graph.eager_ms, 4),
             number(graph.compiled_ms, 4),
             "-" if graph.max_abs_diff is None else f"{graph.max_abs_diff:.2g}",
@@ -54,6 +60,7 @@ def graph_table(evaluation: Evaluation) -> str:
         ]
         for graph in evaluation.graphs
     ]
+    header[4:4] = beside
     parts = [table(header, rows, drop=["matches", "max diff", "compiled ms", "eager ms", "dtype"])]
     if any(graph.speedup for graph in evaluation.graphs):
         parts.append(evaluation.protocol.get("estimator", ""))
@@ -63,6 +70,10 @@ def graph_table(evaluation: Evaluation) -> str:
     if paced:
         parts.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
     return "\n".join(part for part in parts if part)
+
+
+def _shown(speedup: Speedup | None) -> str:
+    return interval(speedup.e2e, speedup.low, speedup.high) if speedup else "-"
 
 
 def failure_lines(graphs: list[GraphResult]) -> list[str]:

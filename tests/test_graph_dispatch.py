@@ -1,0 +1,356 @@
+"""`dispatch: graph`: the host's share of a call does not count; a GPU replays calls in a CUDA graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from cases import HERE, read_case
+from cases import write_task as write_case
+from test_timing import reference, scripted
+from tiny import KERNEL, candidate, write_subgraph, write_task
+
+from passagent.cli.options import Dispatch
+from passagent.config import EvaluatorConfig
+from passagent.errors import TaskError
+from passagent.evaluator import hostless, judging
+from passagent.evaluator.baseline import Baseline
+from passagent.evaluator.calls import Graph, refresh_all
+from passagent.evaluator.channel import Arena
+from passagent.evaluator.effort import dispatch_of
+from passagent.evaluator.fresh import Draw, Rotation, refresher, window_of
+from passagent.evaluator.holder import Holder
+from passagent.evaluator.known import environment_key
+from passagent.evaluator.referee import Referee
+from passagent.evaluator.samples import Samples, counted
+from passagent.evaluator.timing import together
+from passagent.tasks import Subgraph, TensorMeta
+from passagent.tasks.reader import load_task
+
+CONFIG = EvaluatorConfig(dispatch="graph", warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+GPU = CONFIG.model_copy(update={"device": "cuda"})
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return load_task(write_task(tmp_path_factory.mktemp("task") / "silu_mul_add"))
+
+
+@pytest.fixture(scope="module")
+def referee():
+    with Referee(CONFIG) as one:
+        yield one
+
+
+def check_times(result):
+    for graph in result.graphs:
+        assert graph.trials == len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) >= 20
+        assert min(graph.eager_samples_ms + graph.compiled_samples_ms) > 0
+        assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
+
+
+def test_it_is_named_in_the_result_and_in_what_is_kept(referee, task):
+    result = referee.evaluate(task, candidate())
+    assert (result.status, result.dispatch, result.timing) == ("ok", "graph", "wall")
+    assert "estimate" in result.protocol["host"]
+    check_times(result)
+    assert {one.dispatch for one in referee._baseline._kept.values()} == {"graph"}
+    assert environment_key(CONFIG) != environment_key(CONFIG.model_copy(update={"dispatch": "direct"}))
+
+
+def test_eager_beside_itself_is_credited_with_the_same(referee, task, monkeypatch):
+    seen = []
+    measure = judging.measure
+
+    def noted(side, twin, *others):
+        seen.append((side.overhead_ns, twin.overhead_ns))
+        return measure(side, twin, *others)
+
+    monkeypatch.setattr(judging, "measure", noted)
+    result = referee.evaluate(task, "eager")
+    assert (result.status, result.dispatch) == ("ok", "graph")
+    check_times(result)
+    assert len(seen) == 6
+    assert all(one == other > 0 for one, other in seen)
+
+
+def test_a_candidate_is_credited_with_no_more_than_eager_whatever_it_says(referee, task, monkeypatch):
+    seen = []
+    watched = judging.Watched
+    monkeypatch.setattr(judging, "Watched", lambda *args: seen.append(args[1]) or watched(*args))
+    referee.evaluate(task, candidate())
+    honest, most = seen[:], {one.host_ns(one.dispatches) for one in referee._baseline._kept.values()}
+    assert all(0 < one < min(most) for one in honest)  # a replay for three operators
+    monkeypatch.setattr(Holder, "dispatches", lambda *_: 1e9)
+    referee.evaluate(task, candidate())
+    assert set(seen[len(honest) :]) <= most
+
+
+def test_wrong_values_are_wrong(referee, task):
+    result = referee.evaluate(task, candidate(setup=KERNEL.replace("+ 1.0f", "+ 1.5f")))
+    assert {graph.status for graph in result.graphs} == {"wrong_result"}
+    assert result.dispatch == "graph"
+
+
+def test_what_timed_calls_return_is_verified(referee, task, monkeypatch):
+    """Eager's values for timed calls are another's here: a right candidate's differ from them."""
+    again = Baseline.again
+
+    def changed(self, *args):
+        expected = again(self, *args)
+        expected.eager[0] += 1
+        return expected
+
+    monkeypatch.setattr(Baseline, "again", changed)
+    result = referee.evaluate(task, candidate())
+    assert "wrong_result" in {graph.status for graph in result.graphs}
+
+
+IN_PLACE = """import torch
+class GraphModule(torch.nn.Module):
+    def forward(self, in_0, in_1):
+        in_0 += in_1
+        tmp_0 = torch.nn.functional.relu(in_0, inplace=True)
+        return (tmp_0,)
+"""
+
+
+def test_eager_in_place_is_judged(referee, tmp_path):
+    task = load_task(write_subgraph(tmp_path / "in_place", [4, 64], model=IN_PLACE))
+    result = referee.evaluate(task, "eager")
+    assert result.status == "ok"
+    check_times(result)
+
+
+def test_eagers_described_time_is_without_the_host_too(referee, task):
+    [described, *_] = referee.describe(task, 60)
+    [kept, *_] = (one for one in referee._baseline._kept.values() if one.subgraph.name == described.name)
+    direct = kept.host_ns(kept.dispatches) / 1e3
+    assert described.eager_us > 0 and direct > 0
+
+
+def test_a_time_of_several_calls_counts_as_their_mean_without_the_host():
+    assert counted(2000, 20, 0) == 100
+    assert counted(2000, 1, 1500) == 500
+    assert counted(2000, 1, 1900) == counted(2000, 1, 9000) == 200  # a tenth stays
+    assert Samples([[2000, 4000]], calls=20, overhead_ns=200).counted == [[90, 190]]
+    assert Samples([[7, 8]]).counted == [[7, 8]]
+
+
+def test_a_graph_of_several_calls_gives_the_same_speedup_and_a_shorter_time():
+    one, *_ = scripted()
+    at = reference()
+    at.repeats = 20
+    many, *_ = scripted(at=at)
+    assert many.speedup == pytest.approx(one.speedup, rel=0.01)
+    assert sum(many.eager.counted[0]) == pytest.approx(sum(many.eager.blocks[0]) / 20, rel=0.01)
+    assert many.hidden is None and one.hidden is None  # clocks are compared in what they saw
+    took, whole = (together([timing], EvaluatorConfig()) for timing in (many, one))
+    assert took.eager_ns == pytest.approx(whole.eager_ns / 20, rel=0.01)
+    assert took.speedup == pytest.approx(whole.speedup, rel=0.01)
+
+
+def test_large_and_written_inputs_get_fewer_calls():
+    assert hostless.repeats_of(4000, []) == hostless.repeats_of(0, []) == hostless.REPEATS == 20
+    assert hostless.repeats_of(4000, [0]) == 1
+    assert hostless.repeats_of(hostless.COPIED_BYTES // 4, []) == 4
+    assert hostless.repeats_of(4 * hostless.COPIED_BYTES, []) == 1
+
+
+@pytest.mark.parametrize(
+    ("subject", "dispatch"), [("inductor", "graph"), ("eager", "graph"), (None, "graph")]
+)
+def test_all_subjects_are_called_in_the_same_way(subject, dispatch):
+    assert dispatch_of(CONFIG, subject) == dispatch
+    assert dispatch_of(EvaluatorConfig(), "inductor") == "dynamo"
+
+
+def test_the_command_line_knows_every_dispatch():
+    known = get_args(EvaluatorConfig.model_fields["dispatch"].annotation)
+    assert {one.value for one in Dispatch} == {*known}
+
+
+def make_graph(device="cpu", call=torch.neg):
+    """A graph of one input, and its rotation."""
+    meta = TensorMeta("in_0", "x", (64,), "float32", "cuda:0", mean=0.0, std=1.0)
+    rotation = Rotation.of(Subgraph("g", Path("g"), (meta,), "", "float32", ""))
+    reservoir = torch.cat(rotation.reservoir(0, torch.randn(64), 7, 0)).to(device)
+    live = [torch.zeros(64, device=device)]
+    graph = Graph(
+        call, None, device == "cuda", [0], live, [[reservoir], [reservoir]], Arena.create(4096), [], []
+    )
+    return graph, rotation
+
+
+def with_slots(count):
+    graph, rotation = make_graph()
+    graph.slots, graph.draw = [[torch.zeros(64)] for _ in range(count)], Draw(rotation)
+    return graph, Draw(rotation)
+
+
+def test_every_call_of_a_graph_has_values_of_its_own():
+    graph, draw = with_slots(20)
+    before = None
+    for chosen in (0, 1, 1):
+        windows = draw.next()
+        graph.refresher(chosen, [0])(windows)
+        given = [tuple(values.tolist()) for (values,) in graph.slots]
+        assert len({*given}) == 20
+        assert before is None or not {*before} & {*given}
+        before = given
+
+
+def test_which_call_of_a_graph_is_judged_is_drawn_and_has_the_values_that_are_asked_for():
+    graph, draw = with_slots(4)
+    seen = set()
+    for _ in range(100):
+        windows = draw.next()
+        graph.refresher(1, [0])(windows)
+        seen.add(graph.slot)
+        assert graph.live is graph.slots[graph.slot]
+        assert torch.equal(graph.live[0], window_of(graph.sets[1][0], windows[0], 64))
+    assert seen == {0, 1, 2, 3}
+
+
+def test_what_is_refreshed_once_a_block_is_the_same_in_all_calls_of_a_graph():
+    graph, draw = with_slots(4)
+    windows = draw.next()
+    refresh_all(graph, 0, windows)
+    want = window_of(graph.sets[0][0], windows[0], 64)
+    assert all(torch.equal(values, want) for (values,) in graph.slots)
+
+
+def test_without_a_graph_inputs_are_refreshed_as_before():
+    graph, _ = make_graph()
+    refresher(graph.live, graph.sets[0], [0])([0])
+    want = graph.live[0].clone()
+    graph.live[0].zero_()
+    refresh_all(graph, 0, [0])
+    assert torch.equal(graph.live[0], want)
+
+
+@pytest.fixture(scope="module")
+def on_gpu():
+    with Referee(GPU) as one:
+        yield one
+
+
+@pytest.mark.gpu
+def test_captured_calls_are_right_and_have_values_of_their_own():
+    seen = []
+
+    def call(x):
+        seen.append(x)
+        return (-x,)
+
+    graph, rotation = make_graph("cuda", call)
+    hostless.capture(graph, 5, rotation)
+    assert len(seen) == 6  # one to warm up
+    draw, judged, places = Draw(rotation), set(), set()
+    for _ in range(50):
+        graph.refresher(1, [0])(draw.next())
+        (out,) = graph.call(*graph.args)
+        torch.cuda.synchronize()
+        assert torch.equal(out, -graph.live[0])
+        assert len({tuple(values.tolist()) for values in seen[1:]}) == 5
+        judged.add(graph.slot)
+        places.add(out.data_ptr())
+    assert judged == {0, 1, 2, 3, 4} and len(places) == 5  # each call's outputs are its own
+    assert len(seen) == 6  # replays call nothing
+
+
+@pytest.mark.gpu
+def test_after_a_capture_that_fails_the_process_goes_on():
+    graph, rotation = make_graph("cuda", lambda x: x * x.sum().item())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^a CUDA graph cannot hold it: .+\Z"):
+            hostless.capture(graph, 20, rotation)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.empty_cache()
+    assert float(torch.rand(1000, device="cuda").sum()) > 0
+    graph, rotation = make_graph("cuda")
+    hostless.capture(graph, 20, rotation)
+    refresh_all(graph, 0, rotation.first())
+    out = graph.call(*graph.args)
+    torch.cuda.synchronize()
+    assert torch.equal(out, -graph.live[0])
+
+
+@pytest.mark.gpu
+def test_inputs_on_the_cpu_cannot_be_captured():
+    graph, rotation = make_graph("cpu")
+    with pytest.raises(RuntimeError, match="an input stays on the CPU"):
+        hostless.capture(graph, 20, rotation)
+
+
+@pytest.mark.gpu
+def test_eager_on_a_gpu_is_captured(on_gpu, task):
+    result = on_gpu.evaluate(task, "eager")
+    assert (result.status, result.dispatch) == ("ok", "graph")
+    assert "CUDA graph" in result.protocol["host"]
+    check_times(result)
+    kept = [one for one in on_gpu._baseline._kept.values() if not one.mutated]
+    assert {one.repeats for one in kept} == {hostless.REPEATS}
+    assert all(0.8 < graph.speedup.e2e < 1.25 for graph in result.graphs), result.graphs
+    assert all(graph.eager_ms < 0.02 for graph in result.graphs)  # three operators: no host is in it
+    assert all(one.eager_us < 20 for one in on_gpu.describe(task, 60))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["autotuned_configurations", "autotuned_with_a_zeroed_output"])
+def test_autotuned_triton_on_a_gpu_is_captured(on_gpu, name, tmp_path):
+    case = read_case(HERE / "honest" / f"{name}.py")
+    result = on_gpu.evaluate(write_case(tmp_path / case.task, case.task), case.candidate)
+    assert (result.status, result.dispatch) == ("ok", "graph"), result
+    check_times(result)
+
+
+@pytest.mark.gpu
+def test_in_place_on_a_gpu_is_captured_one_call_at_a_time(on_gpu, tmp_path):
+    case = read_case(HERE / "honest" / "inplace_as_eager.py")
+    task = write_case(tmp_path / case.task, case.task)
+    for subject in ("eager", case.candidate):
+        result = on_gpu.evaluate(task, subject)
+        assert result.status == "ok", result
+        check_times(result)
+    kept = [one for one in on_gpu._baseline._kept.values() if one.mutated]
+    assert kept and {one.repeats for one in kept} == {1}
+
+
+@pytest.mark.gpu
+def test_wrong_values_on_a_gpu_are_wrong(on_gpu, tmp_path):
+    case = read_case(HERE / "honest" / "autotuned_configurations.py")
+    files = {name: text.replace("x + y, 0.0", "x + y, 0.5") for name, text in case.candidate.files.items()}
+    assert files != case.candidate.files
+    wrong = type(case.candidate)(files)
+    result = on_gpu.evaluate(write_case(tmp_path / case.task, case.task), wrong)
+    assert {graph.status for graph in result.graphs} == {"wrong_result"}
+
+
+SYNCHRONISES = """import torch
+class GraphModule(torch.nn.Module):
+    def forward(self, in_0, in_1):
+        tmp_0 = torch.linalg.inv(in_0)
+        tmp_1 = tmp_0 + in_1
+        return (tmp_1,)
+"""
+
+
+@pytest.mark.gpu
+def test_eager_that_cannot_be_captured_is_the_tasks_fault(on_gpu, task, tmp_path):
+    waits = load_task(write_subgraph(tmp_path / "waits", [32, 32], model=SYNCHRONISES))
+    with pytest.raises(TaskError, match="a CUDA graph cannot hold it") as told:
+        on_gpu.evaluate(waits, "eager")
+    assert "\n" not in str(told.value)
+    assert on_gpu.evaluate(task, "eager").status == "ok"
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+def test_inductor_on_a_gpu_is_captured(on_gpu, task):
+    result = on_gpu.evaluate(task, "inductor")
+    assert (result.status, result.dispatch) == ("ok", "graph"), result
+    check_times(result)
+    assert all(graph.compiled_ms < 0.02 for graph in result.graphs)  # no guards are in it
