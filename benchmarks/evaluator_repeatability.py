@@ -395,7 +395,7 @@ def main() -> None:
 
 def passbench_config(config: EvaluatorConfig) -> EvaluatorConfig:
     """The same settings with PassBench's protocol."""
-    return config.model_copy(update={"protocol": "passbench"})
+    return EvaluatorConfig(**config.model_dump() | {"protocol": "passbench"})
 
 
 def _environment(data: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""Each way to run in turn: eager against itself, then the expert's first pass and Inductor beside it.
+
+    python benchmarks/evaluator_dispatches.py TASKS... --device cuda --subgraphs 40 --budget 500
+
+A/A: eager judged in a candidate's place, on the first subgraph of each task; 1.00 is the truth. Then on the
+same subgraphs the expert's first pass and `inductor` are judged by the same referee. Each of the three ways
+(`direct`, `dynamo`, `graph`) has its share of `--budget`; what is not reached is left out and counted. The
+raw results go to benchmarks/results/evaluator-dispatches-<device>-<date>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from evaluator_repeatability import expert_candidates, first_subgraphs, keep
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import PassagentError
+from passagent.evaluator.referee import Referee
+from passagent.evaluator.result import Subject
+from passagent.evaluator.score import geometric_mean
+from passagent.tasks.reader import Task
+
+DISPATCHES = ("direct", "dynamo", "graph")
+
+
+def judged(referee: Referee, task: Task, subject: Subject) -> dict[str, Any]:
+    """One evaluation of a task of one subgraph, in figures."""
+    name = subject if isinstance(subject, str) else "expert"
+    found: dict[str, Any] = {"task": task.name, "subgraph": task.subgraphs[0].name, "subject": name}
+    begun = time.monotonic()
+    try:
+        evaluation = referee.evaluate(task, subject)
+    except PassagentError as error:
+        return found | {"status": "failed", "error": str(error)}
+    [graph] = evaluation.graphs
+    found |= {"status": evaluation.status, "as": evaluation.as_score, "unstable": graph.unstable}
+    if graph.speedup is not None:
+        found |= {"speedup": graph.speedup.e2e, "low": graph.speedup.low, "high": graph.speedup.high}
+    return found | {"error": graph.error, "seconds": round(time.monotonic() - begun, 2)}
+
+
+def measured(dispatch: str, tasks: list[Task], device: str, until: float) -> list[dict[str, Any]]:
+    """A/A on all tasks, then the expert and Inductor, as far as the time goes."""
+    rows: list[dict[str, Any]] = []
+    with Referee(EvaluatorConfig(device=device, dispatch=dispatch)) as referee:
+        for task in tasks:
+            if time.monotonic() < until:
+                rows.append(judged(referee, task, "eager"))
+        for task in tasks:
+            for subject in (*expert_candidates(task, device, 1), "inductor"):
+                if time.monotonic() < until:
+                    rows.append(judged(referee, task, subject))  # type: ignore[arg-type]
+    return rows
+
+
+def lines(dispatch: str, rows: list[dict[str, Any]]) -> list[str]:
+    """What is told of one way to run."""
+    own = [row["speedup"] for row in rows if row["subject"] == "eager" and "speedup" in row]
+    near = sum(abs(value - 1) <= 0.01 for value in own)
+    told = [f"{dispatch}: eager against itself within 1% on {near} of {len(own)}"]
+    for subject in ("expert", "inductor"):
+        scored = [row["as"] for row in rows if row["subject"] == subject and row.get("as") is not None]
+        if scored:
+            told.append(f"  {subject}: AS {geometric_mean(scored):.3f} over {len(scored)} subgraphs")
+    return told
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tasks", nargs="+", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--subgraphs", type=int, default=40)
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    tasks = first_subgraphs(args.tasks, args.subgraphs)
+    data: dict[str, Any] = {}
+    for dispatch in DISPATCHES:
+        until = time.monotonic() + args.budget / len(DISPATCHES)
+        data[dispatch] = measured(dispatch, tasks, args.device, until)
+        path = keep("evaluator-dispatches", args.device, args.out, data)  # what is measured is kept
+        print(*lines(dispatch, data[dispatch]), sep="\n", flush=True)
+    print(path)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except PassagentError as problem:
+        sys.exit(f"error: {problem}")
