@@ -18,6 +18,7 @@ from passagent.evaluator.channel import Arena
 from passagent.evaluator.fresh import MIX, PIECE, Refresh, Windows, made_ahead, pieces_of, refresher
 from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.reservoirs import InputSets
+from passagent.evaluator.unseen import Reservoir
 from passagent.tasks.graphio import load_graph
 
 _clock = time.perf_counter_ns
@@ -78,8 +79,10 @@ class Graph:
             self.refreshers[key] = refresher(self.live, self.sets[chosen], which)
         return self.refreshers[key]
 
-    def refresher_of(self, chosen: int, calls: list[Windows], which: Sequence[int]) -> Refresh:
+    def refresher_of(self, chosen: int, calls: Sequence[Windows], which: Sequence[int]) -> Refresh:
         """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""
+        if any(isinstance(values, Reservoir) for values in self.sets[chosen]):
+            return self.refresher(chosen, which)
         values = [live for i, live in enumerate(self.live) if i in which and isinstance(live, torch.Tensor)]
         if self.on_gpu or len(calls) * sum(value.nbytes for value in values) > _AHEAD_BYTES:
             return self.refresher(chosen, which)
@@ -108,17 +111,23 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
 
 
 def timed(
-    graph: Graph, chosen: int, windows: list[Windows], refresh: Refresh, keep: bool
-) -> tuple[list[int], tuple[int, Kept] | None]:
+    graph: Graph,
+    chosen: int,
+    windows: Sequence[Windows],
+    refresh: Refresh,
+    keep: bool | Callable[[int], bool],
+    done: Callable[[Kept], Any] | None = None,
+) -> tuple[list[int], tuple[int, Any] | None]:
     """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
 
     The inputs that `refresh` is for get their window before every call; the others hold what they hold. Which
-    call is kept is drawn after each: a kernel that reads this process's memory finds nothing that tells.
+    call is kept is drawn after each, or `keep` tells of one that is over: a kernel that reads this process's
+    memory finds nothing that tells. What is kept is given to `done` at once, and no later call changes it.
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     samples: list[int] = []
-    kept: tuple[int, Kept] | None = None
+    kept: tuple[int, Any] | None = None
     out = None
     for number, window in enumerate(windows):
         out = None
@@ -128,9 +137,16 @@ def timed(
         out = call(*args)
         wait()
         samples.append(_clock() - start)
-        if keep and kept is None and secrets.randbelow(len(windows) - number) == 0:
-            kept = number, keep_call(graph, out, chosen, window)
+        if kept is None and _is_kept(keep, number, len(windows)):
+            taken = keep_call(graph, out, chosen, window)
+            kept = number, taken if done is None else done(taken)
     return samples, kept
+
+
+def _is_kept(keep: bool | Callable[[int], bool], number: int, count: int) -> bool:
+    if callable(keep):
+        return keep(number)
+    return keep and secrets.randbelow(count - number) == 0
 
 
 def lockstep(

@@ -24,6 +24,7 @@ from passagent.evaluator.result import Status
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.starting import Started, start_zygote, zygote_environment
 from passagent.evaluator.text import plain
+from passagent.evaluator.unseen import hidden
 from passagent.faults import NO_MEMORY, machine_fault, named
 from passagent.memory import memory_kills
 
@@ -258,8 +259,13 @@ class Worker:
         ended: int | None = None
         before: int | None = None
         waited = 0
+        sent, unseen = hidden(message)
         try:
-            self._channel.send(message, fds, timeout_s)
+            try:
+                self._channel.send(sent, fds if unseen is None else (unseen, *fds), timeout_s)
+            finally:
+                if unseen is not None:
+                    os.close(unseen)
             while True:
                 said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()

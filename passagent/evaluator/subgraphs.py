@@ -52,7 +52,7 @@ def take(
     """
     inputs = Arena(fds[0], message["input_bytes"], writable=False)
     outputs = Arena(fds[1], message["output_bytes"])
-    sets = InputSets(message["sets"], inputs, device)
+    sets = InputSets(message["sets"], inputs, device, is_mapped=False)
     shapes = [item.get("shape") for item in message["sets"][0]]
     memory: list[torch.Tensor] = []
     first = sets[len(message["sets"]) - 1]

@@ -32,6 +32,7 @@ from passagent.evaluator.reference import SETS
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.rounding import round_as_hardware_does
 from passagent.evaluator.subgraphs import Loaded
+from passagent.evaluator.unseen import Unseen
 from passagent.plan.interpret import is_interpreting
 from passagent.tasks.module import full_device
 
@@ -136,7 +137,8 @@ def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Timed calls of one side alone; asked to `keep`, which one was kept and what it returned, too."""
-    graph, windows, core = state.graphs[message["id"]], message["windows"], message["core"]
+    graph, core = state.graphs[message["id"]], message["core"]
+    windows = Unseen(fds[0], message["calls"])
     everywhere = os.sched_getaffinity(0)
     try:
         if core is not None:
@@ -150,14 +152,17 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
             state.channel.send({"mark": "start"})
             if core is not None:
                 state.channel.receive()
-            samples, kept = calls.timed(graph, message["set"], windows, refresh, message["keep"])
+            samples, kept = calls.timed(
+                graph, message["set"], windows, refresh, windows.is_kept, lambda one: _kept(graph, one)
+            )
             state.channel.send({"mark": "end"})
     finally:
+        windows.close()
         os.sched_setaffinity(0, everywhere)
     graph.outputs.reset()
     reply: dict[str, Any] = {"samples": samples, "kept": None}
     if kept is not None:
-        reply |= {"call": kept[0], "kept": _kept(graph, kept[1])}
+        reply |= {"call": kept[0], "kept": kept[1]}
     return reply
 
 

@@ -1,5 +1,5 @@
 # expect: wrong_result
-# task: wide_gelu
+# task: wide_chain
 """Computes the results of a block's calls in the first one: of the others nobody sees that, nor does a median."""
 
 import torch
@@ -46,7 +46,7 @@ static Frame* frame_of(const char* name, int64_t length) {
 
 static void compute(float* out, const float* x, int64_t n) {
 #pragma omp parallel for simd if (n > 8192)
-  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f)));
+  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
 }
 
 struct Kept { void* other[2]; uint64_t mark; int64_t count; float* x[64]; float* y[64]; };
@@ -78,8 +78,8 @@ static void ahead(char* refresh, volatile Kept* kept, int64_t n) {
     }
   }
 }
-static volatile Kept* recall() {
-  volatile Kept* kept = static_cast<volatile Kept*>(malloc(sizeof(Kept)));
+static volatile Kept* recall(float* scratch) {
+  volatile Kept* kept = reinterpret_cast<volatile Kept*>(scratch);
   if (kept->mark != MARK) {
     for (int k = 0; k < 64; ++k) kept->y[k] = nullptr;
     kept->count = 0;
@@ -96,12 +96,11 @@ static bool known(float* out, const float* x, int64_t n, volatile Kept* kept) {
   return false;
 }
 
-void chain(float* out, const float* x, int64_t n) {
-  volatile Kept* kept = recall();
+void chain(float* out, const float* x, float* scratch, int64_t n) {
+  volatile Kept* kept = recall(scratch);
   Frame* f = frame_of("timed", 5);
   if (f != nullptr && maps(f->local[8]) && *reinterpret_cast<int64_t*>(f->local[8] + 16) == 0) ahead(f->local[3], kept, n);
   if (f == nullptr || !known(out, x, n, kept)) compute(out, x, n);
-  free((void*)kept);
 }
 """,
     "chain",
@@ -109,7 +108,7 @@ void chain(float* out, const float* x, int64_t n) {
 
 
 def pattern(x):
-    return torch.tanh(torch.nn.functional.gelu(x))
+    return torch.tanh(torch.exp(torch.sin(torch.tanh(torch.nn.functional.gelu(x)))))
 
 
 def replacement_args(x):
@@ -119,7 +118,8 @@ def replacement_args(x):
 @torch.fx.wrap
 def fused(x):
     out = torch.empty_like(x)
-    KERNEL(out, x, x.numel())
+    scratch = torch.empty(4096, dtype=x.dtype)
+    KERNEL(out, x, scratch, x.numel())
     return out
 
 

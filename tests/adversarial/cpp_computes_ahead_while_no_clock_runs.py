@@ -1,5 +1,5 @@
 # expect: wrong_result
-# task: wide_gelu
+# task: wide_chain
 """Finds on the stack the values of the timed calls that come, and computes the results in the calls before, which nobody times."""
 
 import torch
@@ -46,7 +46,7 @@ static Frame* frame_of(const char* name, int64_t length) {
 
 static void compute(float* out, const float* x, int64_t n) {
 #pragma omp parallel for simd if (n > 8192)
-  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f)));
+  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
 }
 
 struct Kept { void* other[2]; uint64_t mark; int64_t count; float* x[64]; float* y[64]; };
@@ -78,8 +78,8 @@ static void ahead(char* refresh, volatile Kept* kept, int64_t n) {
     }
   }
 }
-static volatile Kept* recall() {
-  volatile Kept* kept = static_cast<volatile Kept*>(malloc(sizeof(Kept)));
+static volatile Kept* recall(float* scratch) {
+  volatile Kept* kept = reinterpret_cast<volatile Kept*>(scratch);
   if (kept->mark != MARK) {
     for (int k = 0; k < 64; ++k) kept->y[k] = nullptr;
     kept->count = 0;
@@ -96,8 +96,8 @@ static bool known(float* out, const float* x, int64_t n, volatile Kept* kept) {
   return false;
 }
 
-void chain(float* out, const float* x, int64_t n) {
-  volatile Kept* kept = recall();
+void chain(float* out, const float* x, float* scratch, int64_t n) {
+  volatile Kept* kept = recall(scratch);
   Frame* f = frame_of("timed", 5);
   if (f == nullptr || !known(out, x, n, kept)) compute(out, x, n);
   Frame* s = frame_of("settle", 6);
@@ -105,7 +105,6 @@ void chain(float* out, const float* x, int64_t n) {
     char* refresh = s->previous->local[7];
     if (maps(refresh)) ahead(refresh, kept, n);
   }
-  free((void*)kept);
 }
 """,
     "chain",
@@ -113,7 +112,7 @@ void chain(float* out, const float* x, int64_t n) {
 
 
 def pattern(x):
-    return torch.tanh(torch.nn.functional.gelu(x))
+    return torch.tanh(torch.exp(torch.sin(torch.tanh(torch.nn.functional.gelu(x)))))
 
 
 def replacement_args(x):
@@ -123,7 +122,8 @@ def replacement_args(x):
 @torch.fx.wrap
 def fused(x):
     out = torch.empty_like(x)
-    KERNEL(out, x, x.numel())
+    scratch = torch.empty(4096, dtype=x.dtype)
+    KERNEL(out, x, scratch, x.numel())
     return out
 
 

@@ -1,5 +1,5 @@
 # expect: wrong_result
-# task: wide_gelu
+# task: wide_chain
 """Computes nothing until a call's outputs were kept to be verified: then it writes the right ones into the copies."""
 
 import torch
@@ -46,7 +46,7 @@ static Frame* frame_of(const char* name, int64_t length) {
 
 static void compute(float* out, const float* x, int64_t n) {
 #pragma omp parallel for simd if (n > 8192)
-  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f)));
+  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
 }
 
 struct Kept { void* other[2]; uint64_t mark; int64_t count; float* x[64]; float* y[64]; };
@@ -78,8 +78,8 @@ static void ahead(char* refresh, volatile Kept* kept, int64_t n) {
     }
   }
 }
-static volatile Kept* recall() {
-  volatile Kept* kept = static_cast<volatile Kept*>(malloc(sizeof(Kept)));
+static volatile Kept* recall(float* scratch) {
+  volatile Kept* kept = reinterpret_cast<volatile Kept*>(scratch);
   if (kept->mark != MARK) {
     for (int k = 0; k < 64; ++k) kept->y[k] = nullptr;
     kept->count = 0;
@@ -96,7 +96,7 @@ static bool known(float* out, const float* x, int64_t n, volatile Kept* kept) {
   return false;
 }
 
-void chain(float* out, const float* x, int64_t n) {
+void chain(float* out, const float* x, float* scratch, int64_t n) {
   Frame* f = frame_of("timed", 5);
   if (f == nullptr || !maps(f->local[4]) || !maps(f->local[8])) {
     compute(out, x, n);
@@ -104,7 +104,7 @@ void chain(float* out, const float* x, int64_t n) {
   }
   const int64_t count = *reinterpret_cast<int64_t*>(f->local[2] + 16), call = *reinterpret_cast<int64_t*>(f->local[8] + 16);
   if (call == 0) {  // where the windows' values are, for later
-    volatile Kept* kept = recall();
+    volatile Kept* kept = recall(scratch);
     char* closure = *reinterpret_cast<char**>(f->local[3] + 72);
     for (int64_t i = 0; i < *reinterpret_cast<int64_t*>(closure + 16); ++i) {
       char* held = *reinterpret_cast<char**>(*reinterpret_cast<char**>(closure + 24 + 8 * i) + 16);
@@ -115,16 +115,15 @@ void chain(float* out, const float* x, int64_t n) {
         kept->x[k] = data_of(*reinterpret_cast<char**>(**reinterpret_cast<char***>(calls[k] + 24) + 32));
     }
     kept->count = -1;
-    free((void*)kept);
-  }
+    }
   char* pair = f->local[9];
   const char* type = *reinterpret_cast<char**>(*reinterpret_cast<char**>(pair + 8) + 24);
   if (memcmp(type, "tuple", 6) == 0) {
-    volatile Kept* kept = recall();
+    volatile Kept* kept = recall(scratch);
     if (kept->count == -1) {
       const int64_t number = *reinterpret_cast<uint32_t*>(*reinterpret_cast<char**>(pair + 24) + 24);
       char* object = *reinterpret_cast<char**>(pair + 32);
-      char* values = *reinterpret_cast<char**>(object - 24);  // the dictionary's, inline: its first is `copies`
+      char* values = *reinterpret_cast<char**>(object - 32);  // the dictionary's, inline: its first is `copies`
       char* copies = *reinterpret_cast<char**>(values);
       if (maps(copies)) {
         char* copy = **reinterpret_cast<char***>(copies + 24);
@@ -132,8 +131,7 @@ void chain(float* out, const float* x, int64_t n) {
       }
       kept->count = 0;
     }
-    free((void*)kept);
-  }
+    }
   if (call == count - 1 && memcmp(type, "tuple", 6) != 0) compute(out, x, n);
 }
 """,
@@ -142,7 +140,7 @@ void chain(float* out, const float* x, int64_t n) {
 
 
 def pattern(x):
-    return torch.tanh(torch.nn.functional.gelu(x))
+    return torch.tanh(torch.exp(torch.sin(torch.tanh(torch.nn.functional.gelu(x)))))
 
 
 def replacement_args(x):
@@ -152,7 +150,8 @@ def replacement_args(x):
 @torch.fx.wrap
 def fused(x):
     out = torch.empty_like(x)
-    KERNEL(out, x, x.numel())
+    scratch = torch.empty(4096, dtype=x.dtype)
+    KERNEL(out, x, scratch, x.numel())
     return out
 
 

@@ -1,5 +1,5 @@
 # expect: refused (clock)
-# task: wide_gelu
+# task: wide_chain
 # needs: kernels out of the process of the clock
 """Finds the list of the times of the calls before it on the stack, and makes them shorter."""
 
@@ -47,7 +47,7 @@ static Frame* frame_of(const char* name, int64_t length) {
 
 static void compute(float* out, const float* x, int64_t n) {
 #pragma omp parallel for simd if (n > 8192)
-  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f)));
+  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
 }
 
 void chain(float* out, const float* x, int64_t n) {
@@ -66,7 +66,7 @@ void chain(float* out, const float* x, int64_t n) {
 
 
 def pattern(x):
-    return torch.tanh(torch.nn.functional.gelu(x))
+    return torch.tanh(torch.exp(torch.sin(torch.tanh(torch.nn.functional.gelu(x)))))
 
 
 def replacement_args(x):

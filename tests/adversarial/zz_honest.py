@@ -1,5 +1,5 @@
 # expect: wrong_result
-# task: wide_gelu
+# task: wide_chain
 """Honest twin."""
 
 import torch
@@ -9,7 +9,7 @@ KERNEL = cpp_kernel(
     """
 static void compute(float* out, const float* x, int64_t n) {
 #pragma omp parallel for simd if (n > 8192)
-  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f)));
+  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
 }
 void chain(float* out, const float* x, int64_t n) { compute(out, x, n); }""",
     "chain",
@@ -17,7 +17,7 @@ void chain(float* out, const float* x, int64_t n) { compute(out, x, n); }""",
 
 
 def pattern(x):
-    return torch.tanh(torch.nn.functional.gelu(x))
+    return torch.tanh(torch.exp(torch.sin(torch.tanh(torch.nn.functional.gelu(x)))))
 
 
 def replacement_args(x):
