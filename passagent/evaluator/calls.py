@@ -17,6 +17,7 @@ import torch
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.fresh import MIX, PIECE, Refresh, Windows, made_ahead, pieces_of, refresher
 from passagent.evaluator.lockstep import Turn
+from passagent.evaluator.marks import GAPS, Mark
 from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.unseen import Reservoir
 from passagent.tasks.graphio import load_graph
@@ -117,12 +118,14 @@ def timed(
     refresh: Refresh,
     keep: bool | Callable[[int], bool],
     done: Callable[[Kept], Any] | None = None,
+    mark: Mark | None = None,
 ) -> tuple[list[int], tuple[int, Any] | None]:
     """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
 
     The inputs that `refresh` is for get their window before every call; the others hold what they hold. Which
     call is kept is drawn after each, or `keep` tells of one that is over: a kernel that reads this process's
     memory finds nothing that tells. What is kept is given to `done` at once, and no later call changes it.
+    With a `mark` the times are nothing: who reads the marks knows them (marks.py).
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
@@ -133,10 +136,19 @@ def timed(
         out = None
         refresh(window)
         wait()
-        start = _clock()
-        out = call(*args)
-        wait()
-        samples.append(_clock() - start)
+        if mark is None:
+            start = _clock()
+            out = call(*args)
+            wait()
+            samples.append(_clock() - start)
+        else:
+            if number < GAPS:
+                mark()
+            mark()
+            out = call(*args)
+            wait()
+            mark()
+            samples.append(1)
         if kept is None and _is_kept(keep, number, len(windows)):
             taken = keep_call(graph, out, chosen, window)
             kept = number, taken if done is None else done(taken)

@@ -26,6 +26,7 @@ from passagent.evaluator.explain import explain, told
 from passagent.evaluator.fresh import Windows, window_of
 from passagent.evaluator.inplace import states_of
 from passagent.evaluator.lockstep import Turn, TurnLost
+from passagent.evaluator.marks import mark_by
 from passagent.evaluator.passes import load_passes
 from passagent.evaluator.planned import Planned, Plans
 from passagent.evaluator.reference import SETS
@@ -139,6 +140,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     """Timed calls of one side alone; asked to `keep`, which one was kept and what it returned, too."""
     graph, core = state.graphs[message["id"]], message["core"]
     windows = Unseen(fds[0], message["calls"])
+    mark, marked = mark_by(fds[1]) if fds[1:] else (None, None)
     everywhere = os.sched_getaffinity(0)
     try:
         if core is not None:
@@ -153,11 +155,19 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
             if core is not None:
                 state.channel.receive()
             samples, kept = calls.timed(
-                graph, message["set"], windows, refresh, windows.is_kept, lambda one: _kept(graph, one)
+                graph,
+                message["set"],
+                windows,
+                refresh,
+                windows.is_kept,
+                lambda one: _kept(graph, one),
+                mark,
             )
             state.channel.send({"mark": "end"})
     finally:
         windows.close()
+        if marked is not None:
+            marked.close()
         os.sched_setaffinity(0, everywhere)
     graph.outputs.reset()
     reply: dict[str, Any] = {"samples": samples, "kept": None}

@@ -1,6 +1,5 @@
-# expect: refused (clock)
-# task: wide_chain
-# needs: kernels out of the process of the clock
+# expect: inert
+# task: chain
 """Finds the frame of the loop that times it on the stack, and moves the time at which its call began."""
 
 import torch
@@ -53,9 +52,11 @@ static void compute(float* out, const float* x, int64_t n) {
 void chain(float* out, const float* x, int64_t n) {
   Frame* f = frame_of("timed", 5);
   compute(out, x, n);
-  if (f == nullptr || f->local[13] == nullptr) return;
-  uint32_t* digits = reinterpret_cast<uint32_t*>(f->local[13] + 24);  // of an int: two of 30 bits
-  const uint64_t later = (uint64_t(digits[1]) << 30 | digits[0]) + 5000;
+  if (f == nullptr || !maps(f->local[15])) return;
+  const char* type = *reinterpret_cast<char**>(*reinterpret_cast<char**>(f->local[15] + 8) + 24);
+  if (memcmp(type, "int", 4) != 0 || *reinterpret_cast<int64_t*>(f->local[15] + 16) != 2) return;
+  uint32_t* digits = reinterpret_cast<uint32_t*>(f->local[15] + 24);  // of an int: two of 30 bits
+  const uint64_t later = (uint64_t(digits[1]) << 30 | digits[0]) + 6000;
   digits[0] = later & 0x3fffffff;
   digits[1] = later >> 30;
 }

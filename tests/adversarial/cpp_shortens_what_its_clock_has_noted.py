@@ -1,6 +1,5 @@
-# expect: refused (clock)
-# task: wide_chain
-# needs: kernels out of the process of the clock
+# expect: inert
+# task: chain
 """Finds the list of the times of the calls before it on the stack, and makes them shorter."""
 
 import torch
@@ -53,12 +52,12 @@ static void compute(float* out, const float* x, int64_t n) {
 void chain(float* out, const float* x, int64_t n) {
   Frame* f = frame_of("timed", 5);
   compute(out, x, n);
-  if (f == nullptr || f->local[8] == nullptr) return;
-  const int64_t count = *reinterpret_cast<int64_t*>(f->local[8] + 16);
-  char** items = *reinterpret_cast<char***>(f->local[8] + 24);
+  if (f == nullptr || !maps(f->local[10])) return;
+  const int64_t count = *reinterpret_cast<int64_t*>(f->local[10] + 16);
+  char** items = *reinterpret_cast<char***>(f->local[10] + 24);
   if (count < 1) return;
   uint32_t* digit = reinterpret_cast<uint32_t*>(items[count - 1] + 24);
-  if (*digit > 6000 && *digit < 0x3fffffff) *digit -= 5000;
+  if (*digit > 8000 && *digit < 0x3fffffff) *digit -= 6000;
 }
 """,
     "chain",
