@@ -39,13 +39,13 @@ static Frame* frames() {
 }
 static Frame* frame_of(const char* name, int64_t length) {
   Frame* f = frames();
-  for (int k = 0; f != nullptr && k < 40; ++k, f = f->previous)
-    if (maps(f) && maps(f->code) && is_called(f, name, length)) return f;
+  for (int k = 0; f != nullptr && k < 40 && maps(f) && maps(f->code) && maps(f->code->name); ++k, f = f->previous)
+    if (is_called(f, name, length)) return f;
   return nullptr;
 }
 
 static void compute(float* out, const float* x, int64_t n) {
-#pragma omp parallel for simd if (n > 8192)
+#pragma omp simd
   for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
 }
 
