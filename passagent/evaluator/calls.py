@@ -6,7 +6,7 @@ import gc
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +20,7 @@ from passagent.evaluator.lockstep import Turn
 from passagent.evaluator.marks import GAPS, Mark
 from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.unseen import Reservoir
+from passagent.evaluator.zones import Zoned
 from passagent.tasks.graphio import load_graph
 
 _clock = time.perf_counter_ns
@@ -59,7 +60,7 @@ class Graph:
     nodes: list[dict[str, Any]]
     written: list[int]
     """Inputs that eager writes into: what a call leaves there is handed back."""
-    memory: list[torch.Tensor] = field(default_factory=list)
+    memory: list[Zoned] = field(default_factory=list)
     """What `live` lies in, with the zones around."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
 
@@ -80,11 +81,12 @@ class Graph:
             self.refreshers[key] = refresher(self.live, self.sets[chosen], which)
         return self.refreshers[key]
 
-    def refresher_of(self, chosen: int, calls: Sequence[Windows], which: Sequence[int]) -> Refresh:
+    def refresher_of(self, chosen: int, calls: Iterable[Windows], which: Sequence[int]) -> Refresh:
         """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""
         if any(isinstance(values, Reservoir) for values in self.sets[chosen]):
             return self.refresher(chosen, which)
         values = [live for i, live in enumerate(self.live) if i in which and isinstance(live, torch.Tensor)]
+        calls = list(calls)
         if self.on_gpu or len(calls) * sum(value.nbytes for value in values) > _AHEAD_BYTES:
             return self.refresher(chosen, which)
         return made_ahead(self.live, self.sets[chosen], which, calls)
@@ -114,7 +116,7 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
 def timed(
     graph: Graph,
     chosen: int,
-    windows: Sequence[Windows],
+    windows: Iterable[Windows],
     refresh: Refresh,
     keep: bool | Callable[[int], bool],
     done: Callable[[Kept], Any] | None = None,
@@ -149,16 +151,16 @@ def timed(
             wait()
             mark()
             samples.append(1)
-        if kept is None and _is_kept(keep, number, len(windows)):
+        if kept is None and _is_kept(keep, number, windows):
             taken = keep_call(graph, out, chosen, window)
             kept = number, taken if done is None else done(taken)
     return samples, kept
 
 
-def _is_kept(keep: bool | Callable[[int], bool], number: int, count: int) -> bool:
+def _is_kept(keep: bool | Callable[[int], bool], number: int, windows: Iterable[Windows]) -> bool:
     if callable(keep):
         return keep(number)
-    return keep and secrets.randbelow(count - number) == 0
+    return keep and secrets.randbelow(len(list(windows)) - number) == 0
 
 
 def lockstep(

@@ -308,9 +308,9 @@ class Worker:
             return None
         marks = None
         try:
-            if sent["calls"] <= MOST_CALLS:
+            if len(message["windows"]) <= MOST_CALLS:
                 with suppress(OSError):
-                    marks = Marks(sent["calls"])
+                    marks = Marks(len(message["windows"]))
             self._channel.send(sent, (unseen,) if marks is None else (unseen, marks.fd), timeout_s)
         except BaseException:
             if marks is not None:

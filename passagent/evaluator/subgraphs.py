@@ -17,7 +17,7 @@ from passagent.evaluator.passes import LoadedPass
 from passagent.evaluator.planned import Planned
 from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.rewrite import Rewritten, apply_passes
-from passagent.evaluator.zones import between_zones, fill_zones, ordinary_bytes, unpredictable
+from passagent.evaluator.zones import Zoned, between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
@@ -54,7 +54,7 @@ def take(
     outputs = Arena(fds[1], message["output_bytes"])
     sets = InputSets(message["sets"], inputs, device, is_mapped=False)
     shapes = [item.get("shape") for item in message["sets"][0]]
-    memory: list[torch.Tensor] = []
+    memory: list[Zoned] = []
     first = sets[len(message["sets"]) - 1]
     live = [_live(value, shape, memory) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = message["dispatch"] == "dynamo"
@@ -146,14 +146,15 @@ def _report(rewritten: Any) -> dict[str, Any]:
     }
 
 
-def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor]) -> Any:
+def _live(value: Any, shape: list[int] | None, memory: list[Zoned]) -> Any:
     """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`."""
     if shape is None:
         return value
     values = value[: math.prod(shape)].reshape(shape)
     raw, live = between_zones(torch.empty_like(values))
-    fill_zones(raw, ordinary_bytes(values, values, unpredictable()))
-    memory.append(raw)
+    zones = ordinary_bytes(values, values, unpredictable())
+    fill_zones(raw, zones)
+    memory.append(Zoned(raw, zones))
     return live.copy_(values)
 
 

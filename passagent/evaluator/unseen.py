@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,12 +22,13 @@ _PART = 1 << 14
 def hidden(message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
     """A request without its calls' windows, and a descriptor of them (none for a request that has none).
 
-    Of a `run` request that is asked to `keep` a call, which one is drawn here.
+    A worker is not told how many calls there are. One that is asked to `keep` a call keeps the last: none
+    comes after it that could know that no further one is kept.
     """
     if message.get("op") != "run":
         return message, None
     windows = message["windows"]
-    chosen = secrets.randbelow(len(windows)) if message["keep"] else None
+    chosen = len(windows) - 1 if message["keep"] else None
     words = [word for k, row in enumerate(windows) for word in (int(k == chosen), *row)]
     fd = os.memfd_create("passagent-calls", os.MFD_CLOEXEC)
     try:
@@ -36,26 +36,26 @@ def hidden(message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
     except BaseException:
         os.close(fd)
         raise
-    return message | {"windows": None, "keep": None, "calls": len(windows)}, fd
+    return message | {"windows": None, "keep": None}, fd
 
 
-class Unseen(Sequence[list[int]]):
+class Unseen:
     """The windows of a block's calls, of which those of a call are read when they are asked for."""
 
-    def __init__(self, fd: int, calls: int) -> None:
-        """Takes the descriptor over."""
-        self._fd, self._calls = fd, calls
-        self._row = os.fstat(fd).st_size // max(1, calls)
+    def __init__(self, fd: int, inputs: int) -> None:
+        """Takes the descriptor over; `inputs`: of a call."""
+        self._fd, self._row = fd, _WORD * (1 + inputs)
 
-    def __len__(self) -> int:
-        return self._calls
-
-    def __getitem__(self, call: Any) -> Any:
+    def of(self, call: int) -> list[int]:
+        """Those of a call; empty if there is none such."""
         row = os.pread(self._fd, self._row - _WORD, call * self._row + _WORD)
         return [int.from_bytes(row[at : at + _WORD], "little") for at in range(0, len(row), _WORD)]
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (self[call] for call in range(self._calls))
+        call = 0
+        while windows := self.of(call):
+            yield windows
+            call += 1
 
     def is_kept(self, call: int) -> bool:
         """Whether what the call returned is handed back: to be asked when it is over."""

@@ -139,7 +139,7 @@ def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Timed calls of one side alone; asked to `keep`, which one was kept and what it returned, too."""
     graph, core = state.graphs[message["id"]], message["core"]
-    windows = Unseen(fds[0], message["calls"])
+    windows = Unseen(fds[0], len(graph.live))
     mark, marked = mark_by(fds[1]) if fds[1:] else (None, None)
     everywhere = os.sched_getaffinity(0)
     try:
@@ -147,7 +147,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
             os.sched_setaffinity(0, {core})
         refresh = graph.refresher_of(message["set"], windows, message["often"])
         before = message["settle"]
-        calls.refresh_all(graph, message["set"], windows[0] if before is None else before)
+        calls.refresh_all(graph, message["set"], windows.of(0) if before is None else before)
         if before is not None:
             calls.settle(graph, message["set"], before, message["often"])
         with calls.no_collection():
@@ -169,6 +169,8 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
         if marked is not None:
             marked.close()
         os.sched_setaffinity(0, everywhere)
+    if state.loaded is not None:
+        state.blocks.check(graph.memory)
     graph.outputs.reset()
     reply: dict[str, Any] = {"samples": samples, "kept": None}
     if kept is not None:

@@ -39,8 +39,8 @@ static Frame* frames() {
 }
 static Frame* frame_of(const char* name, int64_t length) {
   Frame* f = frames();
-  for (int k = 0; f != nullptr && k < 40; ++k, f = f->previous)
-    if (maps(f) && maps(f->code) && is_called(f, name, length)) return f;
+  for (int k = 0; f != nullptr && k < 40 && maps(f) && maps(f->code) && maps(f->code->name); ++k, f = f->previous)
+    if (is_called(f, name, length)) return f;
   return nullptr;
 }
 
