@@ -60,8 +60,10 @@ class Graph:
     nodes: list[dict[str, Any]]
     written: list[int]
     """Inputs that eager writes into: what a call leaves there is handed back."""
-    memory: list[Zoned] = field(default_factory=list)
+    memory: list[torch.Tensor] = field(default_factory=list)
     """What `live` lies in, with the zones around."""
+    zoned: list[Zoned] = field(default_factory=list)
+    """The same, and what is in the zones."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
 
     @cached_property

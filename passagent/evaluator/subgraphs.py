@@ -54,9 +54,10 @@ def take(
     outputs = Arena(fds[1], message["output_bytes"])
     sets = InputSets(message["sets"], inputs, device, is_mapped=False)
     shapes = [item.get("shape") for item in message["sets"][0]]
-    memory: list[Zoned] = []
+    memory: list[torch.Tensor] = []
+    zoned: list[Zoned] = []
     first = sets[len(message["sets"]) - 1]
-    live = [_live(value, shape, memory) for value, shape in zip(first, shapes, strict=True)]
+    live = [_live(value, shape, memory, zoned) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = message["dispatch"] == "dynamo"
     module = None
     if message["nodes"] is None or by_dynamo:
@@ -94,6 +95,7 @@ def take(
         nodes,
         message["written"],
         memory,
+        zoned,
     )
     reply = built.report | {"nodes": nodes, "order": order} if message["nodes"] is None else built.report
     return graph, reply | {"operators": _operators(nodes)}
@@ -146,15 +148,22 @@ def _report(rewritten: Any) -> dict[str, Any]:
     }
 
 
-def _live(value: Any, shape: list[int] | None, memory: list[Zoned]) -> Any:
-    """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`."""
+def _live(
+    value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned: list[Zoned] | None = None
+) -> Any:
+    """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`.
+
+    What is in the zones is added to `zoned`.
+    """
     if shape is None:
         return value
     values = value[: math.prod(shape)].reshape(shape)
     raw, live = between_zones(torch.empty_like(values))
     zones = ordinary_bytes(values, values, unpredictable())
     fill_zones(raw, zones)
-    memory.append(Zoned(raw, zones))
+    memory.append(raw)
+    if zoned is not None:
+        zoned.append(Zoned(raw, zones))
     return live.copy_(values)
 
 

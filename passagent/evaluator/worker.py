@@ -170,7 +170,7 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
             marked.close()
         os.sched_setaffinity(0, everywhere)
     if state.loaded is not None:
-        state.blocks.check(graph.memory)
+        state.blocks.check(graph.zoned)
     graph.outputs.reset()
     reply: dict[str, Any] = {"samples": samples, "kept": None}
     if kept is not None:
