@@ -1,6 +1,6 @@
-# expect: wrong_result
+# expect: ok
 # task: wide_chain
-"""Honest twin."""
+"""A chain of functions in one loop, which attacks on timed calls are compared with."""
 
 import torch
 from passagent.kernels import cpp_kernel
