@@ -1,4 +1,4 @@
-"""Attacks whose results are right or right where they are looked at get no more than the honest kernel does."""
+"""Attacks whose results are right, or right where they are looked at, get no more than an honest kernel."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """When the calls of a block began and ended, as the kernel saw it: no native code of a worker changes that.
 
-A worker sends an empty-handed message at the beginning and at the end of a call, and the kernel stamps each with
-its time as it is sent. What a message itself takes is seen at the beginning of the first calls, which send one
-more: the median is taken off each call.
+A worker sends a message at the beginning and at the end of a call, and the kernel stamps each with its time
+as it is sent. What a message itself takes is seen at the beginning of the first calls, which send one more:
+the median is taken off each call.
 """
 
 from __future__ import annotations
