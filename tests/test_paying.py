@@ -11,14 +11,22 @@ from passagent.config import EvaluatorConfig
 
 HERE = Path(__file__).parent
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
-ATTACKS = (
-    "cpp_computes_a_block_in_its_first_call",
-    "cpp_computes_ahead_while_no_clock_runs",
-    "cpp_skips_blocks_that_nobody_verifies",
-    "cpp_skips_what_comes_after_the_verified_call",
-)
+ATTACKS = {
+    "cpp_chain_of_functions": (
+        "cpp_computes_a_block_in_its_first_call",
+        "cpp_computes_ahead_while_no_clock_runs",
+        "cpp_skips_blocks_that_nobody_verifies",
+        "cpp_skips_what_comes_after_the_verified_call",
+    ),
+    "cpp_short_chain_of_functions": (
+        "cpp_moves_the_start_of_its_clock",
+        "cpp_replaces_the_clock",
+        "cpp_shortens_what_its_clock_has_noted",
+    ),
+}
+"""By the honest kernel that does the same work."""
 MORE = 1.6
-"""Before they were stopped these got 2.6 to 30 times as much."""
+"""Before they were stopped these got 1.9 to 30 times as much."""
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +40,10 @@ def judged(tmp_path_factory):
         yield evaluate
 
 
-def test_what_timed_calls_are_told_ahead_does_not_pay(judged):
-    honest = judged(HERE / "honest" / "cpp_chain_of_functions.py")
+@pytest.mark.parametrize("twin", ATTACKS)
+def test_what_native_code_finds_in_its_worker_does_not_pay(judged, twin):
+    honest = judged(HERE / "honest" / f"{twin}.py")
     assert honest.status == "ok"
-    results = {name: judged(HERE / "adversarial" / f"{name}.py") for name in ATTACKS}
+    results = {name: judged(HERE / "adversarial" / f"{name}.py") for name in ATTACKS[twin]}
     paid = {name: one.as_score for name, one in results.items() if one.as_score > MORE * honest.as_score}
     assert not paid, f"honest: {honest.as_score}"

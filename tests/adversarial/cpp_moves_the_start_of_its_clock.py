@@ -1,4 +1,4 @@
-# expect: inert
+# expect: inert or runtime_error
 # task: chain
 """Finds the frame of the loop that times it on the stack, and moves the time at which its call began."""
 
@@ -55,8 +55,8 @@ void chain(float* out, const float* x, int64_t n) {
   if (f == nullptr || !maps(f->local[15])) return;
   const char* type = *reinterpret_cast<char**>(*reinterpret_cast<char**>(f->local[15] + 8) + 24);
   if (memcmp(type, "int", 4) != 0 || *reinterpret_cast<int64_t*>(f->local[15] + 16) != 2) return;
-  uint32_t* digits = reinterpret_cast<uint32_t*>(f->local[15] + 24);  // of an int: two of 30 bits
-  const uint64_t later = (uint64_t(digits[1]) << 30 | digits[0]) + 6500;
+  volatile uint32_t* digits = reinterpret_cast<uint32_t*>(f->local[15] + 24);  // of an int: two of 30 bits
+  const uint64_t later = (uint64_t(digits[1]) << 30 | digits[0]) + 5500;
   digits[0] = later & 0x3fffffff;
   digits[1] = later >> 30;
 }

@@ -1,4 +1,4 @@
-# expect: inert or refused (clock)
+# expect: inert or refused (clock) or runtime_error
 # task: chain
 """Has Python's clock tell the time of another: of the two functions before it in the table of its module."""
 
@@ -65,7 +65,7 @@ void chain(float* out, const float* x, int64_t n) {
     if (!maps(name) || !maps(value) || memcmp(name + 48, "_clock", 7) != 0) continue;
     uint64_t** method = reinterpret_cast<uint64_t**>(value + 16);
     const char* told = reinterpret_cast<const char*>((*method)[0]);
-    if (memcmp(told, "perf_counter_ns", 16) == 0) *method -= 8;   // two entries: thread_time_ns
+    if (memcmp(told, "perf_counter_ns", 16) == 0) *const_cast<uint64_t* volatile*>(method) = *method - 8;   // two entries: thread_time_ns
     return;
   }
 }

@@ -1,4 +1,4 @@
-# expect: inert
+# expect: inert or runtime_error
 # task: chain
 """Finds the list of the times of the calls before it on the stack, and makes them shorter."""
 
@@ -56,7 +56,7 @@ void chain(float* out, const float* x, int64_t n) {
   const int64_t count = *reinterpret_cast<int64_t*>(f->local[10] + 16);
   char** items = *reinterpret_cast<char***>(f->local[10] + 24);
   if (count < 1) return;
-  uint32_t* digit = reinterpret_cast<uint32_t*>(items[count - 1] + 24);
+  volatile uint32_t* digit = reinterpret_cast<uint32_t*>(items[count - 1] + 24);
   if (*digit > 4000 && *digit < 0x3fffffff) *digit -= *digit < 20000 ? *digit / 2 : 5000;
 }
 """,
