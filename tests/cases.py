@@ -84,6 +84,16 @@ TASKS = {
         "tmp_0 = torch.nn.functional.gelu(in_0)\ntmp_1 = torch.tanh(tmp_0)\nreturn (tmp_1,)",
         [[([128, 1024], F32)]],
     ),
+    "wide_chain": TaskText(
+        "tmp_0 = torch.nn.functional.gelu(in_0)\ntmp_1 = torch.tanh(tmp_0)\ntmp_2 = torch.sin(tmp_1)\n"
+        "tmp_3 = torch.exp(tmp_2)\ntmp_4 = torch.tanh(tmp_3)\nreturn (tmp_4,)",
+        [[([64, 1024], F32)]],
+    ),
+    "chain": TaskText(
+        "tmp_0 = torch.nn.functional.gelu(in_0)\ntmp_1 = torch.tanh(tmp_0)\ntmp_2 = torch.sin(tmp_1)\n"
+        "tmp_3 = torch.exp(tmp_2)\ntmp_4 = torch.tanh(tmp_3)\nreturn (tmp_4,)",
+        [[([4, 512], F32)]],
+    ),
     "wide_sine": TaskText("tmp_0 = torch.sin(in_0)\nreturn (tmp_0,)", [[([256, 1024], F32)]]),
     "mean": TaskText(
         "tmp_0 = in_0 * in_0\ntmp_1 = tmp_0.mean(-1, keepdim=True)\nreturn (tmp_1,)", [[([8, 32], F32)]]

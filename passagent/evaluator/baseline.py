@@ -72,7 +72,7 @@ SMALL = 1 << 26
 input sets of no more are drawn side by side."""
 MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
-_REFRESH_SHARE = 4.0
+_REFRESH_SHARE = 8.0
 _REFRESH_FLOOR_NS = 200_000
 """Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
 _DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000

@@ -6,12 +6,13 @@ run of other values: what a kernel leaves as it was is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from passagent.evaluator.result import Violation
-from passagent.evaluator.zones import ZONE, between_zones, fill_zones, ordinary_bytes, unpredictable
+from passagent.evaluator.zones import ZONE, Zoned, between_zones, fill_zones, ordinary_bytes, unpredictable
 
 _POISON = 0xFF
 """Bytes of NaN: in calls whose inputs tell a kernel that no time is measured."""
@@ -35,7 +36,7 @@ class Block:
 
     def overrun(self) -> bool:
         """Something was written beside the block."""
-        return not torch.equal(torch.cat([self.raw[:ZONE], self.raw[-ZONE:]]), self.zones)
+        return Zoned(self.raw, self.zones).overrun()
 
 
 class Blocks:
@@ -61,7 +62,11 @@ class Blocks:
 
     def check_zones(self) -> None:
         """Report writes beside any block made so far."""
-        if any(block.overrun() for block in self.blocks):
+        self.check(self.blocks)
+
+    def check(self, blocks: Iterable[Zoned | Block]) -> None:
+        """The same for any blocks."""
+        if any(block.overrun() for block in blocks):
             message = (
                 "a kernel writes outside of the tensors that it was given; mask its stores at the borders"
             )

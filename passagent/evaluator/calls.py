@@ -6,7 +6,7 @@ import gc
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +17,10 @@ import torch
 from passagent.evaluator.channel import Arena
 from passagent.evaluator.fresh import MIX, PIECE, Draw, Refresh, Windows, made_ahead, pieces_of, refresher
 from passagent.evaluator.lockstep import Turn
+from passagent.evaluator.marks import GAPS, Mark
 from passagent.evaluator.reservoirs import InputSets
+from passagent.evaluator.unseen import Reservoir
+from passagent.evaluator.zones import Zoned
 from passagent.tasks.graphio import load_graph
 
 _clock = time.perf_counter_ns
@@ -59,6 +62,8 @@ class Graph:
     """Inputs that eager writes into: what a call leaves there is handed back."""
     memory: list[torch.Tensor] = field(default_factory=list)
     """What `live` lies in, with the zones around."""
+    zoned: list[Zoned] = field(default_factory=list)
+    """The same, and what is in the zones."""
     refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
     slots: list[list[Any]] = field(default_factory=list)
     """The inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
@@ -102,9 +107,12 @@ class Graph:
 
         return refresh_slots
 
-    def refresher_of(self, chosen: int, calls: list[Windows], which: Sequence[int]) -> Refresh:
+    def refresher_of(self, chosen: int, calls: Iterable[Windows], which: Sequence[int]) -> Refresh:
         """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""
+        if any(isinstance(values, Reservoir) for values in self.sets[chosen]):
+            return self.refresher(chosen, which)
         values = [live for i, live in enumerate(self.live) if i in which and isinstance(live, torch.Tensor)]
+        calls = list(calls)
         if self.on_gpu or len(calls) * sum(value.nbytes for value in values) > _AHEAD_BYTES:
             return self.refresher(chosen, which)
         return made_ahead(self.live, self.sets[chosen], which, calls)
@@ -136,29 +144,53 @@ def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) ->
 
 
 def timed(
-    graph: Graph, chosen: int, windows: list[Windows], refresh: Refresh, keep: bool
-) -> tuple[list[int], tuple[int, Kept] | None]:
+    graph: Graph,
+    chosen: int,
+    windows: Iterable[Windows],
+    refresh: Refresh,
+    keep: bool | Callable[[int], bool],
+    done: Callable[[Kept], Any] | None = None,
+    mark: Mark | None = None,
+) -> tuple[list[int], tuple[int, Any] | None]:
     """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
 
     The inputs that `refresh` is for get their window before every call; the others hold what they hold. Which
-    call is kept is drawn after each: a kernel that reads this process's memory finds nothing that tells.
+    call is kept is drawn after each, or `keep` tells of one that is over: a kernel that reads this process's
+    memory finds nothing that tells. What is kept is given to `done` at once, and no later call changes it.
+    With a `mark` the times are nothing: who reads the marks knows them (marks.py).
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
     samples: list[int] = []
-    kept: tuple[int, Kept] | None = None
+    kept: tuple[int, Any] | None = None
     out = None
     for number, window in enumerate(windows):
         out = None
         refresh(window)
         wait()
-        start = _clock()
-        out = call(*args)
-        wait()
-        samples.append(_clock() - start)
-        if keep and kept is None and secrets.randbelow(len(windows) - number) == 0:
-            kept = number, keep_call(graph, out, chosen, window)
+        if mark is None:
+            start = _clock()
+            out = call(*args)
+            wait()
+            samples.append(_clock() - start)
+        else:
+            if number < GAPS:
+                mark()
+            mark()
+            out = call(*args)
+            wait()
+            mark()
+            samples.append(1)
+        if kept is None and _is_kept(keep, number, windows):
+            taken = keep_call(graph, out, chosen, window)
+            kept = number, taken if done is None else done(taken)
     return samples, kept
+
+
+def _is_kept(keep: bool | Callable[[int], bool], number: int, windows: Iterable[Windows]) -> bool:
+    if callable(keep):
+        return keep(number)
+    return keep and secrets.randbelow(len(list(windows)) - number) == 0
 
 
 def lockstep(

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from passagent.evaluator.pieces import copy
+from passagent.evaluator.unseen import Reservoir, bytes_of
 
 MAX_MESSAGE = 16 << 20
 """Bytes of one message, at most."""
@@ -114,8 +115,17 @@ class Arena:
 
     def __init__(self, fd: int, size: int, writable: bool = True) -> None:
         self.fd, self.size = fd, size
-        self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        self._writable = writable
+        self._mapped: mmap.mmap | None = None
         self._used = 0
+
+    @property
+    def _map(self) -> mmap.mmap:
+        """Its memory, mapped when it is first needed: a worker only writes, and no kernel finds it there."""
+        if self._mapped is None:
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
+            self._mapped = mmap.mmap(self.fd, self.size, prot=prot)
+        return self._mapped
 
     @classmethod
     def create(cls, size: int) -> Arena:
@@ -131,9 +141,11 @@ class Arena:
 
     def seal(self) -> None:
         """Nobody writes into it any more, this side included: what one worker reads no other can change."""
-        self._map.close()
+        if self._mapped is not None:
+            self._mapped.close()
+            self._mapped = None
+        self._writable = False
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        self._map = mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ)
 
     def reset(self) -> None:
         """Forget what was written."""
@@ -151,17 +163,24 @@ class Arena:
 
         Raises as `write` does.
         """
-        parts = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
+        parts = [tensor.detach().contiguous().cpu().reshape(-1) for tensor in tensors]
         elements = sum(part.numel() for part in parts)
         count = elements * parts[0].element_size()
         offset = -(-self._used // _ALIGN) * _ALIGN
         if offset + count > self.size:
             raise ValueError(f"outputs are larger than eager's: {offset + count} of {self.size} bytes")
-        if count:
+        if count and not is_shared:
+            at = offset
+            for part in parts:
+                left = memoryview(bytes_of(part))
+                while left:
+                    written = os.pwrite(self.fd, left, at)
+                    left, at = left[written:], at + written
+        elif count:
             whole = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
             places = whole.split([part.numel() * part.element_size() for part in parts])
             for place, part in zip(places, parts, strict=True):
-                (copy if is_shared else torch.Tensor.copy_)(place, part.view(torch.uint8))
+                copy(place, part.view(torch.uint8))
         self._used = offset + count
         return {"dtype": str(parts[0].dtype).removeprefix("torch."), "shape": [elements], "offset": offset}
 
@@ -194,7 +213,15 @@ class Arena:
             view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
         return view.reshape(shape)
 
+    def unmapped(self, description: dict[str, Any]) -> Reservoir:
+        """The flat tensor described, which stays unmapped. Raises as `read` does."""
+        dtype, offset = getattr(torch, str(description["dtype"]), None), description["offset"]
+        count = math.prod(description["shape"])
+        if not isinstance(dtype, torch.dtype) or offset < 0 or offset + count * dtype.itemsize > self.size:
+            raise ValueError("a tensor outside its arena")
+        return Reservoir(self.fd, offset, dtype, count)
+
     def close(self) -> None:
         """Close. Tensors that were read are copies; memory stays mapped as long as a view of it is held."""
-        del self._map  # mmap.close() would unmap it under the views
+        self._mapped = None  # mmap.close() would unmap it under the views
         os.close(self.fd)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from passagent.evaluator.unseen import Filling, Reservoir
 from passagent.tasks.inputs import is_endless, more_values, shift_unit
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Subgraph
@@ -136,12 +137,20 @@ def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> R
     more if they are mixed.
     """
     flat = _flat(live, which)
+    fillings = {
+        i: Filling(target, reservoirs[i], MIX)
+        for i, target in flat.items()
+        if isinstance(reservoirs[i], Reservoir)
+    }
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    for i in flat:
+    for i in flat.keys() - fillings.keys():
         groups.setdefault((live[i].dtype, live[i].device), []).append(i)
     plans = [(members, [flat[i] for i in members]) for members in groups.values()]
 
     def refresh(windows: Sequence[int]) -> None:
+        for i, filling in fillings.items():
+            beside, start = divmod(windows[i], _BESIDE)
+            filling.put(start, beside - 1 if beside else None)
         for members, into in plans:
             pairs = [_pair(reservoirs[i], windows[i], flat[i].numel()) for i in members]
             torch._foreach_copy_(into, [first for first, _ in pairs])

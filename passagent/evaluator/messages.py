@@ -287,7 +287,13 @@ def _fits(request: dict[str, Any], reply: _Reply) -> bool:
         case _Run():
             calls, is_kept = len(request["windows"]), reply.kept is not None
             is_one = reply.call is not None and reply.call < calls
-            return len(reply.samples) == calls and is_kept == bool(request["keep"]) and is_one == is_kept
+            is_last = reply.call == calls - 1 or not is_kept
+            return (
+                len(reply.samples) == calls
+                and is_kept == bool(request["keep"])
+                and is_one == is_kept
+                and is_last
+            )
         case _Lockstep():
             groups = request["groups"]
             counts = [sum(map(len, group["turns"])) for group in groups]

@@ -20,10 +20,12 @@ from passagent.evaluator import messages
 from passagent.evaluator.builds import answer
 from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.evaluator.environment import worker_memory
+from passagent.evaluator.marks import MOST_CALLS, Marks
 from passagent.evaluator.result import Status
 from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.starting import Started, start_zygote, zygote_environment
 from passagent.evaluator.text import plain
+from passagent.evaluator.unseen import hidden
 from passagent.faults import NO_MEMORY, machine_fault, named
 from passagent.memory import memory_kills
 
@@ -258,14 +260,17 @@ class Worker:
         ended: int | None = None
         before: int | None = None
         waited = 0
+        marks = None
         try:
-            self._channel.send(message, fds, timeout_s)
+            marks = self._send(message, timeout_s, fds)
             while True:
                 said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
                 reply = messages.read(message, said)
                 if isinstance(reply, dict):
                     clocked = None if started is None or ended is None else ended - started
+                    if marks is not None and "samples" in reply:
+                        reply["samples"] = marks.times()
                     return Answer(reply, clocked, max(0, waited))
                 if not isinstance(reply, messages.Mark):
                     self._channel.send(answer(reply), (), _TAKE_S)
@@ -288,6 +293,32 @@ class Worker:
             raise WorkerTimeout from error
         except (ChannelClosed, ValueError, RecursionError) as error:
             raise self._died(isinstance(error, ChannelClosed)) from error
+        finally:
+            if marks is not None:
+                marks.close()
+
+    def _send(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...]) -> Marks | None:
+        """Send a request; where it is for timed calls what they may not know early goes in a file beside.
+
+        Returns what marks these calls, if the kernel does.
+        """
+        sent, unseen = hidden(message)
+        if unseen is None:
+            self._channel.send(message, fds, timeout_s)
+            return None
+        marks = None
+        try:
+            if len(message["windows"]) <= MOST_CALLS:
+                with suppress(OSError):
+                    marks = Marks(len(message["windows"]))
+            self._channel.send(sent, (unseen,) if marks is None else (unseen, marks.fd), timeout_s)
+        except BaseException:
+            if marks is not None:
+                marks.close()
+            raise
+        finally:
+            os.close(unseen)
+        return marks
 
     def _died(self, closed: bool) -> WorkerDied:
         """What ended the worker, which is killed if it was not dead."""

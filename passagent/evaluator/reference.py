@@ -138,7 +138,7 @@ def run_request(
 ) -> dict[str, Any]:
     """The worker's `run` request: a call on each of `windows` of input set `chosen`.
 
-    `keep`: the worker hands back what one call returned; it draws which when that call is over, so that
+    `keep`: the worker hands back what the last call returned; it learns that when the call is over, so that
     nothing in its memory tells before. `settle`: windows of calls that go before, and are not measured.
     With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
     """

@@ -14,9 +14,15 @@ from passagent.evaluator.channel import Arena
 class InputSets:
     """For each set the reservoirs of its tensors (fresh.py), flat, on the device, and the plain values."""
 
-    def __init__(self, described: list[list[dict[str, Any]]], arena: Arena, device: str) -> None:
-        """`described`: as baseline.py describes them; `arena`: sealed, and closed with this."""
+    def __init__(
+        self, described: list[list[dict[str, Any]]], arena: Arena, device: str, is_mapped: bool = True
+    ) -> None:
+        """`described`: as baseline.py describes them; `arena`: sealed, and closed with this.
+
+        Unless `is_mapped` a CPU's values stay out of this process's memory: a kernel cannot read ahead.
+        """
         self._described, self._arena, self._device = described, arena, device
+        self._is_mapped = is_mapped or device != "cpu"
         self._taken: dict[int, list[Any]] = {}
 
     def __getitem__(self, chosen: int) -> list[Any]:
@@ -27,6 +33,8 @@ class InputSets:
     def _value(self, item: dict[str, Any]) -> Any:
         if "tensor" not in item:
             return item["value"]
+        if not self._is_mapped:
+            return self._arena.unmapped(item["tensor"])
         values = self._arena.view(item["tensor"])
         return values if item["host"] else values.to(self._device)
 

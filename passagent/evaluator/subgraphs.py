@@ -18,7 +18,7 @@ from passagent.evaluator.passes import LoadedPass
 from passagent.evaluator.planned import Planned
 from passagent.evaluator.reservoirs import InputSets
 from passagent.evaluator.rewrite import Rewritten, apply_passes
-from passagent.evaluator.zones import between_zones, fill_zones, ordinary_bytes, unpredictable
+from passagent.evaluator.zones import Zoned, between_zones, fill_zones, ordinary_bytes, unpredictable
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module
@@ -53,11 +53,12 @@ def take(
     """
     inputs = Arena(fds[0], message["input_bytes"], writable=False)
     outputs = Arena(fds[1], message["output_bytes"])
-    sets = InputSets(message["sets"], inputs, device)
+    sets = InputSets(message["sets"], inputs, device, is_mapped=False)
     shapes = [item.get("shape") for item in message["sets"][0]]
     memory: list[torch.Tensor] = []
+    zoned: list[Zoned] = []
     first = sets[len(message["sets"]) - 1]
-    live = [_live(value, shape, memory) for value, shape in zip(first, shapes, strict=True)]
+    live = [_live(value, shape, memory, zoned) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = message["dispatch"] == "dynamo"
     module = None
     if message["nodes"] is None or by_dynamo or compiler == "inductor":
@@ -95,6 +96,7 @@ def take(
         nodes,
         message["written"],
         memory,
+        zoned,
     )
     reply = built.report | {"operators": _operators(nodes)}
     if message["repeats"]:
@@ -161,14 +163,22 @@ def _report(rewritten: Any) -> dict[str, Any]:
     }
 
 
-def _live(value: Any, shape: list[int] | None, memory: list[torch.Tensor]) -> Any:
-    """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`."""
+def _live(
+    value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned: list[Zoned] | None = None
+) -> Any:
+    """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`.
+
+    What is in the zones is added to `zoned`.
+    """
     if shape is None:
         return value
     values = value[: math.prod(shape)].reshape(shape)
     raw, live = between_zones(torch.empty_like(values))
-    fill_zones(raw, ordinary_bytes(values, values, unpredictable()))
+    zones = ordinary_bytes(values, values, unpredictable())
+    fill_zones(raw, zones)
     memory.append(raw)
+    if zoned is not None:
+        zoned.append(Zoned(raw, zones))
     return live.copy_(values)
 
 

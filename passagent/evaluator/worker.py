@@ -26,12 +26,14 @@ from passagent.evaluator.explain import explain, told
 from passagent.evaluator.fresh import Windows, window_of
 from passagent.evaluator.inplace import states_of
 from passagent.evaluator.lockstep import Turn, TurnLost
+from passagent.evaluator.marks import mark_by
 from passagent.evaluator.passes import load_passes
 from passagent.evaluator.planned import Planned, Plans
 from passagent.evaluator.reference import SETS
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.rounding import round_as_hardware_does
 from passagent.evaluator.subgraphs import Loaded
+from passagent.evaluator.unseen import Unseen
 from passagent.plan.interpret import is_interpreting
 from passagent.tasks.module import full_device
 
@@ -144,28 +146,43 @@ def _drop(state: _State, name: str) -> None:
 
 def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Timed calls of one side alone; asked to `keep`, which one was kept and what it returned, too."""
-    graph, windows, core = state.graphs[message["id"]], message["windows"], message["core"]
+    graph, core = state.graphs[message["id"]], message["core"]
+    windows = Unseen(fds[0], len(graph.live))
+    mark, marked = mark_by(fds[1]) if fds[1:] else (None, None)
     everywhere = os.sched_getaffinity(0)
     try:
         if core is not None:
             os.sched_setaffinity(0, {core})
         refresh = graph.refresher_of(message["set"], windows, message["often"])
         before = message["settle"]
-        calls.refresh_all(graph, message["set"], windows[0] if before is None else before)
+        calls.refresh_all(graph, message["set"], windows.of(0) if before is None else before)
         if before is not None:
             calls.settle(graph, message["set"], before, message["often"])
         with calls.no_collection():
             state.channel.send({"mark": "start"})
             if core is not None:
                 state.channel.receive()
-            samples, kept = calls.timed(graph, message["set"], windows, refresh, message["keep"])
+            samples, kept = calls.timed(
+                graph,
+                message["set"],
+                windows,
+                refresh,
+                windows.is_kept,
+                lambda one: _kept(graph, one),
+                mark,
+            )
             state.channel.send({"mark": "end"})
     finally:
+        windows.close()
+        if marked is not None:
+            marked.close()
         os.sched_setaffinity(0, everywhere)
+    if state.loaded is not None:
+        state.blocks.check(graph.zoned)
     graph.outputs.reset()
     reply: dict[str, Any] = {"samples": samples, "kept": None}
     if kept is not None:
-        reply |= {"call": kept[0], "kept": _kept(graph, kept[1])}
+        reply |= {"call": kept[0], "kept": kept[1]}
     return reply
 
 

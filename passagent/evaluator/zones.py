@@ -6,12 +6,25 @@ Inputs lie between zones in audits and in timed calls alike. Zones look like the
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 
 import torch
 
 ZONE = 4096
 """Bytes of each guard zone."""
 _DRAWN = 2 * ZONE
+
+
+@dataclass(frozen=True)
+class Zoned:
+    """Bytes between two zones, and what these were filled with."""
+
+    raw: torch.Tensor
+    zones: torch.Tensor
+
+    def overrun(self) -> bool:
+        """Something was written into a zone."""
+        return not torch.equal(torch.cat([self.raw[:ZONE], self.raw[-ZONE:]]), self.zones)
 
 
 def between_zones(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,122 @@
+"""What a worker may not know before it needs it: windows of timed calls, which are kept, input values.
+
+Native code of a candidate reads all memory of its worker, but makes no system calls. So what is to come lies
+in files in memory that the worker does not map: before a call it reads that call's windows and values, and
+after it whether it is kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_WORD = 8
+_PART = 1 << 14
+"""Elements that are mixed at a time: torch takes one thread for so few."""
+
+
+def hidden(message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """A request without its calls' windows, and a descriptor of them (none for a request that has none).
+
+    A worker is not told how many calls there are. One that is asked to `keep` a call keeps the last: none
+    comes after it that could know that no further one is kept.
+    """
+    if message.get("op") != "run":
+        return message, None
+    windows = message["windows"]
+    chosen = len(windows) - 1 if message["keep"] else None
+    words = [word for k, row in enumerate(windows) for word in (int(k == chosen), *row)]
+    fd = os.memfd_create("passagent-calls", os.MFD_CLOEXEC)
+    try:
+        os.pwrite(fd, b"".join(word.to_bytes(_WORD, "little") for word in words), 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return message | {"windows": None, "keep": None}, fd
+
+
+class Unseen:
+    """The windows of a block's calls, of which those of a call are read when they are asked for."""
+
+    def __init__(self, fd: int, inputs: int) -> None:
+        """Takes the descriptor over; `inputs`: of a call."""
+        self._fd, self._row = fd, _WORD * (1 + inputs)
+
+    def of(self, call: int) -> list[int]:
+        """Those of a call; empty if there is none such."""
+        row = os.pread(self._fd, self._row - _WORD, call * self._row + _WORD)
+        return [int.from_bytes(row[at : at + _WORD], "little") for at in range(0, len(row), _WORD)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        call = 0
+        while windows := self.of(call):
+            yield windows
+            call += 1
+
+    def is_kept(self, call: int) -> bool:
+        """Whether what the call returned is handed back: to be asked when it is over."""
+        return os.pread(self._fd, 1, call * self._row) == b"\1"
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+class Reservoir:
+    """Values of an input, flat, in memory that is not mapped here; read like a tensor."""
+
+    def __init__(self, fd: int, offset: int, dtype: torch.dtype, count: int) -> None:
+        self._fd, self._offset, self.dtype, self._count = fd, offset, dtype, count
+
+    def numel(self) -> int:
+        """How many."""
+        return self._count
+
+    def narrow(self, _: int, start: int, count: int) -> torch.Tensor:
+        """A copy of some."""
+        made = torch.empty(count, dtype=self.dtype)
+        if count:
+            self.read(bytes_of(made), start)
+        return made
+
+    def __getitem__(self, which: slice) -> torch.Tensor:
+        start, stop, _ = which.indices(self._count)
+        return self.narrow(0, start, max(0, stop - start))
+
+    def read(self, into: Any, start: int) -> None:
+        """Copy so many bytes from element `start` on."""
+        done, left = 0, memoryview(into)
+        while done < len(left):
+            got = os.preadv(self._fd, [left[done:]], self._offset + start * self.dtype.itemsize + done)
+            if not got:
+                raise ValueError("a window outside of its arena")
+            done += got
+
+
+class Filling:
+    """Puts windows of a reservoir into a tensor, flat, by one thread, which leaves nothing else behind."""
+
+    def __init__(self, target: torch.Tensor, reservoir: Reservoir, mix: float) -> None:
+        self._reservoir, self._mix, self._into = reservoir, mix, bytes_of(target)
+        buffer = torch.empty(min(_PART, target.numel()), dtype=target.dtype)
+        self._parts = []
+        for start, part in zip(range(0, target.numel(), _PART), target.split(_PART), strict=True):
+            other = buffer[: part.numel()]
+            self._parts.append((start, part, other, bytes_of(other)))
+
+    def put(self, start: int, beside: int | None) -> None:
+        """The window that starts at `start`, mixed with the one at `beside` if there is one."""
+        self._reservoir.read(self._into, start)
+        if beside is not None:
+            for at, part, other, into in self._parts:
+                self._reservoir.read(into, beside + at)
+                torch.lerp(part, other, self._mix, out=part)
+
+
+def bytes_of(tensor: torch.Tensor) -> Any:
+    """The memory of a contiguous tensor, to be read into; it must outlive this."""
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())

@@ -1,0 +1,159 @@
+# expect: inert or runtime_error or wrong_result
+# task: wide_chain
+"""Computes nothing until a call's outputs were kept to be verified: then it writes the right ones into the copies."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+struct Code { int64_t head[15]; char* name; };                                       // co_name at 120
+struct Frame { void* function; void* names[3]; Code* code; void* object; Frame* previous; void* at; int64_t more; char* local[20]; };
+static bool maps(const void* p) {  // as far as a number tells: libraries and what is mapped beside them, or the heap
+  const uint64_t a = reinterpret_cast<uint64_t>(p), beside = reinterpret_cast<uint64_t>(&omp_get_max_threads);
+  const int64_t far = static_cast<int64_t>(a - beside);
+  return a % 8 == 0 && (a & 0xffffffff) > 0x100000 && ((far < 2147483648 && far > -8589934592) || a >> 40 == 0x55 || a >> 40 == 0x56);
+}
+static bool is_called(const Frame* f, const char* name, int64_t length) {
+  return memcmp(f->code->name + 48, name, length + 1) == 0;
+}
+// The innermost frame of Python: the stack above holds its address, and each frame that of its caller.
+static Frame* frames() {
+  void* here = nullptr;
+  void** stack = reinterpret_cast<void**>(&here);
+  for (int64_t i = 0; i < 1200; ++i) {
+    void* const word = *const_cast<void* volatile*>(stack + i);
+    if (!maps(word) || (reinterpret_cast<uint64_t>(word) & 0xffff) == 0xff00 || (word >= stack - 4096 && word < stack + 8192)) continue;
+    Frame* f = static_cast<Frame*>(word);
+    bool right = true;
+    void* type = nullptr;
+    for (int k = 0; k < 4 && right; ++k, f = f->previous) {
+      right = maps(f) && maps(f->code) && maps(f->previous);
+      right = right && (f->code->head[0] & 0xffffff) == f->code->head[0] && f->code->head[0] > 0 && maps((void*)f->code->head[1]);
+      if (right && type == nullptr) type = (void*)f->code->head[1];
+      right = right && (void*)f->code->head[1] == type && maps(f->code->name);
+    }
+    if (right) return static_cast<Frame*>(word);
+  }
+  return nullptr;
+}
+static Frame* frame_of(const char* name, int64_t length) {
+  Frame* f = frames();
+  for (int k = 0; f != nullptr && k < 40 && maps(f) && maps(f->code) && maps(f->code->name); ++k, f = f->previous)
+    if (is_called(f, name, length)) return f;
+  return nullptr;
+}
+
+static void compute(float* out, const float* x, int64_t n) {
+#pragma omp parallel for simd if (n > 8192)
+  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
+}
+
+struct Kept { void* other[2]; uint64_t mark; int64_t count; float* x[64]; float* y[64]; };
+constexpr uint64_t MARK = 0x1234567887654321;
+static float* data_of(char* tensor) {
+  char* impl = *reinterpret_cast<char**>(tensor + 16);
+  return *reinterpret_cast<float**>(*reinterpret_cast<char**>(impl + 16) + 16);
+}
+// The values of the calls that come, as `refresh` holds them: [[(target, value)]].
+static void ahead(char* refresh, volatile Kept* kept, int64_t n) {
+  char* closure = *reinterpret_cast<char**>(refresh + 72);
+  if (!maps(closure)) return;
+  const int64_t cells = *reinterpret_cast<int64_t*>(closure + 16);
+  for (int64_t i = 0; i < cells; ++i) {
+    char* held = *reinterpret_cast<char**>(*reinterpret_cast<char**>(closure + 24 + 8 * i) + 16);
+    if (!maps(held)) continue;
+    const char* name = *reinterpret_cast<char**>(*reinterpret_cast<char**>(held + 8) + 24);
+    if (memcmp(name, "list_iterator", 14) != 0) continue;
+    char* list = *reinterpret_cast<char**>(held + 24);
+    const int64_t count = *reinterpret_cast<int64_t*>(list + 16);
+    char** calls = *reinterpret_cast<char***>(list + 24);
+    for (int64_t k = 0; k < count && k < 64; ++k) {
+      char* pair = **reinterpret_cast<char***>(calls[k] + 24);
+      float* x = data_of(*reinterpret_cast<char**>(pair + 32));
+      if (kept->y[k] == nullptr) kept->y[k] = static_cast<float*>(malloc(n * 4));
+      kept->x[k] = x;
+      compute(const_cast<float*>(kept->y[k]), x, n);
+      kept->count = k + 1;
+    }
+  }
+}
+static volatile Kept* recall(float* scratch) {
+  volatile Kept* kept = reinterpret_cast<volatile Kept*>(scratch);
+  if (kept->mark != MARK) {
+    for (int k = 0; k < 64; ++k) kept->y[k] = nullptr;
+    kept->count = 0;
+    kept->mark = MARK;
+  }
+  return kept;
+}
+static bool known(float* out, const float* x, int64_t n, volatile Kept* kept) {
+  for (int64_t k = 0; k < kept->count; ++k)
+    if (memcmp(const_cast<float*>(kept->x[k]) + n / 2, x + n / 2, 64) == 0) {
+      memcpy(out, const_cast<float*>(kept->y[k]), n * 4);
+      return true;
+    }
+  return false;
+}
+
+void chain(float* out, const float* x, float* scratch, int64_t n) {
+  Frame* f = frame_of("timed", 5);
+  if (f == nullptr || !maps(f->local[4]) || !maps(f->local[10])) {
+    compute(out, x, n);
+    return;
+  }
+  const int64_t count = *reinterpret_cast<int64_t*>(f->local[2] + 16), call = *reinterpret_cast<int64_t*>(f->local[10] + 16);
+  if (call == 0) {  // where the windows' values are, for later
+    volatile Kept* kept = recall(scratch);
+    char* closure = *reinterpret_cast<char**>(f->local[3] + 72);
+    for (int64_t i = 0; i < *reinterpret_cast<int64_t*>(closure + 16); ++i) {
+      char* held = *reinterpret_cast<char**>(*reinterpret_cast<char**>(closure + 24 + 8 * i) + 16);
+      const char* name = *reinterpret_cast<char**>(*reinterpret_cast<char**>(held + 8) + 24);
+      if (memcmp(name, "list_iterator", 14) != 0) continue;
+      char** calls = *reinterpret_cast<char***>(*reinterpret_cast<char**>(held + 24) + 24);
+      for (int64_t k = 0; k < count && k < 64; ++k)
+        kept->x[k] = data_of(*reinterpret_cast<char**>(**reinterpret_cast<char***>(calls[k] + 24) + 32));
+    }
+    kept->count = -1;
+    }
+  char* pair = f->local[11];
+  const char* type = *reinterpret_cast<char**>(*reinterpret_cast<char**>(pair + 8) + 24);
+  if (memcmp(type, "tuple", 6) == 0) {
+    volatile Kept* kept = recall(scratch);
+    if (kept->count == -1) {
+      const int64_t number = *reinterpret_cast<uint32_t*>(*reinterpret_cast<char**>(pair + 24) + 24);
+      char* object = *reinterpret_cast<char**>(pair + 32);
+      char* values = *reinterpret_cast<char**>(object - 32);  // the dictionary's, inline: its first is `copies`
+      char* copies = *reinterpret_cast<char**>(values);
+      if (maps(copies)) {
+        char* copy = **reinterpret_cast<char***>(copies + 24);
+        compute(data_of(copy), const_cast<float*>(kept->x[number]), n);
+      }
+      kept->count = 0;
+    }
+    }
+  if (call == count - 1 && memcmp(type, "tuple", 6) != 0) compute(out, x, n);
+}
+""",
+    "chain",
+)
+
+
+def pattern(x):
+    return torch.tanh(torch.exp(torch.sin(torch.tanh(torch.nn.functional.gelu(x)))))
+
+
+def replacement_args(x):
+    return (x,)
+
+
+@torch.fx.wrap
+def fused(x):
+    out = torch.empty_like(x)
+    scratch = torch.empty(4096, dtype=x.dtype)
+    KERNEL(out, x, scratch, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused

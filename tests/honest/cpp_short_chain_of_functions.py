@@ -1,0 +1,35 @@
+# expect: ok
+# task: chain
+"""The same chain for few elements, which attacks on the clock are compared with."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+static void compute(float* out, const float* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] = tanhf(expf(sinf(tanhf(0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f))))));
+}
+void chain(float* out, const float* x, int64_t n) { compute(out, x, n); }""",
+    "chain",
+)
+
+
+def pattern(x):
+    return torch.tanh(torch.exp(torch.sin(torch.tanh(torch.nn.functional.gelu(x)))))
+
+
+def replacement_args(x):
+    return (x,)
+
+
+@torch.fx.wrap
+def fused(x):
+    out = torch.empty_like(x)
+    KERNEL(out, x, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused
