@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from passagent.evaluator.estimate import line, log_ratios, ratio, typical_ns
+from passagent.evaluator.timing.estimate import line, log_ratios, ratio, typical_ns
 
 FEWEST = 12
 """Blocks that are drawn, at least."""

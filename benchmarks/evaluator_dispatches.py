@@ -20,7 +20,7 @@ from evaluator_repeatability import expert_candidates, first_subgraphs, keep
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Subject
 from passagent.evaluator.score import geometric_mean
 from passagent.tasks.reader import Task

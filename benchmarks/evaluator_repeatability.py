@@ -40,12 +40,13 @@ from planted_slowdown import planting
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
-from passagent.evaluator import judging, score
-from passagent.evaluator.judging import Subject
-from passagent.evaluator.process import Worker
-from passagent.evaluator.referee import Referee
+from passagent.evaluator import score
+from passagent.evaluator.judging import judging
+from passagent.evaluator.judging.judging import Subject
+from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.timing import measure_passbench
+from passagent.evaluator.runner.process import Worker
+from passagent.evaluator.timing.timing import measure_passbench
 from passagent.models.expert.author import author
 from passagent.models.expert.plan import default, neighbours
 from passagent.models.expert.reading import graph_of

@@ -38,12 +38,12 @@ from evaluator_repeatability import SEED, Budget, expert_candidates, keep
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
-from passagent.evaluator import judging
-from passagent.evaluator.baseline import Baseline
-from passagent.evaluator.process import Worker
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.judging import judging
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.judging.workers import Workers
+from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.workers import Workers
+from passagent.evaluator.runner.process import Worker
 from passagent.tasks import load_task
 from passagent.tasks.reader import Subgraph, Task
 

@@ -22,11 +22,11 @@ import torch
 import torch.utils._pytree as pytree
 
 from passagent import __version__
-from passagent.evaluator.double import in_float64
-from passagent.evaluator.exactness import Expected, as_exact
-from passagent.evaluator.passes import LoadedPass, load_passes
+from passagent.evaluator.correctness.double import in_float64
+from passagent.evaluator.correctness.exactness import Expected, as_exact
+from passagent.evaluator.matching.passes import LoadedPass, load_passes
+from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.rewrite import apply_passes
 from passagent.evaluator.score import tolerance
 from passagent.models.expert.author import author
 from passagent.models.expert.plan import default

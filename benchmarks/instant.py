@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent import resources
-from passagent.evaluator.eager import EagerGraph
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Mismatch, Worst
 from passagent.models.scripted import calling
 from passagent.models.types import TOOLS, Message, Reply, ToolSpec, Usage

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from passagent.evaluator.environment import describe
+from passagent.confine.environment import describe
 from passagent.kernels import cpp_kernel, cuda_kernel
 
 ROOT = Path(__file__).resolve().parents[1]

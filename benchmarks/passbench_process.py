@@ -28,9 +28,9 @@ if importlib.util.find_spec("triton"):
 _torch_imported = time.perf_counter()
 
 from passagent.evaluator import score  # noqa: E402
-from passagent.evaluator.passes import LoadedPass, load_passes  # noqa: E402
+from passagent.evaluator.matching.passes import LoadedPass, load_passes  # noqa: E402
+from passagent.evaluator.matching.rewrite import apply_passes  # noqa: E402
 from passagent.evaluator.result import Candidate  # noqa: E402
-from passagent.evaluator.rewrite import apply_passes  # noqa: E402
 from passagent.tasks import load_task  # noqa: E402
 from passagent.tasks.inputs import make_inputs  # noqa: E402
 from passagent.tasks.module import load_module  # noqa: E402

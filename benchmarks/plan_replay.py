@@ -32,9 +32,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 import cases  # noqa: E402
 import plans  # noqa: E402
 
-from passagent.evaluator.environment import describe  # noqa: E402
-from passagent.evaluator.passes import load_passes  # noqa: E402
-from passagent.evaluator.rewrite import apply_passes  # noqa: E402
+from passagent.confine.environment import describe  # noqa: E402
+from passagent.evaluator.matching.passes import load_passes  # noqa: E402
+from passagent.evaluator.matching.rewrite import apply_passes  # noqa: E402
 from passagent.plan import record  # noqa: E402
 from passagent.plan.compile import compile_plan  # noqa: E402
 from passagent.plan.process import RecordingProcess, recording_process  # noqa: E402

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator import messages, worker
+from passagent.evaluator.runner import messages, worker
 
 FLOOR_NS = 1000
 """More than it takes to find out that the time is over."""
@@ -95,7 +95,7 @@ def planting() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         lines = [
             "import sys",
-            "if 'passagent.evaluator.zygote' in sys.orig_argv:",
+            "if 'passagent.evaluator.runner.zygote' in sys.orig_argv:",
             "    from planted_slowdown import plant",
             "    plant()",
         ]

@@ -54,7 +54,7 @@ def prepare(task_path: str, work: Path) -> None:
     from evaluator_repeatability import expert_candidates
 
     from passagent.config import EvaluatorConfig
-    from passagent.evaluator.referee import Referee
+    from passagent.evaluator.judging.referee import Referee
     from passagent.tasks import load_task
 
     task = load_task(task_path)
@@ -435,7 +435,7 @@ def summary(data: dict[str, Any]) -> dict[str, Any]:
     """The machine and the versions."""
     import sqlite3
 
-    from passagent.evaluator.environment import describe
+    from passagent.confine.environment import describe
 
     return {"environment": describe("cpu", 1) | {"sqlite": sqlite3.sqlite_version}, **data}
 

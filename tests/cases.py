@@ -28,7 +28,7 @@ import torch
 from tiny import write_subgraph
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import uses_triton
 from passagent.tasks.reader import Task, load_task

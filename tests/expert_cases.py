@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from passagent.evaluator.passes import load_passes
+from passagent.evaluator.matching.passes import load_passes
+from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.rewrite import Rewritten, apply_passes
 from passagent.models.expert.author import Authored, author
 from passagent.models.expert.plan import Plan, default
 from passagent.tasks.capture import capture

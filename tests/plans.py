@@ -17,8 +17,8 @@ from pathlib import Path
 import cases
 import torch
 
-from passagent.evaluator.passes import LoadedPass
-from passagent.evaluator.rewrite import Token, apply_passes
+from passagent.evaluator.matching.passes import LoadedPass
+from passagent.evaluator.matching.rewrite import Token, apply_passes
 from passagent.evaluator.target import uses_triton
 from passagent.plan import check, convert, facts, record
 from passagent.plan.arguments import ParameterArg, TupleArg
@@ -172,7 +172,7 @@ def main(names):
     """Print the outcome of each honest case that is named, of all if none is."""
     from passagent.evaluator.without_gpu import stand_in
 
-    from passagent.evaluator.rounding import round_as_hardware_does
+    from passagent.evaluator.correctness.rounding import round_as_hardware_does
 
     round_as_hardware_does()
     stand_in()

@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from passagent.evaluator import aside
-from passagent.evaluator.aside import Aside
+from passagent.evaluator.judging import comparisons as aside
+from passagent.evaluator.judging.comparisons import Comparisons
 
 
 @pytest.fixture
 def beside():
-    one = Aside()
+    one = Comparisons()
     yield one
     one.close()
 
@@ -50,7 +50,7 @@ def in_a_block(beside, error=None):
             raise error
 
 
-WAITING = {"wait": Aside.wait, "do": lambda beside: beside.do(lambda: None, 8), "finished": in_a_block}
+WAITING = {"wait": Comparisons.wait, "do": lambda beside: beside.do(lambda: None, 8), "finished": in_a_block}
 
 
 @pytest.mark.parametrize("waiting", WAITING)

@@ -25,8 +25,8 @@ from passagent.bench.results import Results, Row, open_results
 from passagent.bench.summary import METRICS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, UsageError
-from passagent.evaluator.pool import EvaluatorPool
 from passagent.evaluator.result import GraphResult, Measured, Violation, Worst
+from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.tasks import load_task
 
 QUICK = ["--set", "evaluator.warmups=1", "--set", "evaluator.trials=10", "--set", "evaluator.max_trials=10"]

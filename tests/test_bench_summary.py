@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from passagent.bench.summary import METRICS, summarise
 from passagent.evaluator import score
+from passagent.evaluator.judging.verdict import graph_score
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.evaluator.verdict import graph_score
 
 
 def naive(results: list[dict], b: float = 0.1) -> dict[str, float | None]:

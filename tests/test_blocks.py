@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passagent.evaluator.blocks import Blocks
-from passagent.evaluator.calls import same_bytes
-from passagent.evaluator.subgraphs import _live
-from passagent.evaluator.zones import ZONE
+from passagent.evaluator.integrity.blocks import Blocks
+from passagent.evaluator.integrity.zones import ZONE
+from passagent.evaluator.runner.calls import same_bytes
+from passagent.evaluator.runner.subgraphs import _live
 
 X = torch.linspace(-2, 2, 24).reshape(4, 6)
 

@@ -8,10 +8,10 @@ import subprocess
 import pytest
 from test_sandbox import attempt
 
-from passagent.confine import privileges
+from passagent.confine import privileges, sandbox
 from passagent.errors import InfrastructureError
-from passagent.evaluator import builds, messages, sandbox
-from passagent.evaluator.process import Zygote
+from passagent.evaluator.runner import builds, messages
+from passagent.evaluator.runner.process import Zygote
 from passagent.kernels import toolchain
 
 

@@ -13,7 +13,7 @@ import tiny
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import captures
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.judging.referee import Referee
 from passagent.tasks import load_task
 
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, memory_gb=6)

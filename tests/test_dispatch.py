@@ -9,7 +9,7 @@ from tiny import write_task as write_tiny
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.tasks.reader import load_task
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from passagent.evaluator.double import in_float64
-from passagent.evaluator.eager_rounding import operators_that_show
+from passagent.evaluator.correctness.double import in_float64
+from passagent.evaluator.correctness.eager_rounding import operators_that_show
 from passagent.tasks.capture import capture
 
 LOW = [torch.float32, torch.bfloat16, torch.float16]

@@ -17,14 +17,16 @@ from passagent.agent.observe import observation, read_status, used_evaluation
 from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import TaskError
-from passagent.evaluator import baseline, clocks, effort, judging, unrecorded
-from passagent.evaluator.eager import Output
-from passagent.evaluator.effort import PAIRS
-from passagent.evaluator.holder import Holder
-from passagent.evaluator.referee import Referee
-from passagent.evaluator.reference import BEYOND_SET, SETS
-from passagent.evaluator.replies import Watched
+from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
+from passagent.evaluator.judging import effort, judging, unrecorded
+from passagent.evaluator.judging.effort import PAIRS
+from passagent.evaluator.judging.loaded_worker import LoadedWorker
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.judging.replies import Watched
+from passagent.evaluator.reference import baseline
+from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.timing import clocks
 from passagent.experience.diagnosis import diagnose
 from passagent.experience.machine import Machine
 from passagent.tasks.reader import load_task
@@ -246,13 +248,13 @@ def test_a_small_subgraph_stays_with_its_worker_between_check_and_timing(
     referee, task, limit, taken, released, monkeypatch
 ):
     asked = []
-    ask = Holder.ask
+    ask = LoadedWorker.ask
 
     def noted(self, message, fds=()):
         asked.append(message["op"])
         return ask(self, message, fds)
 
-    monkeypatch.setattr(Holder, "ask", noted)
+    monkeypatch.setattr(LoadedWorker, "ask", noted)
     monkeypatch.setattr(judging, "held_bytes", lambda _: limit)
     assert referee.evaluate(task, candidate()).status == "ok"
     assert asked.count("graph") == taken * len(task.subgraphs)

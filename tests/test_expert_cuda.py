@@ -19,7 +19,7 @@ from passagent.models.expert.plan import Plan, default
 def interpreted(program: str) -> None:
     """Run a program where Triton interprets."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
-    head = "from passagent.evaluator.rounding import round_as_hardware_does\nround_as_hardware_does()\n"
+    head = "from passagent.evaluator.correctness import rounding\nrounding.round_as_hardware_does()\n"
     command = [sys.executable, "-c", head + textwrap.dedent(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -18,14 +18,16 @@ import torch
 from tiny import HONEST, KERNEL, candidate, write_subgraph
 
 from passagent.config import EvaluatorConfig
+from passagent.confine.environment import import_path, worker_environment
+from passagent.confine.sandbox import Limits
 from passagent.errors import InfrastructureError
-from passagent.evaluator import baseline, process, timing
-from passagent.evaluator.environment import import_path, worker_environment
-from passagent.evaluator.process import Worker, WorkerDied, Zygote
-from passagent.evaluator.referee import Referee
-from passagent.evaluator.reference import load_request
-from passagent.evaluator.sandbox import Limits
-from passagent.evaluator.twin import Twin
+from passagent.evaluator.judging.eager_worker import EagerWorker
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.reference import baseline
+from passagent.evaluator.reference.reference import load_request
+from passagent.evaluator.runner import process
+from passagent.evaluator.runner.process import Worker, WorkerDied, Zygote
+from passagent.evaluator.timing import timing
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(
@@ -170,7 +172,7 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
     """
     ask, killed = Worker.ask, []
     twins = [twin.worker for twin in referee.workers.twins._twins.values()]
-    new_twin = Twin.__init__
+    new_twin = EagerWorker.__init__
 
     def noted(self, worker, config):
         twins.append(worker)
@@ -195,7 +197,7 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
         return ask(self, message, timeout_s, fds)
 
     monkeypatch.setattr(Worker, "ask", asking)
-    monkeypatch.setattr(Twin, "__init__", noted)
+    monkeypatch.setattr(EagerWorker, "__init__", noted)
     return killed
 
 
@@ -346,7 +348,7 @@ def start_evaluator(tmp_path):
     cores = json.dumps(sorted(os.sched_getaffinity(0)))
     patient = CONFIG.model_copy(update={"timeout_s": 600.0})  # no candidate ends by itself
     return subprocess.Popen(
-        [sys.executable, "-m", "passagent.evaluator.serve", patient.model_dump_json(), cores],
+        [sys.executable, "-m", "passagent.evaluator.service.serve", patient.model_dump_json(), cores],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | import_path() | {"TMPDIR": str(tmp_path)},
@@ -411,8 +413,8 @@ except OSError as error:
     sys.exit(f"no mount namespace: {error}")
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.reference import load_request
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.reference.reference import load_request
+from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate
 from passagent.tasks.reader import load_task
 import tiny

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.evaluator import fresh
-from passagent.evaluator.fresh import (
+from passagent.evaluator.runner import fresh
+from passagent.evaluator.runner.fresh import (
     MAX_WINDOWS,
     Draw,
     Rotation,

@@ -14,18 +14,19 @@ from tiny import KERNEL, candidate, write_subgraph, write_task
 
 from passagent.cli.options import Dispatch
 from passagent.config import EvaluatorConfig
+from passagent.confine.channel import Arena
 from passagent.errors import TaskError
-from passagent.evaluator import hostless, judging
-from passagent.evaluator.baseline import Baseline
-from passagent.evaluator.calls import Graph, refresh_all
-from passagent.evaluator.channel import Arena
-from passagent.evaluator.effort import dispatch_of
-from passagent.evaluator.fresh import Draw, Rotation, refresher, window_of
-from passagent.evaluator.holder import Holder
-from passagent.evaluator.known import environment_key
-from passagent.evaluator.referee import Referee
-from passagent.evaluator.samples import Samples, counted
-from passagent.evaluator.timing import together
+from passagent.evaluator.judging import judging
+from passagent.evaluator.judging.effort import dispatch_of
+from passagent.evaluator.judging.loaded_worker import LoadedWorker
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.reference.baseline import Baseline
+from passagent.evaluator.runner import hostless
+from passagent.evaluator.runner.calls import Graph, refresh_all
+from passagent.evaluator.runner.fresh import Draw, Rotation, refresher, window_of
+from passagent.evaluator.runner.samples import Samples, counted
+from passagent.evaluator.service.known import environment_key
+from passagent.evaluator.timing.timing import together
 from passagent.tasks import Subgraph, TensorMeta
 from passagent.tasks.reader import load_task
 
@@ -83,7 +84,7 @@ def test_a_candidate_is_credited_with_no_more_than_eager_whatever_it_says(refere
     referee.evaluate(task, candidate())
     honest, most = seen[:], {one.host_ns(one.dispatches) for one in referee._baseline._kept.values()}
     assert all(0 < one < min(most) for one in honest)  # a replay for three operators
-    monkeypatch.setattr(Holder, "dispatches", lambda *_: 1e9)
+    monkeypatch.setattr(LoadedWorker, "dispatches", lambda *_: 1e9)
     referee.evaluate(task, candidate())
     assert set(seen[len(honest) :]) <= most
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx
 
-from passagent.evaluator.inplace import States, states_of
+from passagent.evaluator.correctness.inplace import States, states_of
 
 NAN = float("nan")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from passagent.evaluator import limits
-from passagent.evaluator.filenames import check_files
+from passagent.evaluator.integrity.filenames import check_files
 from passagent.kernels import cuda_source, lexer, ptx
 
 SHORT = "import torch\n"

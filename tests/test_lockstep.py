@@ -8,9 +8,9 @@ import time
 import pytest
 import torch
 
-from passagent.evaluator import calls, lockstep
-from passagent.evaluator.channel import Arena
-from passagent.evaluator.lockstep import Turn, TurnLost
+from passagent.confine.channel import Arena
+from passagent.evaluator.runner import calls, lockstep
+from passagent.evaluator.runner.lockstep import Turn, TurnLost
 
 
 def in_another_process(work):

@@ -26,9 +26,9 @@ from passagent import cli, faults, memory
 from passagent.bench import measure
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault
-from passagent.evaluator import builds
-from passagent.evaluator.messages import ModuleBuild
-from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.runner import builds
+from passagent.evaluator.runner.messages import ModuleBuild
+from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.search import candidates
 from passagent.store import Store
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from passagent.evaluator.matcher import explain, match
-from passagent.evaluator.pattern import PassLoadError, trace_pattern
+from passagent.evaluator.matching.matcher import explain, match
+from passagent.evaluator.matching.pattern import PassLoadError, trace_pattern
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs

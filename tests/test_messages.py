@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from test_sandbox import attempt
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import messages
-from passagent.evaluator.channel import Channel, ChannelTimeout
-from passagent.evaluator.process import Worker, WorkerDied, Zygote
-from passagent.evaluator.referee import Referee
+from passagent.confine.channel import Channel, ChannelTimeout
+from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.evaluator.runner import messages
+from passagent.evaluator.runner.process import Worker, WorkerDied, Zygote
 from passagent.tasks.reader import load_task
 
 TASK = Path(__file__).parents[1] / "examples/tasks/add_layer_norm"
@@ -205,7 +205,7 @@ def test_who_does_not_read_is_not_waited_for():
 
 SPOKEN = """
 import gc, json, struct
-from passagent.evaluator.channel import Channel
+from passagent.confine.channel import Channel
 channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)
 data = {data!r}
 channel.socket.sendall(struct.pack("!I", len(data)) + data)
@@ -238,7 +238,7 @@ def test_types_of_a_kernel_are_no_text_of_the_candidates(kind, ctype, zygote):
 
 PASS = """
 import gc, json, struct, torch
-from passagent.evaluator.channel import Channel
+from passagent.confine.channel import Channel
 from passagent.kernels import cpp_kernel
 
 channel = next(one for one in gc.get_objects() if type(one) is Channel and one.socket.fileno() >= 0)

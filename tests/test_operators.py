@@ -23,7 +23,7 @@ from passagent import cli
 from passagent.agent.observe import read_status
 from passagent.commands import beginning, searching
 from passagent.errors import PassagentError
-from passagent.evaluator import health
+from passagent.evaluator.hardware import health
 from passagent.report.tail import happening_line
 from passagent.report.tree import tree_text
 from passagent.store import Store, episodes, evaluations, files, nodes, runs, workers

@@ -7,8 +7,9 @@ from tiny import candidate, write_task
 
 from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import judging, pace
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.judging import judging
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.reference import pace
 from passagent.tasks.reader import load_task
 
 

@@ -17,13 +17,15 @@ import pytest
 import tiny
 
 from passagent.config import EvaluatorConfig
+from passagent.confine import environment
 from passagent.errors import InfrastructureError, TaskError, UsageError
-from passagent.evaluator import environment, health, nvml, pool
-from passagent.evaluator.devices import Device, DeviceLock, find_device, find_devices, measuring_on
-from passagent.evaluator.effort import PAIRS
-from passagent.evaluator.pool import EvaluatorPool, SubjectLost
-from passagent.evaluator.referee import Referee
-from passagent.evaluator.starting import owner_ahead
+from passagent.evaluator.hardware import health, nvml
+from passagent.evaluator.hardware.devices import Device, DeviceLock, find_device, find_devices, measuring_on
+from passagent.evaluator.judging.effort import PAIRS
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.runner.starting import owner_ahead
+from passagent.evaluator.service import pool
+from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
 from passagent.tasks import load_task
 
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
@@ -35,7 +37,7 @@ import asyncio, json, sys, time
 sys.path.insert(0, {tests!r})
 import tiny
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.service.pool import EvaluatorPool
 
 async def main():
     pool = EvaluatorPool(EvaluatorConfig.model_validate_json(sys.argv[1]), tell=lambda text: None)
@@ -68,7 +70,7 @@ def _own_locks(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_memory_kills(monkeypatch):
     """What the kernel kills for other tests meanwhile is none of these."""
-    monkeypatch.setattr("passagent.evaluator.owner.memory_kills", lambda: 0)
+    monkeypatch.setattr("passagent.evaluator.service.referee_process.memory_kills", lambda: 0)
 
 
 @pytest.fixture
@@ -189,9 +191,9 @@ def test_an_owner_does_not_prepare_where_others_measure(task):
         time.sleep(1.0)
         named = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(ahead.process.pid)]
         assert [one for one in named if b"tool_server.py" not in one and b"plan.child" not in one] == [
-            name for name in named if b"passagent.evaluator.zygote" in name
+            name for name in named if b"passagent.evaluator.runner.zygote" in name
         ]
-        assert sum(b"passagent.evaluator.zygote" in name for name in named) == 1  # no worker
+        assert sum(b"passagent.evaluator.runner.zygote" in name for name in named) == 1  # no worker
 
 
 def test_an_owner_that_fails_to_prepare_judges_all_the_same(task, tmp_path):
@@ -330,7 +332,7 @@ def test_a_waiting_process_says_for_whom_and_is_next():
 def test_a_lock_ends_with_its_process():
     device = Device("cpu", "cpu-dead", "cpu")
     program = (
-        "import sys, time\nfrom passagent.evaluator.devices import *\n"
+        "import sys, time\nfrom passagent.evaluator.hardware.devices import *\n"
         f"lock = DeviceLock({device!r})\nprint(lock.try_acquire(), flush=True)\ntime.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -392,7 +394,7 @@ def test_an_evaluator_that_does_not_start_is_quarantined_until_it_does(
 ):
     culprit = tmp_path / "sitecustomize.py"
     culprit.write_text(
-        "import os, sys\nif 'passagent.evaluator.zygote' in sys.orig_argv:\n"
+        "import os, sys\nif 'passagent.evaluator.runner.zygote' in sys.orig_argv:\n"
         "    print('no zygote today', file=sys.stderr, flush=True)\n    os._exit(3)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -428,7 +430,7 @@ def test_the_cpu_is_one_device():
 
 
 def test_the_health_check_ends_orphaned_workers():
-    name = "passagent.evaluator.zygote"
+    name = "passagent.evaluator.runner.zygote"
     program = "import subprocess as s, sys; n = s.DEVNULL; sleep = 'import time; time.sleep(99)'; "
     program += f"print(s.Popen([sys.executable, '-c', sleep, {name!r}], stdout=n, stderr=n).pid)"
     started = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)

@@ -19,7 +19,7 @@ from passagent.agent.taskview import view_task
 from passagent.agent.tokens import tokens
 from passagent.config import AgentConfig, load_config
 from passagent.errors import UsageError
-from passagent.evaluator.eager import EagerGraph, Output
+from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.target import target_of
 from passagent.experience import knowledge, load_hints

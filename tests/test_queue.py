@@ -31,7 +31,7 @@ from many import (  # noqa: F401
 )
 from wire_server import Said, WireServer
 
-from passagent.evaluator.devices import DeviceLock, find_device
+from passagent.evaluator.hardware.devices import DeviceLock, find_device
 from passagent.store import (
     Store,
     confirmations,

@@ -8,10 +8,10 @@ from tiny import candidate, write_subgraph, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
-from passagent.evaluator.known import environment_key
-from passagent.evaluator.process import Answer
-from passagent.evaluator.referee import Referee
-from passagent.evaluator.twin import Twin, Twins
+from passagent.evaluator.judging.eager_worker import EagerWorker, EagerWorkers
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.service.known import environment_key
 from passagent.report.evaluation import evaluation_text
 from passagent.tasks.reader import load_task
 
@@ -29,7 +29,7 @@ def task(tmp_path_factory):
 def referee():
     """A referee in which eager stands for Inductor, whose compiling takes long."""
     with Referee(CONFIG) as one:
-        one.workers.compiled = Twins(one.workers._spare, CONFIG, "eager")
+        one.workers.compiled = EagerWorkers(one.workers._spare, CONFIG, "eager")
         yield one
 
 
@@ -74,7 +74,7 @@ class Failing:
 
 def test_a_compiler_that_fails_is_told_in_a_line():
     worker = Failing()
-    twin = Twin(worker, CONFIG, "inductor")
+    twin = EagerWorker(worker, CONFIG, "inductor")
     with pytest.raises(TaskError, match=r"^inductor fails: InductorError: no such kernel$"):
         twin.ask({"op": "run"}, 1.0)
     assert worker.killed

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from passagent.evaluator.channel import Arena
-from passagent.evaluator.reservoirs import InputSets
+from passagent.confine.channel import Arena
+from passagent.evaluator.runner.reservoirs import InputSets
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def sets():
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("passagent.evaluator.pieces.PART", 5)
+    monkeypatch.setattr("passagent.confine.pieces.PART", 5)
 
 
 def test_a_set_is_what_was_drawn_and_read_once(sets):

@@ -11,11 +11,11 @@ from test_search import finish, open_tiny, store, task  # noqa: F401 (fixtures)
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import known
-from passagent.evaluator.devices import Device
-from passagent.evaluator.known import environment_key, evaluate, keep, recall
-from passagent.evaluator.pool import SubjectLost
+from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate, Evaluation, Measured, Violation
+from passagent.evaluator.service import known
+from passagent.evaluator.service.known import environment_key, evaluate, keep, recall
+from passagent.evaluator.service.pool import SubjectLost
 from passagent.store import nodes, runs
 from passagent.tasks import load_task
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
-from passagent.evaluator.passes import LoadedPass, PassLoadError, load_passes
+from passagent.evaluator.matching.passes import LoadedPass, PassLoadError, load_passes
+from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.rewrite import apply_passes
 from passagent.tasks.capture import capture
 
 X, Y = torch.linspace(-2, 2, 32).reshape(4, 8), torch.linspace(1, 3, 32).reshape(4, 8)

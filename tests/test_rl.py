@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from passagent.agent.tools import SPECS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, TaskError, UsageError
-from passagent.evaluator.pool import SubjectLost
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation
+from passagent.evaluator.service.pool import SubjectLost
 from passagent.rl import PassEnv, harbor, shared
 from passagent.rl.reward import FLOOR, reward_of, rounded_as, step_of
 from passagent.tasks import load_task

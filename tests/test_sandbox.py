@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from passagent.confine import landlock, privileges, seccomp
-from passagent.evaluator import process, sandbox
-from passagent.evaluator.environment import worker_memory
-from passagent.evaluator.process import WorkerDied, Zygote
+from passagent.confine import landlock, privileges, sandbox, seccomp
+from passagent.confine.environment import worker_memory
+from passagent.confine.sandbox import Limits
 from passagent.evaluator.result import MANIFEST
-from passagent.evaluator.sandbox import Limits
+from passagent.evaluator.runner import process
+from passagent.evaluator.runner.process import WorkerDied, Zygote
 from passagent.memory import memory_bytes, memory_kills
 
 LAYERS = [

@@ -16,8 +16,8 @@ from passagent.agent.observe import read_status
 from passagent.commands.looking import best as write_best
 from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.evaluator import unrecorded
-from passagent.evaluator.eager import EagerGraph, Output
+from passagent.evaluator.judging import unrecorded
+from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.report.summary import run_text

@@ -12,14 +12,15 @@ from tiny import HONEST, KERNEL, candidate, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import baseline, judging
-from passagent.evaluator.baseline import Baseline
-from passagent.evaluator.holder import Holder
-from passagent.evaluator.process import Worker
-from passagent.evaluator.referee import Referee
+from passagent.evaluator.judging import judging
+from passagent.evaluator.judging.eager_worker import EagerWorker
+from passagent.evaluator.judging.loaded_worker import LoadedWorker
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.judging.verdict import Refused
+from passagent.evaluator.reference import baseline
+from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Violation
-from passagent.evaluator.twin import Twin
-from passagent.evaluator.verdict import Refused
+from passagent.evaluator.runner.process import Worker
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
@@ -45,13 +46,13 @@ def room(monkeypatch):
 def asked(monkeypatch):
     """What each holder was asked for, and in which thread: (holder, operation, thread)."""
     found = []
-    ask = Holder.ask
+    ask = LoadedWorker.ask
 
     def noted(self, message, fds=()):
         found.append((self, message["op"], threading.current_thread().name.partition("_")[0]))
         return ask(self, message, fds)
 
-    monkeypatch.setattr(Holder, "ask", noted)
+    monkeypatch.setattr(LoadedWorker, "ask", noted)
     return found
 
 
@@ -105,14 +106,14 @@ def test_a_second_worker_that_is_lost_is_replaced(op, referee, task, asked, monk
 
 
 def test_a_rule_that_only_the_second_worker_saw_broken_counts(referee, task, monkeypatch):
-    audited = Holder.audited
+    audited = LoadedWorker.audited
 
     def seen(self, reference, outputs, sets):
         if threading.current_thread().name.startswith("second"):
             raise Refused([Violation(rule="delegated", file="", line=0, message="not so")])
         return audited(self, reference, outputs, sets)
 
-    monkeypatch.setattr(Holder, "audited", seen)
+    monkeypatch.setattr(LoadedWorker, "audited", seen)
     result = referee.evaluate(task, candidate())
     assert (result.status, [graph.status for graph in result.graphs]) == ("refused", ["refused"] * 3)
     assert [(one.rule, one.file) for one in result.violations] == [("delegated", "Fused.py")]
@@ -130,13 +131,13 @@ def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypat
 
 def test_two_workers_share_the_subgraphs(referee, task, asked, one_pair, monkeypatch):
     warmed = []
-    warm = Twin.warm
+    warm = EagerWorker.warm
 
     def noted(self, reference):
         warmed.append((reference.subgraph.name, threading.current_thread().name.partition("_")[0]))
         return warm(self, reference)
 
-    monkeypatch.setattr(Twin, "warm", noted)
+    monkeypatch.setattr(EagerWorker, "warm", noted)
     result = referee.evaluate(task, candidate())
     assert (result.status, [graph.pairs for graph in result.graphs]) == ("ok", [[6]] * 3)
     operations = [[op for who, op, _ in asked if who is holder] for holder in holders(asked)]
@@ -176,14 +177,14 @@ def test_a_worker_lost_beside_another_is_nobodys_fault(op, referee, task, one_pa
 
 
 def test_a_rule_that_one_of_two_workers_saw_broken_counts(referee, task, one_pair, monkeypatch):
-    audited = Holder.audited
+    audited = LoadedWorker.audited
 
     def seen(self, reference, outputs, sets):
         if reference.subgraph is task.subgraphs[1]:
             raise Refused([Violation(rule="delegated", file="", line=0, message="not so")])
         return audited(self, reference, outputs, sets)
 
-    monkeypatch.setattr(Holder, "audited", seen)
+    monkeypatch.setattr(LoadedWorker, "audited", seen)
     result = referee.evaluate(task, candidate())
     assert (result.status, [graph.status for graph in result.graphs]) == ("refused", ["refused"] * 3)
     assert [(one.rule, one.file) for one in result.violations] == [("delegated", "Fused.py")]
@@ -208,7 +209,7 @@ def test_values_that_differ_in_the_check_beside_another_are_their_subgraphs(refe
 def test_eagers_worker_lost_while_it_gets_ready_is_nobodys_fault(referee, task, monkeypatch):
     referee.workers.twins.close()
     killed = []
-    warm = Twin.warm
+    warm = EagerWorker.warm
 
     def kill(self, reference):
         if not killed:
@@ -216,7 +217,7 @@ def test_eagers_worker_lost_while_it_gets_ready_is_nobodys_fault(referee, task, 
             killed.append(self)
         return warm(self, reference)
 
-    monkeypatch.setattr(Twin, "warm", kill)
+    monkeypatch.setattr(EagerWorker, "warm", kill)
     with pytest.raises(InfrastructureError, match="eager's worker was lost"):
         referee.evaluate(task, candidate())
     assert referee.evaluate(task, candidate()).status == "ok"

@@ -5,11 +5,11 @@ import torch
 from cases import BF16, F32, I64, TASKS, TaskText, write_task
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator import baseline
-from passagent.evaluator.exactness import extreme_problem
-from passagent.evaluator.fresh import Draw, Rotation, window_of
-from passagent.evaluator.referee import Referee
-from passagent.evaluator.reference import BEYOND_SET
+from passagent.evaluator.correctness.exactness import extreme_problem
+from passagent.evaluator.correctness.sets import BEYOND_SET
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.reference import baseline
+from passagent.evaluator.runner.fresh import Draw, Rotation, window_of
 from passagent.tasks.inputs import BEYOND, draw_one, make_inputs
 from passagent.tasks.straight import read_graph
 from passagent.tasks.uses import as_recorded, narrower, wider

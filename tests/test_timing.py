@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import clocks, lockstep, timing, turns
-from passagent.evaluator.estimate import interval, line, log_ratios, ratio
-from passagent.evaluator.fresh import Draw, Rotation
-from passagent.evaluator.lockstep import Turn, TurnLost
-from passagent.evaluator.process import Answer, waited_ns
-from passagent.evaluator.reference import SETS, Reference
-from passagent.evaluator.samples import Samples, Timing
-from passagent.evaluator.timing import (
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.reference.reference import Reference
+from passagent.evaluator.runner import lockstep
+from passagent.evaluator.runner.fresh import Draw, Rotation
+from passagent.evaluator.runner.lockstep import Turn, TurnLost
+from passagent.evaluator.runner.process import Answer, waited_ns
+from passagent.evaluator.runner.samples import Samples, Timing
+from passagent.evaluator.timing import clocks, timing, turns
+from passagent.evaluator.timing.estimate import interval, line, log_ratios, ratio
+from passagent.evaluator.timing.timing import (
     TimedCallError,
     measure,
     measure_passbench,

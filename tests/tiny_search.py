@@ -14,8 +14,8 @@ import re
 import sys
 from pathlib import Path
 
-from passagent.evaluator.eager import EagerGraph
-from passagent.evaluator.environment import evaluator_version
+from passagent.confine.environment import evaluator_version
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphResult, Speedup
 from passagent.experience import Diagnosis
 from passagent.models.scripted import ScriptedModel, calling

@@ -20,16 +20,21 @@ from typing import Any
 _IMPORTS = {"numpy", "sympy", "torch", "torch._dynamo", "torch._inductor", "triton"}
 """Libraries that take long to import: noted as it begins."""
 _CALLS = {
-    "passagent.evaluator.judging": ["Judging.run", "Judging._ready", "Judging._check", "Judging._time"],
-    "passagent.evaluator.referee": ["Referee.prepare", "Referee.evaluate"],
-    "passagent.evaluator.baseline": ["Baseline.reference"],
-    "passagent.evaluator.process": ["Worker.ask", "Zygote._ask", "Zygote._take"],
-    "passagent.evaluator.holder": ["Holder.take", "Holder.release"],
-    "passagent.evaluator.twin": ["Twin.take", "Warming.get"],
-    "passagent.evaluator.drawing": ["Drawing.get", "Drawing.finish"],
-    "passagent.evaluator.aside": ["Aside.do", "Aside.wait"],
-    "passagent.evaluator.agreement": ["judge_sets", "judge_timed", "_judge_drift"],
-    "passagent.evaluator.timing": ["measure", "_device_times"],
+    "passagent.evaluator.judging.judging": [
+        "Judging.run",
+        "Judging._ready",
+        "Judging._check",
+        "Judging._time",
+    ],
+    "passagent.evaluator.judging.referee": ["Referee.prepare", "Referee.evaluate"],
+    "passagent.evaluator.reference.baseline": ["Baseline.reference"],
+    "passagent.evaluator.runner.process": ["Worker.ask", "Zygote._ask", "Zygote._take"],
+    "passagent.evaluator.judging.loaded_worker": ["Holder.take", "Holder.release"],
+    "passagent.evaluator.judging.eager_worker": ["Twin.take", "Warming.get"],
+    "passagent.evaluator.judging.references_ahead": ["Drawing.get", "Drawing.finish"],
+    "passagent.evaluator.judging.comparisons": ["Aside.do", "Aside.wait"],
+    "passagent.evaluator.judging.agreement": ["judge_sets", "judge_timed", "_judge_drift"],
+    "passagent.evaluator.timing.timing": ["measure", "_device_times"],
     "passagent.models.expert.model": ["answer"],
 }
 """Functions and methods by module: noted when they return."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from passagent.config import AgentConfig
-from passagent.evaluator.eager import EagerGraph
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.tasks import Task

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from passagent.agent.tokens import cut_end, fit, tokens
-from passagent.evaluator.eager import EagerGraph, Output
+from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.tasks import Subgraph, Task
 from passagent.tasks.operators import operator_names
 from passagent.tasks.reader import find_forward

@@ -16,9 +16,9 @@ from passagent.bench.authored import PASSES, expert_version, first_pass
 from passagent.bench.results import Results, Row
 from passagent.config import Config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
-from passagent.evaluator.devices import find_devices
-from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import MANIFEST, Candidate, Compiler, Evaluation, Subject
+from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.events import OnEvent
 from passagent.store import Store

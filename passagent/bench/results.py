@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from passagent.config import EvaluatorConfig
+from passagent.confine.environment import describe, evaluator_version, worker_threads
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.devices import first_device
-from passagent.evaluator.environment import describe, evaluator_version, worker_threads
+from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.result import Evaluation
 from passagent.faults import os_fault
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from passagent import __version__
 from passagent.config import Config
-from passagent.evaluator.pool import EvaluatorPool
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.models import open_model
 from passagent.search.controller import search
 from passagent.search.events import OnEvent

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passagent.evaluator import score
+from passagent.evaluator.judging.verdict import graph_score
 from passagent.evaluator.result import Evaluation
-from passagent.evaluator.verdict import graph_score
 
 REDRAWN = 2000
 """Bootstrap samples."""

@@ -12,7 +12,7 @@ from passagent.collect.budget import CollectionBudget
 from passagent.collect.plan import Pair, config_of
 from passagent.config import Config
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
-from passagent.evaluator.effort import check_task_room
+from passagent.evaluator.judging.effort import check_task_room
 from passagent.models.types import Model
 from passagent.search.controller import search
 from passagent.search.events import Event

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from passagent.config import Config, load_config
-from passagent.evaluator.devices import find_devices
-from passagent.evaluator.effort import check_task_room
-from passagent.evaluator.starting import OwnerProcess, owner_ahead
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.judging.effort import check_task_room
+from passagent.evaluator.runner.starting import StartedReferee, owner_ahead
 from passagent.tasks.reader import Task, load_task
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Parts:
     model: Any = None
     evaluator: Evaluator | None = None
     diagnose: Diagnose | None = None
-    ahead: OwnerProcess | None = None
+    ahead: StartedReferee | None = None
     """The evaluator's process, if it is on its way; see `begin`."""
 
 

@@ -16,7 +16,7 @@ from passagent.bench.results import SEARCHES, Results, Row, identity, open_resul
 from passagent.bench.summary import Summary, summarise
 from passagent.config import Config, load_config
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, TaskError, UsageError
-from passagent.evaluator.devices import find_devices
+from passagent.evaluator.hardware.devices import find_devices
 from passagent.report import bench_table
 from passagent.report.bench_progress import BenchProgress
 from passagent.search.runlog import run_log

@@ -19,8 +19,8 @@ from passagent.commands.beginning import Parts
 from passagent.commands.signals import stop_on_signals
 from passagent.config import load_config
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
-from passagent.evaluator.devices import find_devices
-from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.models import open_model
 from passagent.report import collect_table
 from passagent.report.collect_progress import CollectProgress

@@ -13,10 +13,10 @@ from typing import Any
 
 from passagent.agent import validator
 from passagent.config import Config, load_config
+from passagent.confine.environment import import_path
 from passagent.errors import MachineFault, PassagentError, TaskError
-from passagent.evaluator import known
-from passagent.evaluator.environment import import_path
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.service import known
 from passagent.memory import memory_kills
 from passagent.models.types import Model
 from passagent.store import Store
@@ -63,7 +63,7 @@ async def _evaluate(
     store: Store, task: Task, candidate: Candidate, config: Config, model: Model | None, fresh: bool
 ) -> known.Known:
     """The evaluation, with a validator's opinion where one is asked for and the candidate is right."""
-    from passagent.evaluator.pool import EvaluatorPool
+    from passagent.evaluator.service.pool import EvaluatorPool
 
     environment = known.environment_key(config.evaluator)
     pool = EvaluatorPool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))

@@ -9,7 +9,7 @@ from passagent.commands.beginning import Parts, begin
 from passagent.commands.searching import search_run
 from passagent.config import override
 from passagent.errors import UsageError
-from passagent.evaluator.devices import find_devices
+from passagent.evaluator.hardware.devices import find_devices
 from passagent.models import open_model
 from passagent.search.setup import check_money, new_run, stored_config, stored_task
 from passagent.store import Store, nodes, planting, runs

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from passagent.agent.context import ParentView
 from passagent.agent.prompt import compose
 from passagent.config import Config
+from passagent.confine.environment import device_name
 from passagent.errors import UsageError
-from passagent.evaluator import eager
-from passagent.evaluator.devices import first_device
-from passagent.evaluator.eager import EagerGraph
-from passagent.evaluator.environment import device_name
+from passagent.evaluator.hardware.devices import first_device
+from passagent.evaluator.reference import eager
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience import load_hints
 from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine, measure_machine

@@ -15,7 +15,7 @@ from passagent.commands.operating import lift_pause
 from passagent.commands.signals import stop_on_signals
 from passagent.config import Config, override
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
-from passagent.evaluator.pool import EvaluatorPool
+from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.faults import os_fault
 from passagent.models import open_model
 from passagent.report.board import Board

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from passagent.errors import UsageError
-from passagent.evaluator.leftovers import dead_scratch, unused_builds
+from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
 from passagent.faults import os_fault
 from passagent.report.summary import runs_dir_flag
 from passagent.report.text import table

@@ -18,8 +18,8 @@ def evaluate(task: Task, candidate: Candidate, config: EvaluatorConfig | None = 
     Waits while another process measures on the device. Raises TaskError if eager itself fails, UsageError for
     a device that is not here.
     """
-    from passagent.evaluator.devices import find_device, measuring_on
-    from passagent.evaluator.referee import Referee
+    from passagent.evaluator.hardware.devices import find_device, measuring_on
+    from passagent.evaluator.judging.referee import Referee
 
     with Referee(config) as referee, measuring_on(find_device(referee.config.device)):
         return referee.evaluate(task, candidate)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from passagent.cache import cache_dir, write_whole
-from passagent.evaluator.environment import evaluator_version
+from passagent.confine.environment import evaluator_version
 from passagent.tasks.graphio import dump_graph
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.straight import read_graph

@@ -1,26 +1,6 @@
-"""What each stage of an evaluation may take: time, memory, sizes. docs/evaluator.md has the same table.
-
-Nothing slow is imported here but in `stages`.
-"""
+"""What a candidate may take of the trusted side: sizes and lengths. stages.py has all of it."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of an evaluation, and what it may take."""
-
-    name: str
-    wall_s: float
-    memory: int
-    """Address space of its process, bytes; 0: as much as there is."""
-    sizes: dict[str, int]
-    """What it is given or gives, by what is counted."""
-    cpu_s: int = 0
-    """Processor time, s, which is the same on a busy machine; 0: as much as the wall clock gives."""
-
 
 FILES = {"bytes of files and names": 1 << 20, "files": 200}
 """Of a candidate, at most."""
@@ -29,52 +9,3 @@ MESSAGE = 2000
 """Characters of a violation's message."""
 ERROR = 4000
 """Characters of a worker's error."""
-
-
-def stages() -> list[Stage]:
-    """Every stage, in the order in which a candidate meets them. Imports torch."""
-    from passagent.config import EvaluatorConfig
-    from passagent.confine.limits import TOOLS
-    from passagent.evaluator.builds import MAX_OBJECT
-    from passagent.evaluator.channel import MAX_MESSAGE
-    from passagent.evaluator.process import LIMITS, START_TIMEOUT_S
-    from passagent.kernels import lexer, objects
-    from passagent.plan import messages, record
-
-    config = EvaluatorConfig()
-    memory = int(config.memory_gb * 2**30)
-    scratch = {"bytes of scratch": LIMITS.scratch, "files in it": LIMITS.files}
-    step = {
-        "bytes of a message": MAX_MESSAGE,
-        "bytes of a file or log": LIMITS.file,
-        "characters of an error": ERROR,
-    }
-    sizes = {
-        "compile": {"characters of a source": lexer.MAX_SOURCE, "bytes of an object": MAX_OBJECT},
-        "read an object": {
-            "characters of a name": objects.LONGEST_NAME,
-            "references in it": objects.REFERENCES,
-        },
-    }
-    tools = [
-        Stage(
-            f"tool: {name}",
-            tool.wall_s,
-            tool.memory,
-            {"bytes of a file or of its output": tool.file, **sizes.get(name, {})},
-            tool.cpu_s,
-        )
-        for name, tool in TOOLS.items()
-    ]
-    return [
-        Stage(
-            "recording",
-            record.WALL_S,
-            record.LIMITS.memory,
-            FILES | {"bytes of plans": messages.MOST_ANSWER},
-            record.LIMITS.cpu_s,
-        ),
-        Stage("start of a worker", START_TIMEOUT_S, memory, scratch),
-        Stage("step of a worker", config.timeout_s, memory, step, LIMITS.cpu_s),
-        *tools,
-    ]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from passagent.cache import cache_dir, write_whole
-from passagent.evaluator.environment import device_name
+from passagent.confine.environment import device_name
 
 SIZES = (2**20, 2**24, 2**27)
 """Working sets whose bandwidth is measured, bytes: in cache, at its border, in memory."""

@@ -13,8 +13,8 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from passagent.evaluator.candidate import Candidate
-from passagent.evaluator.passes import LoadedPass, PassLoadError, load_passes
-from passagent.evaluator.rewrite import Token, apply_passes
+from passagent.evaluator.matching.passes import LoadedPass, PassLoadError, load_passes
+from passagent.evaluator.matching.rewrite import Token, apply_passes
 from passagent.plan import facts as device
 from passagent.plan import native, operators, refusal, without_cuda
 from passagent.plan.arguments import Argument, ParameterArg, TupleArg

@@ -1,7 +1,7 @@
 """The process that forks a throw-away process for each recording, and that process.
 
 It starts with a clean environment, imports torch once, and runs nobody's code. A fork shuts itself in
-(evaluator/sandbox.py) before it reads a byte of its request, answers on the same socket, and is killed.
+(confine/sandbox.py) before it reads a byte of its request, answers on the same socket, and is killed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from passagent.evaluator import sandbox
-from passagent.evaluator.channel import Channel, ChannelClosed
+from passagent.confine import sandbox
+from passagent.confine.channel import Channel, ChannelClosed
 
 
 def main() -> None:

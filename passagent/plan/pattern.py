@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from passagent.errors import PassagentError
-from passagent.evaluator.pattern import is_operator
+from passagent.evaluator.matching.pattern import is_operator
 from passagent.plan.arguments import ParameterArg, leaves
 from passagent.plan.model import PatternNode, Recording
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from passagent.confine.environment import import_path, worker_environment
 from passagent.errors import InfrastructureError
-from passagent.evaluator.environment import import_path, worker_environment
 
 _START_S = 120.0
 
@@ -29,7 +29,7 @@ class RecordingProcess:
 
     def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
         """Its reply. Raises InfrastructureError if it is gone."""
-        from passagent.evaluator.channel import Channel, ChannelClosed, ChannelTimeout
+        from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
 
         channel = Channel(self.socket)
         try:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from passagent.confine.sandbox import Limits
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
-from passagent.evaluator.sandbox import Limits
 from passagent.evaluator.target import uses_triton
 from passagent.plan.arguments import Device
 from passagent.plan.messages import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
-from passagent.evaluator.passes import PACKAGE
+from passagent.evaluator.matching.passes import PACKAGE
 
 COMPUTES = "{operator} computes in host code; compute it in a kernel"
 READS_A_VALUE = (

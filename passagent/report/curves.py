@@ -153,7 +153,7 @@ def _violin(axes: Axes, values: list[float], position: float, width: float, colo
 
 
 def _log2_by_dtype(compiler: str, rows: Sequence[Row]) -> dict[str, list[float]]:
-    from passagent.evaluator.verdict import graph_score
+    from passagent.evaluator.judging.verdict import graph_score
 
     found: dict[str, list[float]] = {}
     graphs = (g for row in rows if row.compiler == compiler and row.evaluation for g in row.evaluation.graphs)

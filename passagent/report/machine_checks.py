@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passagent.config import Config
-from passagent.evaluator.health import orphaned_workers
+from passagent.evaluator.hardware.health import orphaned_workers
 from passagent.report.finding import Finding
 from passagent.report.text import clock, number, printable
 from passagent.store import Store, figures, looking

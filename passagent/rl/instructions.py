@@ -5,8 +5,8 @@ from __future__ import annotations
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
 from passagent.config import Config
-from passagent.evaluator.devices import first_device
-from passagent.evaluator.environment import device_name
+from passagent.confine.environment import device_name
+from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.target import target_of
 from passagent.tasks import Task
 

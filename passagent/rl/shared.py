@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator import known
-from passagent.evaluator.pool import EvaluatorPool, SubjectLost
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service import known
+from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
 from passagent.store import Store
 from passagent.tasks import Task
 

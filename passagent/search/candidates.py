@@ -9,11 +9,11 @@ from functools import partial
 from passagent.agent import validator
 from passagent.agent.observe import observation
 from passagent.agent.prompt import note_of
+from passagent.confine.environment import evaluator_version
 from passagent.errors import InfrastructureError
-from passagent.evaluator.environment import evaluator_version
-from passagent.evaluator.known import Known, keep, pack, recall
-from passagent.evaluator.pool import SubjectLost
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service.known import Known, keep, pack, recall
+from passagent.evaluator.service.pool import SubjectLost
 from passagent.search import opinions
 from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark

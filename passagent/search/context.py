@@ -14,7 +14,7 @@ from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentVie
 from passagent.agent.observe import observation
 from passagent.config import Config
 from passagent.evaluator import target
-from passagent.evaluator.eager import EagerGraph
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import Target
 from passagent.experience import knowledge, retrieve

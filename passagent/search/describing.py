@@ -7,8 +7,8 @@ import math
 import time
 
 from passagent.errors import PassagentError
-from passagent.evaluator import eager
-from passagent.evaluator.devices import first_device
+from passagent.evaluator.hardware.devices import first_device
+from passagent.evaluator.reference import eager
 from passagent.search.events import Trouble
 from passagent.search.models import EXPERT
 from passagent.search.session import Session

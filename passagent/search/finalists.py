@@ -11,8 +11,8 @@ import math
 import random
 from collections.abc import Sequence
 
-from passagent.evaluator.known import keep
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service.known import keep
 from passagent.search.candidates import evaluate
 from passagent.search.events import NodeConfirmed
 from passagent.search.pairing import Round, is_settled, round_of, standing

@@ -8,8 +8,8 @@ from typing import Any
 
 from passagent import __version__
 from passagent.agent.prompt import prompts_hash
+from passagent.confine.environment import evaluator_version
 from passagent.errors import UsageError
-from passagent.evaluator.environment import evaluator_version
 from passagent.search.events import Trouble
 from passagent.search.session import Session
 from passagent.store import calls, runs, workers

@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 
 from passagent.agent import validator
 from passagent.agent.validator import ROLE, Opinion
-from passagent.evaluator.known import keep
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service.known import keep
 from passagent.models.meter import metered
 from passagent.models.types import Reply
 from passagent.search.events import ModelReplied

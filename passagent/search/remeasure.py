@@ -7,8 +7,8 @@ evaluation but no longer has a score, so it comes after all that have one.
 
 from __future__ import annotations
 
-from passagent.evaluator.known import keep, recall
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service.known import keep, recall
 from passagent.search.candidates import evaluate
 from passagent.search.events import Trouble
 from passagent.search.joining import environment_of

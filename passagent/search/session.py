@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
 from passagent.config import Config, SearchConfig
-from passagent.evaluator.eager import EagerGraph
-from passagent.evaluator.known import environment_key
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.service.known import environment_key
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine

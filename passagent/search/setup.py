@@ -11,9 +11,9 @@ from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
 from passagent.config import Config, SearchConfig, validate
+from passagent.confine.environment import device_name
 from passagent.errors import UsageError, nearest
-from passagent.evaluator.devices import first_device
-from passagent.evaluator.environment import device_name
+from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.experience import Diagnosis, diagnose, load_hints
 from passagent.experience.machine import measure_machine

@@ -1,0 +1,53 @@
+"""Eager in float64: what a graph would compute if no operator rounded to its dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from passagent.evaluator.correctness.mode import Mode
+
+LOW = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def in_float64(
+    graph_module: torch.fx.GraphModule, inputs: list[Any], written: Sequence[int] = ()
+) -> list[torch.Tensor] | None:
+    """The tensors that the graph returns, with every floating-point value carried in float64, and what it
+    leaves in the inputs `written`. What is no narrower float it may write into as it is.
+
+    None where it does not run so: a graph that looks at the bits of its values, a kernel that has no float64.
+    """
+    if any(isinstance(value, torch.Tensor) and value.is_complex() for value in inputs):
+        return None
+    carried = [wide(value) for value in inputs]
+    try:
+        with Wide():
+            out = graph_module.forward(*carried)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    outputs = [value for value in pytree.tree_leaves(out) if isinstance(value, torch.Tensor)]
+    return outputs + [carried[i] for i in written]
+
+
+class Wide(Mode):
+    """Every dtype that an operator is asked for and that is a narrower float becomes float64."""
+
+    def on_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same in float64."""
+        if func is torch.ops.aten.view.dtype:
+            raise TypeError("the bits of a value have no float64 counterpart")
+        args, kwargs = pytree.tree_map(_wide_dtype, (args, kwargs))
+        return pytree.tree_map(wide, func(*args, **kwargs))
+
+
+def _wide_dtype(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in LOW else value
+
+
+def wide(value: Any) -> Any:
+    """A narrower float tensor in float64; any other value as it is."""
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype in LOW else value

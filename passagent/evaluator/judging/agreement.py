@@ -1,0 +1,158 @@
+"""Whether outputs agree with eager's: on the input sets, and in timed calls on values of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from passagent.evaluator import score
+from passagent.evaluator.correctness.compare import Comparison, compare, surely_agree
+from passagent.evaluator.correctness.exactness import (
+    Exactness,
+    Expected,
+    as_exact,
+    drift,
+    exactness,
+    extreme_problem,
+)
+from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
+from passagent.evaluator.judging.verdict import Failed, Refused
+from passagent.evaluator.reference.reference import Reference
+from passagent.evaluator.result import GraphResult, Violation, Worst
+
+
+def judge_sets(
+    reference: Reference, found: Sequence[list[torch.Tensor]], result: GraphResult, is_candidate: bool
+) -> None:
+    """Note from which t the outputs agree on all input sets, and their errors.
+
+    Raises Failed where they do at no t, or are wrong for their size, and Refused for low precision, which
+    only a candidate is charged with.
+    """
+    level, found_errors = score.T_RANGE[0], []
+    judged = list(zip(reference.expected[:SETS], found, strict=False))
+    for expected, got in judged:
+        comparison = compare(expected.eager, got)
+        if comparison.problem:
+            raise Failed("runtime_error", comparison.problem)
+        _note(result, comparison, expected)
+        if comparison.passes_from_t is None:
+            raise Failed(
+                "wrong_result", f"{_values(_worst(expected, comparison))} differ from eager's at every t"
+            )
+        level = max(level, comparison.passes_from_t)
+        if (errors := exactness(expected, got)) is not None:
+            _judge_errors(result, expected, errors, comparison.passes_from_t, is_candidate)
+            found_errors.append(errors)
+    for number, (expected, got) in list(enumerate(zip(reference.expected, found, strict=False)))[SETS:]:
+        if problem := extreme_problem(expected, got, is_beyond=number == BEYOND_SET):
+            raise Failed("wrong_result", problem)
+    coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
+    if coarse and is_candidate and level <= score.STRICT_T:
+        worst = max(found_errors, key=lambda errors: errors.candidate)
+        raise _reduced(worst, _reference(reference.expected[0]))
+    _credit(result, level, judged)
+
+
+def judge_timed(
+    expected: Expected,
+    eager: Expected,
+    got: list[torch.Tensor],
+    result: GraphResult,
+    allowed: int,
+    is_candidate: bool,
+) -> None:
+    """Judge a call made during the timing like an input set, and credit no more than it reached.
+
+    `eager`: on the values of the call; `expected`: on the set that its values are of. Raises Failed unless
+    the outputs agree from t = `allowed` on, and like judge_sets.
+    """
+    assert result.passes_from_t is not None
+    if not surely_agree(eager.eager, got, result.passes_from_t):
+        comparison = compare(eager.eager, got)
+        level = comparison.passes_from_t
+        if comparison.problem or level is None or level > allowed:
+            result.worst = _worst(expected, comparison)
+            raise _differs(comparison.problem or "stale or wrong values")
+        if level > result.passes_from_t:
+            _note(result, comparison, expected)
+            _credit(result, level, [(eager, got)])
+    if eager is not expected:
+        _judge_drift(expected, eager, got, result, is_candidate)
+    if eager.known and (errors := exactness(eager, got)) is not None:
+        _judge_errors(result, eager, errors, result.passes_from_t, is_candidate)
+
+
+def _judge_drift(
+    expected: Expected, eager: Expected, got: list[torch.Tensor], result: GraphResult, is_candidate: bool
+) -> None:
+    """Raise Refused or Failed for a timed call that is less precise than the calls of the check."""
+    errors = drift(expected, eager.eager, got)
+    if errors is None:
+        return
+    if (errors.reduced or errors.coarse) and is_candidate:
+        raise _reduced(errors, "eager in a timed call")
+    if errors.far and result.passes_from_t is not None and result.passes_from_t <= score.STRICT_T:
+        raise _differs("values are far from eager's for their size")
+
+
+def _credit(
+    result: GraphResult, level: int, judged: Sequence[tuple[Expected, Sequence[torch.Tensor]]]
+) -> None:
+    """The outputs agree from t = `level` on: right if that is strict, or if they are as exact as eager's."""
+    result.passes_from_t = level
+    if level > score.STRICT_T and not all(as_exact(*one) for one in judged):
+        result.status = "wrong_result"
+        needed = f"a correct pass agrees at t = {score.STRICT_T}"
+        result.error = f"{_values(result.worst)} agree with eager's only from t = {level}; {needed}"
+
+
+def _judge_errors(
+    result: GraphResult, expected: Expected, errors: Exactness, level: int, is_candidate: bool
+) -> None:
+    against = _reference(expected)
+    if expected.known:
+        result.float64_error = max(result.float64_error or 0.0, errors.candidate)
+        result.eager_float64_error = max(result.eager_float64_error or 0.0, errors.eager)
+    if errors.reduced and is_candidate:
+        raise _reduced(errors, against)
+    if errors.far and level <= score.STRICT_T:
+        message = (
+            f"values are far from eager's for their size: error {errors.candidate:.1e} against {against}, "
+            f"{errors.wrong:.1%} of them wrong; compute every element"
+        )
+        raise Failed("wrong_result", message)
+
+
+def _reduced(errors: Exactness, against: str) -> Refused:
+    message = (
+        f"of a lower precision than eager's: error {errors.candidate:.1e} against {against}, "
+        f"eager's {errors.eager:.1e}; compute in the outputs' dtype (tl.dot: input_precision), "
+        "add long sums in blocks, subtract the mean before squaring, and refine approximate reciprocals"
+    )
+    return Refused([Violation(rule="reduced_precision", file="", line=0, message=message)])
+
+
+def _reference(expected: Expected) -> str:
+    return "float64" if expected.known else "eager"
+
+
+def _differs(what: str) -> Failed:
+    return Failed("wrong_result", f"a timed call differs from eager: {what}")
+
+
+def _note(result: GraphResult, comparison: Comparison, expected: Expected) -> None:
+    """Keep the largest difference of all input sets."""
+    if result.max_abs_diff is None or (comparison.max_abs_diff or 0.0) >= result.max_abs_diff:
+        result.max_abs_diff, result.worst = comparison.max_abs_diff, _worst(expected, comparison)
+
+
+def _worst(expected: Expected, comparison: Comparison) -> Worst | None:
+    """The element that is furthest outside, named after the input where it is of one."""
+    worst = comparison.worst
+    return worst and worst.model_copy(update={"input": expected.input_at(worst.output)})
+
+
+def _values(worst: Worst | None) -> str:
+    return "values" if worst is None or worst.input is None else f"values left in input {worst.input}"

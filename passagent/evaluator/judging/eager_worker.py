@@ -1,0 +1,161 @@
+"""Eager's side of the timing, or a compiler's: workers as young as the candidate's, with the same past.
+
+The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it. A
+twin runs nothing but graphs of eager. It serves a few evaluations, so that one waits for the workers of the
+candidate only, and gives way to a new one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from passagent.config import EvaluatorConfig
+from passagent.confine.channel import Arena
+from passagent.errors import TaskError
+from passagent.evaluator.reference.baseline import are_too_many
+from passagent.evaluator.reference.reference import Reference, load_request, run_request
+from passagent.evaluator.runner.process import Answer, Worker, WorkerDied, WorkerTimeout, failed, lost
+
+USES = 8
+"""Evaluations that a twin serves."""
+
+
+@dataclass(frozen=True)
+class _HeldSubgraph:
+    """A subgraph in the worker; its reference may be gone from here, which takes far more memory."""
+
+    reference: weakref.ref[Reference]
+    size: int
+    """Bytes of its inputs and their copies."""
+    dispatches: float
+    """See Reference.host_ns."""
+
+
+class EagerWorker:
+    """A worker that holds eager's graphs of one task, or what a compiler makes of them."""
+
+    def __init__(self, worker: Worker, config: EvaluatorConfig, compiler: str | None = None) -> None:
+        self.worker, self._timeout_s, self._device = worker, config.timeout_s, config.device
+        self.compiler = compiler
+        self.overhead_ns = 0
+        """Of a call's time what is the host's and does not count, of the subgraph that was taken last."""
+        self.uses = 0
+        self._task_key = ""
+        self._held: dict[str, _HeldSubgraph] = {}
+        self.ask(load_request(None, config, compiler), self._timeout_s)
+
+    def serve(self, task_key: str) -> None:
+        """One more evaluation begins; the graphs of another task are forgotten."""
+        if self._task_key != task_key:
+            self._release(list(self._held))
+        self._task_key = task_key
+        self.uses += 1
+
+    def take(self, reference: Reference) -> None:
+        """Have the worker load the subgraph, unless it holds it."""
+        if not self._has(reference):
+            self._load(reference)
+        self.overhead_ns = reference.host_ns(self._held[reference.name].dispatches)
+
+    def _load(self, reference: Reference) -> None:
+        self._release([reference.name])
+        size = reference.arena.size + reference.copied()
+        while self._held and are_too_many([size, *(held.size for held in self._held.values())], self._device):
+            self._release([next(iter(self._held))])
+        outputs = Arena.create(reference.room())
+        try:
+            fds = (reference.arena.fd, outputs.fd)
+            reply = self.ask(reference.request(outputs), self._timeout_s, fds).message
+        finally:
+            outputs.close()
+        self._held[reference.name] = _HeldSubgraph(weakref.ref(reference), size, reply.get("dispatches", 0.0))
+
+    def warm(self, reference: Reference) -> None:
+        """The same, and a first call, in which libraries load and choose what they run."""
+        if not self._has(reference):
+            self.take(reference)
+            self.ask(run_request(reference, 0, [reference.rotation.first()]), self._timeout_s)
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before.
+
+        Raises TaskError where a compiler fails.
+        """
+        try:
+            answer = self.worker.ask(message, timeout_s, fds)
+        except (WorkerDied, WorkerTimeout) as error:
+            raise lost(f"{self.compiler or 'eager'}'s worker was lost", error) from error
+        if "error" in answer.message:
+            self.worker.kill()
+            if self.compiler is not None:
+                raise TaskError(f"{self.compiler} fails: {answer.message['error']['message']}")
+            raise failed("eager fails where it ran before", answer.message["error"])
+        return answer
+
+    def _has(self, reference: Reference) -> bool:
+        held = self._held.get(reference.name)
+        return held is not None and held.reference() is reference
+
+    def _release(self, names: list[str]) -> None:
+        held = [name for name in names if self._held.pop(name, None) is not None]
+        if held:
+            self.ask({"op": "release", "ids": held}, self._timeout_s)
+
+
+class EagerWorkers:
+    """The twins of a referee, by the number of the pair that they are in."""
+
+    def __init__(
+        self, new_worker: Callable[[], Worker], config: EvaluatorConfig, compiler: str | None = None
+    ) -> None:
+        self._new_worker, self._config, self._compiler = new_worker, config, compiler
+        self._twins: dict[int, EagerWorker] = {}
+
+    def get(self, number: int, task_key: str) -> EagerWorker:
+        """The twin for pair `number` of an evaluation on a task."""
+        twin = self._twins.get(number)
+        if twin is None or twin.uses >= USES or not twin.worker.is_alive():
+            if twin is not None:
+                twin.worker.kill()
+            twin = self._twins[number] = EagerWorker(self._new_worker(), self._config, self._compiler)
+            twin.uses = number * USES // 2 % USES  # not all are replaced at once
+        twin.serve(task_key)
+        return twin
+
+    def replace(self, twin: EagerWorker, task_key: str) -> EagerWorker:
+        """A new twin in the place of `twin`, which ends."""
+        [number] = [number for number, one in self._twins.items() if one is twin]
+        twin.worker.kill()
+        return self.get(number, task_key)
+
+    def close(self) -> None:
+        """End the twins; new ones are made when they are needed."""
+        while self._twins:
+            self._twins.popitem()[1].worker.kill()
+
+
+class EagerAhead:
+    """A twin that gets ready for an evaluation's timing while the candidate is checked."""
+
+    def __init__(self, get: Callable[[], EagerWorker]) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="warming")
+        self._twin = self._thread.submit(get)
+        self._steps: list[Future[None]] = []
+
+    def warm(self, reference: Reference) -> None:
+        """Have it take the subgraph and call it; the reference must stay until `get`."""
+        self._steps.append(self._thread.submit(lambda: self._twin.result().warm(reference)))
+
+    def get(self) -> EagerWorker:
+        """The twin, ready. Raises InfrastructureError."""
+        for step in self._steps:
+            step.result()
+        return self._twin.result()
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._thread.shutdown(cancel_futures=True)

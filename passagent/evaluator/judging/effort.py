@@ -1,0 +1,107 @@
+"""How much is measured of a subject, and how much of the machine it takes at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from passagent.config import EvaluatorConfig
+from passagent.confine.environment import device_memory_bytes
+from passagent.evaluator.result import Subject
+from passagent.tasks.reader import Task
+from passagent.tasks.room import check_room
+
+PAIRS = 2
+"""Pairs of workers that time a candidate in a search, one after the other."""
+MANY_GRAPHS = 3
+"""So many subgraphs tell a search its AS by one pair of workers as well as fewer do by two."""
+ENOUGH_GRAPHS = 6
+"""Under a bar more subgraphs take no more time together than so many."""
+_MANY_CORES = 6
+"""So many leave room beside two workers that take turns on a GPU."""
+_FEW_LANES, _LANES = 2, 4
+"""Workers that share a candidate's subgraphs; the more on twice _MANY_CORES and with _MUCH_BYTES."""
+_MUCH_BYTES = 32 << 30
+"""Of memory: of a GPU's each worker's context takes up to half a gigabyte."""
+_DRAWN, _AUDITED = 5, 4
+"""Copies of a large subgraph's inputs: a set for each variant that is drawn, one for each call of a check."""
+_HELD_BYTES = 1 << 29
+_HELD_SHARE = 16
+"""A worker holds subgraphs of so many bytes, or of this part of the memory of machine and GPU."""
+
+
+def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:
+    """How graphs are called, eager's and a subject's: `direct`, `dynamo` or `graph`."""
+    if config.protocol == "passbench" or (subject == "inductor" and config.dispatch != "graph"):
+        return "dynamo"
+    return "direct" if config.dispatch == "python" else config.dispatch
+
+
+def pairs_of(device: str, dispatch: str, bar: float | None, graphs: int) -> int:
+    """Pairs of workers that time a subject: what two workers with the same graph differ by averages out.
+
+    On a GPU that is most of what a measurement in full errs by. A search's best are measured again, so one
+    pair tells it what it has while there is nothing to beat, or where many subgraphs average it out.
+    """
+    if dispatch == "dynamo":
+        return 1  # what Dynamo compiles is compiled once: that takes longer than measuring
+    if device == "cpu":
+        return PAIRS
+    if bar is None:
+        return PAIRS + 1
+    return PAIRS if bar and graphs < MANY_GRAPHS else 1
+
+
+def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> None:
+    """Raise TaskError or MachineFault if a subgraph of `task` cannot be judged in this machine's memory.
+
+    On a GPU the machine holds what is drawn. On the CPU it also holds a copy in the worker of the baseline,
+    the candidate's and its twins, and one for each audited call. See tasks.room.check_room.
+    """
+    copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS + _AUDITED
+    for subgraph in task.subgraphs:
+        check_room(subgraph, copies, free_bytes)
+
+
+def has_room(device: str) -> bool:
+    """Whether the referee may compare while calls are timed, and have two workers checked at a time."""
+    return device != "cpu" and len(os.sched_getaffinity(0)) >= _MANY_CORES
+
+
+def lanes_of(device: str) -> int:
+    """Workers that share a candidate's subgraphs, where one pair times it; 1 where there is no room."""
+    if not has_room(device):
+        return 1
+    is_large = len(os.sched_getaffinity(0)) >= 2 * _MANY_CORES and device_memory_bytes(device) >= _MUCH_BYTES
+    return _LANES if is_large else _FEW_LANES
+
+
+def spares_of(device: str) -> int:
+    """Workers made ahead: for the candidate's pairs or lanes, and for eager's, which last for several
+    evaluations.
+    """
+    return max(2 * PAIRS, lanes_of(device) + 1)
+
+
+def held_bytes(device: str) -> int:
+    """Subgraphs stay with a worker between their check and their timing while all of them take no more."""
+    return _HELD_BYTES if device == "cpu" else max(_HELD_BYTES, device_memory_bytes(device) // _HELD_SHARE)
+
+
+def part_of(config: EvaluatorConfig, dispatch: str, bar: float | None, graphs: int) -> EvaluatorConfig:
+    """The settings of one pair of workers: its part of the calls.
+
+    Under a bar half the time, and half the precision of the AS: each of n subgraphs is known less well by
+    sqrt(n) than their mean. More than ENOUGH_GRAPHS share the time of so many.
+    """
+    is_searched = bar is not None
+    pairs = PAIRS if is_searched and dispatch != "dynamo" else pairs_of(config.device, dispatch, bar, graphs)
+    shared = 2 * max(1.0, graphs / ENOUGH_GRAPHS) if is_searched else 1.0
+    return config.model_copy(
+        update={
+            "interval": config.interval * (2 * math.sqrt(graphs) if is_searched else 1),
+            "budget_s": config.budget_s / pairs / shared,
+            "trials": max(1, config.trials // pairs),
+            "max_trials": max(1, config.max_trials // pairs),
+        }
+    )

@@ -1,0 +1,426 @@
+"""One evaluation: check every subgraph of a task in audited calls, then time those whose values agree.
+
+With cores to spare more goes on at a time while nothing is timed: eager's worker gets ready, and either
+several workers share the subgraphs (lanes), or the next pair's worker is made ready (holder.Second).
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.confine import tools
+from passagent.confine.channel import Arena
+from passagent.errors import InfrastructureError
+from passagent.evaluator import score
+from passagent.evaluator.correctness.exactness import Expected
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.judging.agreement import judge_sets, judge_timed
+from passagent.evaluator.judging.comparisons import Comparisons
+from passagent.evaluator.judging.eager_worker import EagerAhead, EagerWorker
+from passagent.evaluator.judging.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
+from passagent.evaluator.judging.loaded_worker import LoadedWorker, NextPair
+from passagent.evaluator.judging.recorder import Prepared
+from passagent.evaluator.judging.references_ahead import ReferencesAhead
+from passagent.evaluator.judging.replies import Watched, outputs_of, refuse_kept
+from passagent.evaluator.judging.unrecorded import REFUSED
+from passagent.evaluator.judging.verdict import (
+    Failed,
+    Refused,
+    as_end,
+    blank,
+    fill_times,
+    raise_for,
+    speedup_of,
+)
+from passagent.evaluator.judging.workers import Workers
+from passagent.evaluator.reference import pace
+from passagent.evaluator.reference.baseline import Baseline
+from passagent.evaluator.reference.reference import Reference, run_request
+from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
+from passagent.evaluator.runner.fresh import Windows
+from passagent.evaluator.runner.process import WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.target import uses_triton
+from passagent.evaluator.timing import clocks
+from passagent.evaluator.timing.estimate import typical_ns
+from passagent.evaluator.timing.timing import (
+    PATIENCE,
+    TimedCallError,
+    Timing,
+    measure,
+    measure_passbench,
+    together,
+)
+from passagent.tasks.reader import Subgraph, Task
+
+_DEATHS = 2
+"""Workers that a candidate may lose before the rest of its subgraphs is not run."""
+
+
+class Judging:
+    """One evaluation: a worker of each pair, or one in each lane, serves its subgraphs unless it dies."""
+
+    def __init__(
+        self,
+        task: Task,
+        subject: Subject,
+        config: EvaluatorConfig,
+        baseline: Baseline,
+        workers: Workers,
+        bar: float | None = None,
+        prepared: Prepared | None = None,
+    ) -> None:
+        """`bar`: an AS; of a subject that stays under it for sure no more is measured than tells so.
+        `prepared`: a candidate's plans, which workers replay.
+        """
+        self.task, self.subject, self.config = task, subject, config
+        self.baseline, self.workers = baseline, workers
+        self.bar, self._prepared = bar, prepared
+        self._is_candidate = isinstance(subject, Candidate)
+        self.stopped_early: str | None = None
+        self.interpreter = False
+        self.passbench = self.config.protocol == "passbench"
+        self.dispatch = dispatch_of(config, subject)
+        self.graphs = [blank(subgraph, "ok") for subgraph in task.subgraphs]
+        self.violations: list[Violation] = []
+        self.protections: dict[str, str] = {}
+        self.stop: Failed | None = None
+        self._deaths = 0
+        self._timings: dict[str, list[Timing]] = {}
+        self._paces: dict[str, float | None] = {}
+        self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
+        self._aside = Comparisons()
+        self._has_room = has_room(config.device)
+        self._held_bytes = held_bytes(config.device)
+        self._lanes: dict[str, int] = {}
+        self._holders: list[LoadedWorker | None] = []
+        self._done: list[LoadedWorker] = []
+        self._second: NextPair | None = None
+        self._warming: EagerAhead | None = None
+        self._twin: EagerWorker | None = None
+        self._is_over = False
+
+    def run(self) -> None:
+        """Check every subgraph, then time those whose values agree; a refusal is the whole candidate's."""
+        self.interpreter = (
+            self.config.device == "cpu" and isinstance(self.subject, Candidate) and uses_triton(self.subject)
+        )
+        stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
+        fits = stay and self._has_room and self._is_candidate
+        lanes = lanes_of(self.config.device) if fits and self.pairs == 1 else 1
+        self._holders = [None] * min(lanes, len(self.graphs))
+        drawing = ReferencesAhead(self.baseline, self.dispatch, self.task.subgraphs, len(self._holders))
+        try:
+            if self._has_room and self._is_candidate and self.pairs > 1:
+                self._second = NextPair(self._new_holder, self._held_bytes)
+            if fits:
+                self._warming = EagerAhead(functools.partial(self.workers.twins.get, 0, self.task.key))
+            self._check_all(drawing)
+            self._aside.wait()
+            drawing.finish()
+            if self.violations:
+                self.refuse_all()
+            elif not self.interpreter:
+                self._time_all()
+        except Refused as refused:
+            self._note(refused)
+            self.refuse_all()
+        finally:
+            self._put_aside()
+            for holder in self._done:
+                holder.close(self.workers.end)
+            if self._second is not None:
+                self._second.close(self.workers.end)
+            if self._warming is not None:
+                self._warming.close()
+            drawing.finish()
+            self._aside.close()
+
+    def _check_all(self, drawing: ReferencesAhead) -> None:
+        """Check every subgraph: a lane that is done with one takes the next."""
+        left = deque(zip(self.task.subgraphs, self.graphs, strict=True))
+        lanes = range(len(self._holders))
+        if len(lanes) == 1:
+            self._check_lane(drawing, left, 0)
+            return
+        with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as beside:
+            checked = [beside.submit(self._check_lane, drawing, left, lane) for lane in lanes]
+        for one in checked:
+            one.result()
+
+    def _check_lane(
+        self, drawing: ReferencesAhead, left: deque[tuple[Subgraph, GraphResult]], lane: int
+    ) -> None:
+        while not self._is_over:
+            try:
+                subgraph, result = left.popleft()
+            except IndexError:
+                return
+            self._lanes[subgraph.name] = lane
+            try:
+                self._guarded(subgraph, result, functools.partial(self._check, drawing))
+            except Refused as refused:  # its author is told of what the others break, too
+                self._note(refused)
+            except BaseException:
+                self._is_over = True
+                raise
+
+    def _note(self, refused: Refused) -> None:
+        """Each violation once, of however many subgraphs."""
+        self.violations += [one for one in refused.violations if one not in self.violations]
+
+    def _time_all(self) -> None:
+        """Time what is right at some t, by one pair of workers after the other; a failure of any counts."""
+        if not any(result.status == "ok" for result in self.graphs):
+            for result in self.graphs:
+                if result.passes_from_t is not None:
+                    result.not_timed = "no subgraph is right"
+            return
+        ready = self._second.get() if self._second is not None else None  # before anything is timed
+        order = list(zip(self.task.subgraphs, self.graphs, strict=True))
+        for pair in range(self.pairs):
+            order.reverse()  # where not all references have room, the last ones are those that are here
+            if pair:
+                self._put_aside()
+                self._holders[0], ready = ready, None
+            if pair == 0 and self._warming is not None:
+                self._twin = self._warming.get()
+            else:
+                self._twin = self.workers.twins.get(pair, self.task.key)
+            for subgraph, result in order:
+                if result.passes_from_t is not None:
+                    self._guarded(subgraph, result, self._time)
+            for result in self.graphs:
+                if result.passes_from_t is not None:
+                    timings = self._timings[result.name]
+                    pace_ns = self._paces.get(result.name)
+                    whole = timings[0] if self.passbench else together(timings, self.config, pace_ns)
+                    fill_times(result, whole)
+            if pair + 1 < self.pairs:
+                self.stopped_early = self._why_beaten()
+                if self.stopped_early is not None:
+                    return
+        if self.config.reference != "eager":
+            self._twin = self.workers.compiled.get(0, self.task.key)
+            for subgraph, result in order:
+                if result.speedup is not None:
+                    self._guarded(subgraph, result, self._compare)
+
+    def _why_beaten(self) -> str | None:
+        """In words, if the AS stays under the bar with every speedup at the upper end of its interval."""
+        if self.bar is None or (most := as_end(self.graphs, self.config, "high")) >= self.bar:
+            return None
+        limit = f"its AS, at most {most:.3f}, is under {self.bar:.3f}"
+        return f"timed by one of {self.pairs} pairs of workers: {limit}"
+
+    def _put_aside(self, lane: int | None = None) -> None:
+        """The lane's worker, or each one's, has done its work.
+
+        It ends with the evaluation, as ending it disturbs what is timed.
+        """
+        for number, holder in enumerate(self._holders):
+            if holder is not None and lane in (None, number):
+                self._done.append(holder)
+                self._holders[number] = None
+
+    def refuse_all(self) -> None:
+        """A candidate that breaks a rule on one subgraph is refused on all of them."""
+        for result in self.graphs:
+            beside = f"; beside that, {result.status}: {result.error}" if result.error else ""
+            result.status, result.error = "refused", REFUSED + beside
+            result.speedup = result.vs_reference = None
+
+    def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
+        """A step on a subgraph, whose failure is written into the result. Raises Refused."""
+        if self.stop is not None:
+            result.status, result.error = self.stop.status, self.stop.message
+            result.passes_from_t, result.speedup = None, None
+            return
+        with self._noting(subgraph, result):
+            step(self._ready(self._lanes[subgraph.name]), subgraph, result)
+
+    @contextmanager
+    def _noting(self, subgraph: Subgraph, result: GraphResult) -> Iterator[None]:
+        """Write a failure on a subgraph into its result. Raises Refused, with the file that it is about."""
+        try:
+            yield
+        except Failed as failure:
+            result.status, result.error = failure.status, failure.message
+            result.passes_from_t, result.speedup = None, None
+        except Refused as refused:
+            refused.are_in(result)
+            raise
+        except WorkerTimeout:
+            result.status = "timeout"
+            result.error = f"no answer within {self.config.timeout_s:.0f} s; its processes were killed"
+            self.stop = Failed("timeout", f"not run after the time-out on {subgraph.name}")
+            self._put_aside(self._lanes[subgraph.name])
+        except WorkerDied as death:
+            if death.killed_from_outside:
+                raise InfrastructureError(f"a worker {death.describe()}") from death
+            result.status = death.status
+            result.error = f"the process {death.describe()}{last_line(death.log)}"
+            self._deaths += 1
+            self._put_aside(self._lanes[subgraph.name])
+            if self._deaths == _DEATHS:
+                self.stop = Failed(death.status, f"not run: {_DEATHS} processes died before it")
+        if result.status not in ("ok", "wrong_result"):
+            result.passes_from_t, result.speedup = None, None
+
+    def _ready(self, lane: int) -> LoadedWorker:
+        """The lane's worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
+        holder = self._holders[lane]
+        if holder is None:
+            holder = self._holders[lane] = self._new_holder()
+            shut_in = holder.worker.protections
+            self.protections = shut_in and shut_in | tools.protections()
+            try:
+                holder.load()
+            except Failed as failure:
+                status = "load_error" if failure.status == "runtime_error" else failure.status
+                self.stop = Failed(status, failure.message)
+                raise self.stop from failure
+        return holder
+
+    def _new_holder(self) -> LoadedWorker:
+        return LoadedWorker(
+            self.workers.take(self.subject, self.interpreter), self.subject, self.config, self._prepared
+        )
+
+    def _check(
+        self, drawing: ReferencesAhead, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult
+    ) -> None:
+        """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
+        reference = drawing.get(subgraph)
+        result.moved_bytes, result.narrowed = reference.moved_bytes, reference.narrowed
+        outputs = holder.take(reference, result)
+        if self._second is not None:
+            self._second.warm(reference)
+        if self._warming is not None:
+            self._warming.warm(reference)
+        drawing.follow()
+        found = self._outputs(holder, reference, outputs)
+        if holder.nbytes > self._held_bytes:
+            holder.release(reference)
+
+        def judge() -> None:
+            with self._noting(subgraph, result):
+                judge_sets(reference, found, result, self._is_candidate)
+
+        self._aside.do(judge, sum(tensor.nbytes for one in found for tensor in one))
+
+    def _outputs(
+        self, holder: LoadedWorker, reference: Reference, outputs: Arena
+    ) -> list[list[torch.Tensor]]:
+        """What the subject returns on each input set."""
+        if self._is_candidate:
+            return holder.audited(reference, outputs, list(range(len(reference.expected))))
+        found = []
+        for chosen in range(SETS):
+            request = run_request(reference, chosen, [reference.rotation.first()], keep=True)
+            found.append(outputs_of(outputs, holder.ask(request)["kept"], reference.expected[chosen].states))
+        return found
+
+    def _time(
+        self, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False
+    ) -> None:
+        """Time the subject against eager; raises Failed and Refused.
+
+        What a clock audit finds may be the machine's doing: all is measured again, once, by new workers.
+        """
+        reference, timing = self._measured(holder, subgraph, result)
+        if timing.hidden is not None and self._is_candidate:
+            if is_repeat:
+                raise Refused([clocks.refusal(timing.hidden)])
+            lane = self._lanes[subgraph.name]
+            self._put_aside(lane)
+            assert self._twin is not None
+            self._twin = self.workers.twins.replace(self._twin, self.task.key)
+            self._time(self._ready(lane), subgraph, result, is_repeat=True)
+            return
+        if not self.passbench and reference.pace_ns is None:
+            eager_ns = typical_ns(timing.eager.counted)
+            reference.pace_ns = pace.keep(subgraph, self.config.device, self.dispatch, eager_ns)
+        self._paces[result.name] = reference.pace_ns
+        self._timings.setdefault(result.name, []).append(timing)
+
+    def _compare(self, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
+        """Time the subject against the compiler that is the reference; raises Failed and Refused.
+
+        Its clock was audited beside eager's.
+        """
+        _, timing = self._measured(holder, subgraph, result)
+        result.vs_reference = speedup_of(together([timing], self.config))
+
+    def _measured(
+        self, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult
+    ) -> tuple[Reference, Timing]:
+        """Time the subject against the twin, verifying outputs of calls among them."""
+        reference = self.baseline.reference(subgraph, self.dispatch)
+        outputs = holder.take(reference, result)
+        assert result.passes_from_t is not None
+        allowed = max(result.passes_from_t, score.STRICT_T) + 1
+
+        def verify(chosen: int, windows: Windows, kept: dict[str, Any]) -> None:
+            expected = reference.expected[chosen]
+            if self._is_candidate:
+                refuse_kept(reference, expected.facts, kept)
+            eager = self.baseline.again(reference, chosen, windows)
+            judge(expected, eager, outputs_of(outputs, kept, eager.states))
+
+        def judge(expected: Expected, eager: Expected, got: list[torch.Tensor]) -> None:
+            work = functools.partial(
+                judge_timed, expected, eager, got, result, allowed, is_candidate=self._is_candidate
+            )
+            self._aside.do(
+                work, sum(tensor.nbytes for tensor in (*eager.eager, *(eager.float64 or ()), *got))
+            )
+            if not self._has_room:
+                self._aside.wait()
+
+        def surprise() -> None:
+            if self._is_candidate:
+                chosen = secrets.randbelow(SETS)
+                (got,) = holder.audited(reference, outputs, [chosen])
+                judge(reference.expected[chosen], reference.expected[chosen], got)
+
+        assert self._twin is not None
+        self._twin.take(reference)
+        dispatches = holder.dispatches(reference)
+        if self._is_candidate:  # no more than eager's, whatever its worker says
+            dispatches = min(dispatches, reference.dispatches)
+        side = Watched(holder.worker, reference.host_ns(dispatches))
+        # the pace is eager's
+        known = reference if self._twin.compiler is None else replace(reference, pace_ns=None)
+        try:
+            with self.workers.quiet, self._aside.finished():
+                if self.passbench:
+                    timing = measure_passbench(side, self._twin, reference, self.config)
+                else:
+                    # Who stays under the bar is seen at a glance.
+                    patience = 1 if self.bar is not None and result.name not in self._timings else PATIENCE
+                    timing = measure(
+                        side,
+                        self._twin,
+                        known,
+                        verify,
+                        surprise,
+                        part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
+                        patience,
+                    )
+                    surprise()
+        except TimedCallError as failure:
+            raise_for(failure.error)
+            raise
+        if holder.nbytes > self._held_bytes:
+            holder.release(reference)
+        return reference, timing

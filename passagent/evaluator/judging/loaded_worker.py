@@ -1,0 +1,187 @@
+"""A worker that has loaded what is judged, and the subgraphs that it holds."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.confine.channel import Arena
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.judging.recorder import Prepared
+from passagent.evaluator.judging.replies import checked, outputs_of, refuse_copies, refuse_kept
+from passagent.evaluator.judging.verdict import Failed, Refused, blank
+from passagent.evaluator.reference.reference import Reference, load_request
+from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
+from passagent.evaluator.runner.process import Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.text import plain
+
+
+@dataclass
+class _HeldSubgraph:
+    """A subgraph that the worker holds, and the arena that it writes outputs into."""
+
+    reference: Reference
+    outputs: Arena
+    dispatches: float = 0.0
+
+
+class LoadedWorker:
+    """Asks a worker for what the subject does. Raises Failed and Refused for what the worker reports,
+    WorkerDied and WorkerTimeout.
+    """
+
+    def __init__(
+        self, worker: Worker, subject: Subject, config: EvaluatorConfig, prepared: Prepared | None = None
+    ) -> None:
+        """`prepared`: the plans of a candidate whose Python does not run in the worker."""
+        self.worker, self._subject, self._config = worker, subject, config
+        self._prepared = prepared
+        self._held: dict[str, _HeldSubgraph] = {}
+        self._is_closed = False
+
+    def load(self) -> None:
+        """Have the worker load the subject."""
+        files = self._subject.files if isinstance(self._subject, Candidate) else None
+        compiler = None if isinstance(self._subject, Candidate) else self._subject
+        try:
+            plans = self._prepared.plans.data() if self._prepared is not None else None
+            self.ask(load_request(None if plans else files, self._config, compiler, plans))
+        except WorkerDied as death:
+            if death.killed_from_outside:
+                raise
+            status = "load_error" if death.status == "runtime_error" else death.status
+            raise Failed(status, f"loading: the process {death.describe()}{last_line(death.log)}") from death
+
+    def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        """The worker's reply."""
+        return checked(self.worker.ask(message, self._config.timeout_s, fds)).message
+
+    @property
+    def nbytes(self) -> int:
+        """Of the inputs and outputs of the subgraphs that it holds."""
+        return sum(held.reference.handed() for held in self._held.values())
+
+    def take(self, reference: Reference, result: GraphResult, inputs: int | None = None) -> Arena:
+        """Hand over the subgraph, unless it is held; the arena that its outputs will lie in.
+
+        What matched is written into `result`. `inputs`: a descriptor of the inputs, if not the arena's own.
+        """
+        if (held := self._held.get(reference.name)) is not None:
+            if held.reference is reference:
+                return held.outputs
+            self.release(held.reference)
+        if self._prepared is not None and reference.subgraph.name in self._prepared.failed:
+            raise self._prepared.failed[reference.subgraph.name]
+        outputs = Arena.create(reference.room())
+        self._held[reference.name] = _HeldSubgraph(reference, outputs)
+        try:
+            fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
+            reply = self.ask(reference.request(outputs), fds)
+            self._held[reference.name].dispatches = reply.get("dispatches", 0.0)
+            if isinstance(self._subject, Candidate):
+                result.matches, result.applied = reply["matches"], reply["applied"]
+                result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
+                result.left = [plain(name)[:80] for name in reply["left"]]
+                result.nodes_before, result.nodes_after = reference.operators, len(result.left)
+                if result.matches == 0:
+                    raise Failed("mismatch", "no pass matched this graph")
+        except BaseException:
+            self._held.pop(reference.name).outputs.close()
+            raise
+        return outputs
+
+    def dispatches(self, reference: Reference) -> float:
+        """See Reference.host_ns; as the worker says, of a subgraph that it holds."""
+        return self._held[reference.name].dispatches
+
+    def release(self, reference: Reference) -> None:
+        """Have the worker forget the subgraph."""
+        self._held.pop(reference.name).outputs.close()
+        self.ask({"op": "release", "ids": [reference.name]})
+
+    def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
+        """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
+        before = secrets.choice([one for one in range(SETS) if one != sets[0]])
+        reply = self.ask({"op": "audit", "id": reference.name, "sets": sets, "before": before})
+        for chosen, kept, copies in zip(sets, reply["kept"], reply["copies"], strict=True):
+            refuse_kept(reference, reference.expected[chosen].facts, kept)
+            refuse_copies(reference.expected[chosen].eager, outputs, copies)
+        if not reply["stable"] and not reference.mutated:
+            message = (
+                "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"
+            )
+            raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
+        return [
+            outputs_of(outputs, kept, reference.expected[chosen].states)
+            for chosen, kept in zip(sets, reply["kept"], strict=True)
+        ]
+
+    def close(self, end_worker: Callable[[Worker], None]) -> None:
+        """End the worker, once, and forget what it held."""
+        if not self._is_closed:
+            end_worker(self.worker)
+            self._is_closed = True
+        while self._held:
+            self._held.popitem()[1].outputs.close()
+
+
+class NextPair:
+    """The holder of the next pair, made ready while calls of the first one's are checked.
+
+    It compiles the same kernels as the first one, which is most of what a check takes. What fails there is
+    dropped, as it will fail again where it is judged; what breaks a rule counts.
+    """
+
+    def __init__(self, make: Callable[[], LoadedWorker], limit: int) -> None:
+        """`limit`: bytes of the subgraphs that it may hold."""
+        self._make, self._limit = make, limit
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="second")
+        self._holder: LoadedWorker | None = None
+        self._steps = [self._thread.submit(self._begin)]
+
+    def warm(self, reference: Reference) -> None:
+        """Have it take the subgraph, if there is room, and make an audited call."""
+        inputs = os.dup(reference.arena.fd)  # the reference may be closed before its turn comes
+        self._steps.append(self._thread.submit(self._warm, reference, inputs))
+
+    def get(self) -> LoadedWorker | None:
+        """The holder, when it is ready; None if anything failed. Raises Refused."""
+        try:
+            for step in self._steps:
+                step.result()
+        except (Failed, WorkerDied, WorkerTimeout, OSError):
+            return None
+        return self._holder
+
+    def close(self, end_worker: Callable[[Worker], None]) -> None:
+        """End the worker, and with it what is under way."""
+        if self._holder is not None:
+            self._holder.worker.interrupt()
+        self._thread.shutdown()
+        if self._holder is not None:
+            self._holder.close(end_worker)
+
+    def _begin(self) -> None:
+        self._holder = self._make()
+        self._holder.load()
+
+    def _warm(self, reference: Reference, inputs: int) -> None:
+        result = blank(reference.subgraph, "ok")
+        try:
+            lost = any(step.done() and step.exception() is not None for step in self._steps)
+            if lost or self._holder is None or self._holder.nbytes + reference.handed() > self._limit:
+                return
+            outputs = self._holder.take(reference, result, inputs)
+            self._holder.audited(reference, outputs, [secrets.randbelow(SETS)])
+        except Refused as refused:
+            refused.are_in(result)
+            raise
+        finally:
+            os.close(inputs)

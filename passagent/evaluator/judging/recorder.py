@@ -1,0 +1,205 @@
+"""Have a candidate's host code recorded, and its plans checked and compiled, before a worker replays them.
+
+The host code runs in a throw-away process without inputs, device or clock. Its answer is data. A kernel that
+does not build fails the subgraphs that launch it; what no plan comes of refuses the candidate.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from passagent import faults
+from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
+from passagent.evaluator import captures
+from passagent.evaluator.candidate import PLAN
+from passagent.evaluator.integrity.filenames import check_files
+from passagent.evaluator.judging.verdict import Failed, Refused
+from passagent.evaluator.reference.baseline import Baseline
+from passagent.evaluator.result import Candidate, Violation
+from passagent.evaluator.runner import builds
+from passagent.evaluator.runner.planned import Plans
+from passagent.evaluator.target import uses_triton
+from passagent.evaluator.text import plain
+from passagent.kernels.errors import KernelRefused
+from passagent.plan import artefact, process, record
+from passagent.plan.check import PlanError, check
+from passagent.plan.compile import Built, PlanBuildError, compile_plan, told
+from passagent.plan.facts import device_facts
+from passagent.plan.messages import Missed, Recorded, Refusal
+from passagent.plan.messages import Subgraph as RecordedSubgraph
+from passagent.plan.model import Plan, Recording
+from passagent.tasks.reader import Subgraph
+
+_PLACE = re.compile(r"^(\S+?(?::\d+:\d+|\(\d+\))): error:", re.MULTILINE)
+_Outcome = dict[str, Built] | PlanError | PlanBuildError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a worker is given of a candidate, and the subgraphs of which it can run none."""
+
+    plans: Plans
+    failed: dict[str, Failed]
+    """By the names of subgraphs: why their kernels do not build."""
+    edited: list[str]
+    """Files of plans that are not as they were recorded."""
+    missed: list[Missed]
+    """Where a pass matches nothing, and why."""
+
+    def outline(self) -> list[str]:
+        """Each plan in a few lines, and why there are no others."""
+        idle = {one.name for one in self.plans.recording.passes if not one.plans}
+        reasons = {one.name: one.reason for one in self.missed if one.name in idle}
+        return [
+            *(f"{name} matches nothing: {plain(reason)}" for name, reason in reasons.items()),
+            *(f"{name}: {failure.status}: {failure.message}" for name, failure in self.failed.items()),
+            *self.plans.outline(),
+        ]
+
+
+class Recorder:
+    """Records candidates for one device. `close()` ends its process."""
+
+    def __init__(self, config: EvaluatorConfig) -> None:
+        self._config = config
+        self._facts = device_facts(config.device)
+        records = config.dispatch != "python"
+        self._process = process.start() if records else None  # it imports torch while others do
+
+    def close(self) -> None:
+        """End the process that recordings are forked from."""
+        if self._process is not None:
+            process.end(self._process)
+            self._process = None
+
+    def prepare(self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline) -> Prepared:
+        """The candidate's plans on `subgraphs`, ready to run.
+
+        Raises Refused and Failed where no plan comes of it, InfrastructureError.
+        """
+        violations = [] if candidate.is_plans else check_files(candidate.files)
+        if violations:
+            raise Refused(violations)
+        interpreted = self._config.device == "cpu" and uses_triton(candidate)
+        device = "cuda" if interpreted else self._config.device
+        seen = [self._seen(one, baseline, device) for one in subgraphs]
+        edited: list[str] = []
+        if candidate.is_plans:
+            recorded, edited = artefact.read(candidate.files)
+            try:
+                record.check_fits(recorded, seen, device)
+            except ValueError as error:
+                raise UsageError(f"{PLAN}: {error}; evaluate the pass itself here") from error
+            answer = Recorded(recording=recorded, missed=())
+        else:
+            answer = self._record(candidate, seen, device)
+            recorded = answer.recording
+        built, failed = dict[str, Built](), {one.subgraph: _failed(one.why) for one in answer.failed}
+        refused: list[Violation] = []
+        unbuilt, texts = set[tuple[int, int]](), list[str]()
+        for (number, place), outcome in self._built(recorded, interpreted):
+            file = recorded.passes[number].file
+            if isinstance(outcome, dict):
+                built |= outcome
+            elif isinstance(outcome, PlanError):
+                refused.append(Violation(rule="plan", file=file, line=0, message=plain(str(outcome))))
+            else:
+                unbuilt.add((number, place))
+                for kernel, why in outcome.failures:
+                    source, line = _place_of(kernel.text, candidate.files) or (file, 0)
+                    if isinstance(why, KernelRefused):
+                        message = plain(f"{kernel.entry}: {why} (line {why.line} of the kernel's source)")
+                        line = line and line + why.line - 1
+                        refused.append(Violation(rule=why.rule, file=source, line=line, message=message))
+                    else:
+                        where = f"{source}:{line}" if line else source
+                        texts.append(plain(f"{told(kernel.entry, why)} ({where})"))
+        if refused:
+            raise Refused(list({one.model_dump_json(): one for one in refused}.values()))
+        for subgraph in recorded.subgraphs:
+            if any((one.number, one.plan) in unbuilt for one in subgraph.calls):
+                failed[subgraph.name] = Failed("compile_error", "\n".join(_each_once(texts)))
+        return Prepared(Plans(recorded, built), failed, edited, list(answer.missed))
+
+    def _built(self, recording: Recording, interpreted: bool) -> Iterator[tuple[tuple[int, int], _Outcome]]:
+        """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
+        arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
+        plans = {(n, p): plan for n, one in enumerate(recording.passes) for p, plan in enumerate(one.plans)}
+
+        def build(plan: Plan) -> _Outcome:
+            try:
+                check(plan)
+                with faults.named("building a kernel"):
+                    if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
+                        builds.prepare_cpp()
+                    return compile_plan(plan, arch, interpreted)
+            except PlanError as error:
+                return error
+            except PlanBuildError as error:
+                if faults.speaks_of_places(str(error)):  # a source may say so, too
+                    with faults.named("building a kernel"):
+                        faults.check_places()
+                return error
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="build") as beside:
+            yield from zip(plans, beside.map(build, plans.values()), strict=True)
+
+    def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
+        if self._process is None or self._process.process.poll() is not None:
+            self.close()
+            self._process = process.start()
+        answer = record.record(
+            self._process,
+            candidate,
+            subgraphs,
+            device,
+            self._facts,
+            self._config.single_replacement_func,
+        )
+        if isinstance(answer, Recorded):
+            return answer
+        if answer.status != "refused":
+            raise _failed(answer)
+        raise Refused([_violation(one) for one in (answer, *answer.others)])
+
+    def _seen(self, subgraph: Subgraph, baseline: Baseline, device: str) -> RecordedSubgraph:
+        """A subgraph as the recording process sees it. The baseline's worker captures what Dynamo must."""
+        kept = captures.without_dynamo(subgraph, self._config.device)
+        if kept is None:
+            made = baseline.reference(subgraph, "direct")
+            kept = captures.KeptGraph(made.nodes, made.order)
+        return record.seen(subgraph, kept, device)
+
+
+def _each_once(texts: list[str]) -> list[str]:
+    """What compilers say, without what another text says of the same places, for another dtype."""
+    kept = dict[str, set[str]]()
+    for text in sorted(dict.fromkeys(texts), key=lambda text: -len(_PLACE.findall(text))):
+        places = set(_PLACE.findall(text))
+        if not places or not any(places <= others for others in kept.values()):
+            kept[text] = places
+    return list(kept)
+
+
+def _place_of(text: str, files: dict[str, str]) -> tuple[str, int] | None:
+    """The file that a kernel's source stands in, and its first line; None where it is put together."""
+    for name, content in files.items():
+        start = content.find(text) if text.strip() else -1
+        if start >= 0:
+            return name, content.count("\n", 0, start) + 1
+    return None
+
+
+def _failed(why: Refusal) -> Failed:
+    """A failure of the host code, with its place."""
+    place = f" ({why.file}:{why.line})" if why.file else ""
+    return Failed(why.status, plain(why.message) + place)
+
+
+def _violation(why: Refusal) -> Violation:
+    return Violation(rule="recording", file=why.file, line=why.line, message=plain(why.message))

@@ -1,0 +1,157 @@
+"""The referee: the trusted side of an evaluation. It owns inputs, references, the clock and the verdict.
+
+A candidate's host code is recorded in a process that is thrown away. What it decided, its plans, is checked
+and built here, and replayed in an expendable worker. For each subgraph the referee draws inputs from an
+unpredictable seed, has a baseline worker (trusted code only) compute eager's outputs on private copies, has
+the candidate's kernels compute their own in audited calls, and compares bytes here. Only when all subgraphs
+were checked, and one is right, are both sides timed. `Referee.evaluate` returns data; nobody parses logs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.hardware.devices import find_device
+from passagent.evaluator.hardware.health import device_state
+from passagent.evaluator.judging import unrecorded
+from passagent.evaluator.judging.effort import check_task_room, dispatch_of
+from passagent.evaluator.judging.judging import Judging
+from passagent.evaluator.judging.recorder import Prepared, Recorder
+from passagent.evaluator.judging.verdict import Failed, Refused, conclude
+from passagent.evaluator.judging.workers import Workers
+from passagent.evaluator.reference.baseline import SMALL, Baseline
+from passagent.evaluator.reference.eager import EagerGraph
+from passagent.evaluator.result import Candidate, Evaluation, Subject
+from passagent.evaluator.runner.starting import Started
+from passagent.faults import named
+from passagent.memory import available_bytes
+from passagent.plan import artefact
+from passagent.tasks.reader import Task
+
+
+class Referee:
+    """Judges candidates on one device. Not for concurrent use; `close()` ends its processes."""
+
+    def __init__(self, config: EvaluatorConfig | None = None, started: Started | None = None) -> None:
+        """`started`: its zygote's process, if that is on its way."""
+        self.config = config or EvaluatorConfig()
+        find_device(self.config.device)
+        self._free_bytes = available_bytes()
+        self.workers = Workers(self.config, started)
+        self._baseline = Baseline(self.workers.zygote, self.config)
+        self._recorder = Recorder(self.config)
+
+    def __enter__(self) -> Referee:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process of this referee."""
+        self._recorder.close()
+        self._baseline.close()
+        self.workers.close()
+
+    def prepare(self, task: Task, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """What the first evaluation of a candidate on `task` begins with: workers, and a reference.
+
+        Those of other small subgraphs, too, while that `is_wanted`. Raises as `evaluate` does.
+        """
+        check_task_room(task, self.config.device, self._free_bytes)
+        dispatch = dispatch_of(self.config)
+        first, *others = task.subgraphs
+        self._baseline.begin(first)  # while it works, Triton is imported for the other workers
+        self._prepare_workers(dispatch)
+        self._baseline.reference(first, dispatch)
+        self.workers.prepare_builds()
+        elements = 0
+        for subgraph in others:
+            elements += sum(meta.numel for meta in subgraph.inputs)
+            if elements > SMALL or not is_wanted():
+                break
+            self._baseline.reference(subgraph, dispatch)
+        if is_wanted():
+            self.workers.settle()  # who measures on the device next is not disturbed
+
+    def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
+        """Eager on the subgraphs of `task`, as many as are begun in so many seconds. Raises as `evaluate`."""
+        until, dispatch = time.monotonic() + seconds, dispatch_of(self.config)
+        return [self._baseline.describe(one, dispatch) for one in task.subgraphs if time.monotonic() < until]
+
+    def evaluate(self, task: Task, subject: Subject, bar: float | None = None) -> Evaluation:
+        """Judge `subject` on every subgraph of `task`; under `bar`, an AS, no longer than tells so.
+
+        Raises TaskError if eager itself fails on a subgraph, InfrastructureError if the machine does; either
+        if the task is too large for its memory.
+        """
+        started, before = time.monotonic(), device_state(self.config.device)
+        check_task_room(task, self.config.device, self._free_bytes)
+        prepared = None
+        if isinstance(subject, Candidate) and self.config.dispatch != "python":
+            found = self.record(task, subject)
+            if isinstance(found, Evaluation):
+                return found
+            prepared = found
+        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar, prepared)
+        self._prepare_workers(judging.dispatch, subject)
+        with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
+            judging.run()
+        evaluation = conclude(
+            task,
+            subject,
+            self.config,
+            judging.graphs,
+            judging.violations,
+            judging.protections,
+            interpreter=judging.interpreter,
+        )
+        if prepared is not None:
+            evaluation.edited = prepared.edited
+        if prepared is not None and evaluation.status == "ok":
+            evaluation.plan_files = artefact.write(prepared.plans.recording)
+            evaluation.plans = Candidate(evaluation.plan_files).key
+        if any(graph.speedup is not None for graph in evaluation.graphs):
+            evaluation.bar, evaluation.stopped_early = bar, judging.stopped_early
+        for graph in evaluation.inexact()[:1]:
+            subgraph = next(one for one in task.subgraphs if one.name == graph.name)
+            graph.roundings = self._baseline.roundings(subgraph, judging.dispatch)
+        evaluation.seconds = round(time.monotonic() - started, 3)
+        evaluation.device_state = {"before": before, "after": device_state(self.config.device)}
+        return evaluation
+
+    def record(self, task: Task, candidate: Candidate) -> Prepared | Evaluation:
+        """Its plans on `task`; its evaluation if there are none. Raises as `evaluate`."""
+        names = {one.name for one in task.subgraphs}
+        try:
+            prepared = self._recorder.prepare(candidate, task.subgraphs, self._baseline)
+            failed = prepared.failed
+        except Refused as refused:
+            return unrecorded.refused(task, candidate, self.config, refused.violations)
+        except Failed as failure:
+            failed = dict.fromkeys(names, failure)
+        for subgraph in task.subgraphs:
+            if subgraph.name in failed and failed[subgraph.name].status == "runtime_error":
+                self._baseline.reference(subgraph, dispatch_of(self.config))  # where eager fails, too
+                break
+        if failed.keys() == names:
+            return unrecorded.failed(task, candidate, self.config, failed)
+        return prepared
+
+    def outline(self, task: Task, candidate: Candidate) -> Evaluation | list[str]:
+        """The candidate's plans on `task`, each in a few lines; its evaluation if there are none.
+
+        With `dispatch: python` there are no plans: []. Raises as `evaluate` does.
+        """
+        check_task_room(task, self.config.device, self._free_bytes)
+        if self.config.dispatch == "python":
+            return []
+        prepared = self.record(task, candidate)
+        return prepared if isinstance(prepared, Evaluation) else prepared.outline()
+
+    def _prepare_workers(self, dispatch: str, subject: Subject | None = None) -> None:
+        if dispatch == "dynamo" or "inductor" in (subject, self.config.reference):
+            self.workers.zygote.load_dynamo(compiler=True)
+        self.workers.prepare()

@@ -1,0 +1,194 @@
+"""From what happened to what it is called: statuses, violations, and the Evaluation as a whole."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from passagent.config import EvaluatorConfig
+from passagent.confine.environment import describe, evaluator_version, worker_threads
+from passagent.evaluator import score
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.limits import ERROR, MESSAGE
+from passagent.evaluator.result import (
+    GRAVITY,
+    Candidate,
+    Evaluation,
+    GraphResult,
+    Speedup,
+    Status,
+    Subject,
+    Violation,
+)
+from passagent.evaluator.runner import hostless
+from passagent.evaluator.text import plain, shortened
+from passagent.evaluator.timing import estimate
+from passagent.evaluator.timing.timing import OF_PASSBENCH, Timing
+from passagent.tasks.reader import Subgraph, Task
+
+_FAILURES: dict[str, score.Failure] = {
+    "mismatch": "compilation",
+    "load_error": "compilation",
+    "compile_error": "compilation",
+    "runtime_error": "runtime",
+    "timeout": "runtime",
+    "out_of_memory": "runtime",
+    "refused": "integrity",
+    "wrong_result": "accuracy",
+}
+
+
+def violation_of(data: dict[str, Any]) -> Violation:
+    """What a worker reports, its text made plain and cut to a reader's size. A worker measures nothing."""
+    found = Violation.model_validate(data)
+    message = plain(shortened(found.message, MESSAGE))
+    plainly = {"rule": plain(found.rule[:80]), "file": plain(found.file[:200]), "message": message}
+    return found.model_copy(update=plainly | {"measured": None})
+
+
+class Refused(Exception):
+    """The candidate broke an integrity rule."""
+
+    def __init__(self, violations: list[Violation]) -> None:
+        super().__init__(violations[0].message)
+        self.violations = violations
+
+    def are_in(self, result: GraphResult) -> None:
+        """The file of violations that name none: the first pass that was applied to the subgraph."""
+        first = f"{result.applied[0]}.py" if result.applied else ""
+        for violation in self.violations:
+            violation.file = violation.file or first
+
+
+class Failed(Exception):
+    """The candidate failed on a subgraph, or as a whole when it was loaded."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+def raise_for(error: dict[str, Any]) -> None:
+    """Raise Refused or Failed for a worker's explanation of an exception."""
+    message = plain(error["message"][:ERROR])
+    if error.get("violation") is not None:
+        raise Refused([violation_of(error["violation"])])
+    kind = error["kind"]
+    known = kind in get_args(Status) and kind not in ("ok", "infrastructure")
+    raise Failed(kind if known else "runtime_error", message)  # type: ignore[arg-type]
+
+
+def blank(subgraph: Subgraph, status: Status, error: str | None = None) -> GraphResult:
+    """A subgraph's result before anything was measured."""
+    return GraphResult(name=subgraph.name, dtype=subgraph.dtype, status=status, error=error)
+
+
+def speedup_of(timing: Timing) -> Speedup:
+    """The speedup that was measured."""
+    eager, compiled = timing.eager.device, timing.compiled.device
+    device = None
+    if eager and compiled:
+        device = float(np.median(eager)) / max(float(np.median(compiled)), 1.0)
+    return Speedup(e2e=timing.speedup, device=device, low=timing.low, high=timing.high)
+
+
+def fill_times(result: GraphResult, timing: Timing) -> None:
+    """Speedup, interval, times and the raw samples of both sides."""
+    eager, compiled = timing.eager, timing.compiled
+    result.speedup = speedup_of(timing)
+    result.eager_ms = timing.eager_ns / 1e6
+    result.compiled_ms = result.eager_ms / timing.speedup
+    result.pace_ms = result.eager_ms if timing.is_paced else None
+    result.eager_samples_ms = [_shown(n) for n in eager.e2e]
+    result.compiled_samples_ms = [_shown(n) for n in compiled.e2e]
+    result.blocks = [len(block) for block in compiled.blocks]
+    result.pairs = timing.pairs
+    result.trials, result.unstable = len(compiled.e2e), timing.unstable
+
+
+def _shown(ns: float) -> float:
+    """A sample in ms, to four digits: its noise is a hundred times that."""
+    return float(f"{ns / 1e6:.4g}")
+
+
+def graph_score(graph: GraphResult, end: Literal["e2e", "low", "high"] = "e2e") -> score.GraphScore:
+    """A subgraph's result as the score sees it: at its measured speedup, or at an end of the interval."""
+    speedup = getattr(graph.speedup, end) if graph.speedup else None
+    failure = _FAILURES.get(graph.status)
+    return score.GraphScore(speedup=speedup, passes_from_t=graph.passes_from_t, failure=failure)
+
+
+def as_end(graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["low", "high"]) -> float:
+    """AS with every speedup at that end of its interval."""
+    return score.aggregate(_es(graphs, config, end))
+
+
+def conclude(
+    task: Task,
+    subject: Subject,
+    config: EvaluatorConfig,
+    graphs: list[GraphResult],
+    violations: list[Violation],
+    protections: dict[str, str],
+    *,
+    interpreter: bool,
+) -> Evaluation:
+    """The Evaluation of a task from its subgraphs' results."""
+    status = max((graph.status for graph in graphs), key=GRAVITY.index)
+    # In the interpreter nothing is timed; what a refusal scores is known all the same.
+    es = None if interpreter and status != "refused" else _es(graphs, config, "e2e")
+    timed = any(graph.speedup for graph in graphs)
+    correct = [graph.speedup.e2e if graph.status == "ok" and graph.speedup else None for graph in graphs]
+    right = [s for s in correct if s is not None]
+    beside = [graph.vs_reference.e2e for graph in graphs if graph.status == "ok" and graph.vs_reference]
+    passbench = config.protocol == "passbench"
+    return Evaluation(
+        task=task.name,
+        candidate=subject.key if isinstance(subject, Candidate) else subject,
+        device=config.device,
+        dispatch="dynamo" if subject == "inductor" and config.dispatch != "graph" else config.dispatch,
+        reference=config.reference,
+        timing="interpreter" if interpreter else "wall" if timed else "none",
+        status=status,
+        as_score=score.aggregate(es) if es else None,
+        as_low=as_end(graphs, config, "low") if es and timed else None,
+        as_high=as_end(graphs, config, "high") if es and timed else None,
+        es={str(t): value for t, value in es.items()} if es else None,
+        graphs=graphs,
+        violations=violations,
+        error=next((graph.error for graph in graphs if graph.status == status and graph.error), None),
+        fast_1=score.fast_1(correct) if es else None,
+        gmean_speedup=score.geometric_mean(right) if right else None,
+        gmean_vs_reference=score.geometric_mean(beside) if beside else None,
+        protections=protections,
+        protocol={
+            "kind": config.protocol,
+            "warmups": config.warmups,
+            "trials": config.trials,
+            "max_trials": config.max_trials,
+            "budget_s": config.budget_s,
+            "order": "candidate, then eager" if passbench else "both sides in turn",
+            "pairs_of_workers": max((len(graph.pairs) for graph in graphs), default=0),
+            "values": "one set" if passbench else "fresh for every call",
+            "host": hostless.protocol(config.dispatch, config.device),
+            "reference": config.reference,
+            "l2": "warm: inputs are written just before the call",
+            "estimator": OF_PASSBENCH if passbench else estimate.NAME,
+            "interval": "bootstrap over pairs of blocks, 95%",
+            "malloc": "freed memory is kept",
+            "b": config.b,
+            "p": config.p,
+            "input_sets": SETS,
+            "strict_t": score.STRICT_T,
+        },
+        environment=describe(config.device, worker_threads(config.threads)),
+        evaluator_version=evaluator_version(),
+    )
+
+
+def _es(
+    graphs: list[GraphResult], config: EvaluatorConfig, end: Literal["e2e", "low", "high"]
+) -> dict[int, float]:
+    scores = [graph_score(graph, end) for graph in graphs]
+    return {t: score.es(scores, t, config.b, config.p) for t in score.T_RANGE}

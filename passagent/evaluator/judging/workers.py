@@ -1,0 +1,129 @@
+"""The workers of a referee: made ahead, handed out, ended; no noise while calls are timed."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from passagent.cache import cache_dir
+from passagent.config import EvaluatorConfig
+from passagent.confine.environment import worker_threads
+from passagent.evaluator.judging.eager_worker import EagerWorkers
+from passagent.evaluator.judging.effort import spares_of
+from passagent.evaluator.result import Candidate, Subject
+from passagent.evaluator.runner import builds
+from passagent.evaluator.runner.process import Worker, Zygote, answered
+from passagent.evaluator.runner.starting import Started
+from passagent.kernels import build
+
+
+class Workers:
+    """One device's workers and the zygotes that they are forked from.
+
+    `quiet` is held while calls are timed; workers are made and killed by who holds it.
+    """
+
+    def __init__(self, config: EvaluatorConfig, started: Started | None = None) -> None:
+        """`started`: the zygote's process, if that is on its way. Raises InfrastructureError."""
+        self._config = config
+        self._threads = worker_threads(config.threads)
+        self.zygote = Zygote(config.device, self._threads, started=started)
+        self.quiet = threading.Lock()
+        self.spares: deque[Future[Worker]] = deque()
+        self.twins = EagerWorkers(self._spare, config)
+        self.compiled = EagerWorkers(functools.partial(self.take, "inductor", False), config, "inductor")
+        self._interpreter: Zygote | None = None
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
+        self._building = ThreadPoolExecutor(1, thread_name_prefix="builds")
+        if config.device == "cpu":
+            # once for a compiler; what fails here is told by a kernel's build
+            self._ahead.submit(build.prepare)
+
+    def prepare(self) -> None:
+        """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
+        count = spares_of(self._config.device) - len(self.spares)
+        missing: list[Future[Worker]] = [Future() for _ in range(count)]
+        self.spares += missing
+        if missing:
+            self._ahead.submit(self._fork_in_quiet, missing)
+
+    def prepare_builds(self) -> None:
+        """Begin, on a GPU, what the first kernel's build takes once: beside all else, its host has cores."""
+        if self._config.device != "cpu":
+            self._building.submit(builds.prepare)
+
+    def take(self, subject: Subject, interpreter: bool) -> Worker:
+        """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""
+        if subject == "inductor":
+            compiled = cache_dir() / "inductor"
+            compiled.mkdir(parents=True, exist_ok=True)
+            return self.zygote.fork(None, sandboxed=False, compiled=compiled)
+        if isinstance(subject, Candidate) and self._config.host_extensions:
+            return self.zygote.fork(None, sandboxed=False)  # it runs compilers itself
+        if interpreter:
+            if self._interpreter is None:
+                self._interpreter = Zygote(self._config.device, self._threads, interpreter=True)
+            return self._interpreter.fork(self._config.memory_gb)
+        return self._spare()
+
+    def end(self, worker: Worker) -> None:
+        """Kill a worker; nothing is timed before it is gone, which takes a tenth of a second on a GPU."""
+        worker.interrupt()
+        self._ahead.submit(self._kill_in_quiet, worker)
+
+    def settle(self) -> None:
+        """Wait for the workers that are being made and killed."""
+        self._ahead.submit(int).result()
+
+    def close(self) -> None:
+        """End every process."""
+        self._ahead.shutdown(wait=True)
+        self._building.shutdown(wait=True)
+        self.twins.close()
+        self.compiled.close()
+        self.zygote.close()
+        if self._interpreter is not None:
+            self._interpreter.close()
+
+    def _kill_in_quiet(self, worker: Worker) -> None:
+        with self.quiet:
+            worker.kill()
+
+    def _spare(self) -> Worker:
+        """A worker made ahead; asked for by several threads."""
+        try:
+            ready = self.spares.popleft()
+        except IndexError:
+            ready = None
+        worker = ready.result() if ready is not None and ready.exception() is None else self._fork()
+        if not worker.is_alive():
+            worker.kill()
+            worker = self._fork()
+        return worker
+
+    def _fork_in_quiet(self, spares: list[Future[Worker]]) -> None:
+        """All at a time: most of it is waiting for their devices' contexts."""
+        with self.quiet, ThreadPoolExecutor(len(spares), thread_name_prefix="fork") as beside:
+            for spare in spares:
+                try:
+                    made = beside.submit(self._fork)
+                except RuntimeError as error:  # no thread
+                    spare.set_exception(error)
+                else:
+                    made.add_done_callback(functools.partial(_hand_on, spare))
+
+    def _fork(self) -> Worker:
+        """A worker for the next candidate, its device's context made."""
+        worker = self.zygote.fork(self._config.memory_gb if self._config.device == "cpu" else None)
+        request = {"op": "prepare", "device": self._config.device}
+        return answered(worker, request, self._config.timeout_s, "a worker")
+
+
+def _hand_on(spare: Future[Worker], made: Future[Worker]) -> None:
+    error = made.exception()
+    if error is not None:
+        spare.set_exception(error)
+    else:
+        spare.set_result(made.result())

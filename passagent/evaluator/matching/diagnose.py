@@ -1,0 +1,186 @@
+"""The best attempt of a pattern that matches nowhere: an alignment that goes on past differences.
+
+From every promising pair of equal operators the alignment grows along arguments and users, and counts the
+operators that agree. The alignment that comes furthest names the operator that fails, and why.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from passagent.evaluator.matching.effects import name_of
+from passagent.evaluator.matching.unify import describe, key, same_literal, show, target_name, unify
+
+_MAX_SEEDS = 400
+_MAX_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How far the best alignment came, and the first operator (in the pattern's order) that fails in it."""
+
+    matched: int
+    pattern_node: fx.Node
+    graph_node: fx.Node | None
+    reason: str
+
+
+@dataclass
+class _Alignment:
+    image: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    bound: dict[fx.Node, Any] = field(default_factory=dict)
+    failures: dict[fx.Node, tuple[fx.Node | None, str]] = field(default_factory=dict)
+    queue: deque[tuple[fx.Node, fx.Node]] = field(default_factory=deque)
+
+    @property
+    def matched(self) -> int:
+        return sum(node not in self.failures for node in self.image)
+
+    def fail(self, node: fx.Node, graph_node: fx.Node | None, reason: str) -> None:
+        self.failures.setdefault(node, (graph_node, reason))
+
+
+def best_attempt(pattern: fx.Graph, graph: fx.Graph) -> Attempt:
+    """The alignment with the most agreeing operators; of equal ones the first found."""
+    wanted = [node for node in pattern.nodes if node.op not in ("placeholder", "output")]
+    present = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    index: dict[tuple[str, Any], list[fx.Node]] = {}
+    for node in present:
+        index.setdefault(key(node), []).append(node)
+    best: _Alignment | None = None
+    seen: set[tuple[fx.Node, fx.Node]] = set()
+    steps = seeds = 0
+    for start in sorted(wanted, key=lambda node: len(index.get(key(node), ()))):
+        for image in index.get(key(start), ()):
+            if (start, image) in seen or seeds >= _MAX_SEEDS or steps > _MAX_STEPS:
+                continue
+            alignment = _align(start, image)
+            seeds, steps = seeds + 1, steps + len(alignment.image)
+            seen.update((p, g) for p, g in alignment.image.items() if p not in alignment.failures)
+            if best is None or alignment.matched > best.matched:
+                best = alignment
+    if best is None:
+        names = sorted({target_name(node) for node in present})
+        what = f"no {target_name(wanted[0])}, nor any other operator of the pattern"
+        reason = f"operator: the graph holds {what}; it has {', '.join(names) or 'none'}"
+        return Attempt(0, wanted[0], None, reason + _spelling(wanted[0], None, present))
+    return _report(best, wanted, present)
+
+
+def _report(best: _Alignment, wanted: list[fx.Node], present: list[fx.Node]) -> Attempt:
+    for node in wanted:
+        if node in best.failures:
+            graph_node, reason = best.failures[node]
+            return Attempt(best.matched, node, graph_node, reason + _spelling(node, graph_node, present))
+    for node in wanted:
+        if node not in best.image:
+            free = [g for g in present if key(g) == key(node) and g not in best.image.values()]
+            what = "a further" if any(key(g) == key(node) for g in present) else "any"
+            reason = f"operator: the graph does not hold {what} {target_name(node)} beside the matched ones"
+            if free:
+                reason = "operator: this part of the pattern fits nowhere beside the matched ones"
+            return Attempt(best.matched, node, None, reason + _spelling(node, None, present))
+    last = wanted[-1]
+    reason = "consistency: every operator fits alone, but no assignment fits them all at once"
+    return Attempt(best.matched, last, best.image[last], reason)
+
+
+def _align(start: fx.Node, image: fx.Node) -> _Alignment:
+    state = _Alignment()
+    _assign(state, start, image)
+    while state.queue:
+        node, graph_node = state.queue.popleft()
+        _arguments(state, node, graph_node)
+        _users(state, node, graph_node)
+    return state
+
+
+def _assign(state: _Alignment, node: fx.Node, graph_node: fx.Node) -> None:
+    state.image[node] = graph_node
+    state.queue.append((node, graph_node))
+
+
+def _arguments(state: _Alignment, node: fx.Node, graph_node: fx.Node) -> None:
+    if key(node) != key(graph_node):
+        reason = f"operator: the pattern calls {target_name(node)}, the graph {target_name(graph_node)}"
+        state.fail(node, graph_node, reason)
+        ours, theirs = node.all_input_nodes, graph_node.all_input_nodes
+        pairs: list[tuple[fx.Node, Any]] = (
+            list(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else []
+        )
+    else:
+        unified = unify(node, graph_node)
+        pairs = unified.pairs
+        for difference in unified.differences:
+            state.fail(node, graph_node, difference)
+    for left, right in pairs:
+        _pair(state, node, graph_node, left, right)
+
+
+def _pair(state: _Alignment, node: fx.Node, graph_node: fx.Node, left: fx.Node, right: Any) -> None:
+    if left.op == "placeholder":
+        old = state.bound.setdefault(left, right)
+        if not same_literal(old, right):
+            what = f"{show(old)} elsewhere in the match and {show(right)} here"
+            state.fail(node, graph_node, f"parameter {left.name}: it stands for {what}; use two parameters")
+    elif not isinstance(right, fx.Node):
+        state.fail(
+            node, graph_node, f"argument: the pattern computes {left.name}, the graph has {show(right)}"
+        )
+    elif left in state.image:
+        if state.image[left] is not right:
+            what = f"{left.name} stands for {state.image[left].name}, but the graph uses {right.name} here"
+            state.fail(node, graph_node, f"argument: {what}")
+    elif right.op in ("placeholder", "get_attr"):
+        state.fail(
+            left, right, f"operator: the pattern calls {target_name(left)}, the graph has an input here"
+        )
+    elif right in state.image.values():
+        state.fail(left, right, f"operator: {right.name} already stands for another operator of the pattern")
+    else:
+        _assign(state, left, right)
+
+
+def _users(state: _Alignment, node: fx.Node, graph_node: fx.Node) -> None:
+    taken = set(state.image.values())
+    for user in node.users:
+        if user.op == "output" or user in state.image:
+            continue
+        free = [g for g in graph_node.users if g not in taken and g.op != "output"]
+        same = [g for g in free if key(g) == key(user)]
+        exact = [g for g in same if not unify(user, g).differences]
+        ours = [u for u in node.users if u.op != "output" and u not in state.image]
+        if exact or same:
+            chosen = (exact or same)[0]
+        elif len(ours) == 1 and len(free) == 1:
+            chosen = free[0]
+        else:
+            uses = "; ".join(describe(g) for g in graph_node.users) or "nothing"
+            what = f"{target_name(user)} does not use {graph_node.name} in the graph"
+            reason = f"operator: {what}, where it goes to: {uses}"
+            state.fail(user, None, reason)
+            continue
+        taken.add(chosen)
+        _assign(state, user, chosen)
+
+
+def _spelling(node: fx.Node, graph_node: fx.Node | None, present: list[fx.Node]) -> str:
+    """Advice if the graph has the same operator in another spelling."""
+    name = name_of(node)
+    near = [graph_node] if graph_node is not None else present
+    for other in near:
+        if key(other) != key(node):
+            if name_of(other) == name:
+                return (
+                    f"; the graph writes `{describe(other)}`: methods, functions and operators are told apart"
+                )
+            if name_of(other).strip("_") in (f"i{name}", name) or name.strip("_") in (
+                f"i{name_of(other)}",
+                name_of(other),
+            ):
+                return f"; the graph writes it `{describe(other)}`: in-place and other forms are told apart"
+    return ""

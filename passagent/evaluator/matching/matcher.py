@@ -1,0 +1,286 @@
+"""Find a pattern in a captured graph, and say what is in the way where it is not there.
+
+A match maps every operator of the pattern to an operator of the graph, and every parameter to a node or a
+literal. Inner values may not be used outside of it unless the pattern returns them, and collapsing it to one
+call must not change the order of anything that depends on anything else (values or memory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from passagent.evaluator.matching.diagnose import Attempt, best_attempt
+from passagent.evaluator.matching.effects import Memory
+from passagent.evaluator.matching.unify import describe, key, same_literal, unify
+from passagent.evaluator.result import Mismatch
+
+_MAX_TRIALS = 200_000
+"""Node comparisons before a search is given up: only many equal, unconnected parts get there."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where a pattern occurs."""
+
+    nodes: dict[fx.Node, fx.Node]
+    """Pattern operator to graph operator."""
+    bindings: dict[str, Any]
+    """Pattern parameter to a graph node, or a literal (which may hold nodes: a list given to cat)."""
+    outputs: list[Any]
+    """What the pattern returns, as nodes of the graph (a returned parameter: its node or literal)."""
+    followers: list[fx.Node]
+    """Operators between the match's first and last that must run after it, in order."""
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """The structure is there but it cannot be replaced."""
+
+    pattern_node: fx.Node
+    graph_node: fx.Node
+    reason: str
+
+
+def match(pattern: fx.Graph, graph: fx.Graph) -> list[Match]:
+    """All matches that do not overlap, in the graph's order."""
+    search, taken, found = _Search(pattern, graph), set[fx.Node](), []
+    for candidate in search.matches():
+        if taken.isdisjoint(candidate.nodes.values()):
+            found.append(candidate)
+            taken.update(candidate.nodes.values())
+    return found
+
+
+def first_match(pattern: fx.Graph, graph: fx.Graph) -> Match | None:
+    """The first match in the graph's order."""
+    return next(_Search(pattern, graph).matches(), None)
+
+
+def explain(pattern: fx.Graph, graph: fx.Graph, pass_name: str) -> Mismatch:
+    """Why a pattern that matches nowhere does not: its best attempt."""
+    search = _Search(pattern, graph)
+    if next(search.matches(), None) is not None:
+        raise ValueError(f"{pass_name} matches")
+    total = len(search.steps)
+    if search.refused is not None:
+        refused = search.refused
+        return Mismatch(
+            pass_name=pass_name,
+            matched_nodes=total,
+            pattern_nodes=total,
+            pattern_node=describe(refused.pattern_node),
+            graph_node=describe(refused.graph_node),
+            reason=refused.reason,
+        )
+    attempt: Attempt = best_attempt(pattern, graph)
+    reason = attempt.reason
+    if search.trials > _MAX_TRIALS:
+        reason += " (the search was given up: the pattern has too many equal, unconnected parts)"
+    return Mismatch(
+        pass_name=pass_name,
+        matched_nodes=attempt.matched,
+        pattern_nodes=total,
+        pattern_node=describe(attempt.pattern_node),
+        graph_node=describe(attempt.graph_node) if attempt.graph_node is not None else None,
+        reason=reason,
+    )
+
+
+def operators(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that compute, in order."""
+    return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+
+
+class _Search:
+    """Backtracking over a fixed order of the pattern's operators.
+
+    In that order each operator is an argument of an earlier one (then the graph node is known), a user of an
+    earlier one or of a bound parameter (then it is among that node's users), or a new root.
+    """
+
+    def __init__(self, pattern: fx.Graph, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.index: dict[tuple[str, Any], list[fx.Node]] = {}
+        for node in operators(graph):
+            self.index.setdefault(key(node), []).append(node)
+        self.pattern_operators = operators(pattern)
+        self.depth = {**_depths(self.pattern_operators), **_depths(operators(graph))}
+        self.returned = _returned(pattern)
+        self.steps = self._plan()
+        self.memory: Memory | None = None
+        self.bound: dict[fx.Node, Any] = {}
+        self.used: set[fx.Node] = set()
+        self.trials = 0
+        self.refused: _Refused | None = None
+
+    def matches(self) -> Iterator[Match]:
+        """Every match, the first step's candidates in the graph's order; at most one for each of them."""
+        for root in self._candidates(0):
+            self.bound, self.used = {}, set()
+            if (found := self._from(root)) is not None:
+                yield found
+            if self.trials > _MAX_TRIALS:
+                return
+
+    def _plan(self) -> list[fx.Node]:
+        """Rarest operator first, then along arguments and users."""
+        left = dict.fromkeys(self.pattern_operators)
+        plan: list[fx.Node] = []
+        while left:
+            # Among equally rare ones the last: its arguments follow without a choice.
+            root = min(reversed(left), key=lambda node: len(self.index.get(key(node), ())))
+            stack = [root]
+            while stack:
+                node = stack.pop()
+                if node not in left:
+                    continue
+                del left[node]
+                plan.append(node)
+                stack += [user for user in node.users if user in left]
+                shared = [user for p in node.all_input_nodes if p.op == "placeholder" for user in p.users]
+                stack[:0] = [user for user in shared if user in left]
+                stack += [argument for argument in node.all_input_nodes if argument in left]
+        return plan
+
+    def _from(self, root: fx.Node) -> Match | None:
+        choices: list[Iterator[fx.Node]] = [iter([root])]
+        trail: list[list[fx.Node]] = []
+        while choices:
+            depth = len(choices) - 1
+            if len(trail) > depth:
+                self._undo(trail.pop())
+            node = next(choices[-1], None)
+            if node is None:
+                choices.pop()
+                continue
+            self.trials += 1
+            if self.trials > _MAX_TRIALS:
+                return None
+            bound = self._bind(self.steps[depth], node)
+            if bound is None:
+                continue
+            trail.append(bound)
+            if len(trail) < len(self.steps):
+                choices.append(iter(self._candidates(len(trail))))
+            elif (found := self._complete()) is not None:
+                return found
+        return None
+
+    def _candidates(self, depth: int) -> list[fx.Node]:
+        step = self.steps[depth]
+        if step in self.bound:
+            return [self.bound[step]]
+        for argument in step.all_input_nodes:
+            value = self.bound.get(argument)
+            if isinstance(value, fx.Node):
+                return [user for user in value.users if user not in self.used and key(user) == key(step)]
+        deep = self.depth[step]
+        return [n for n in self.index.get(key(step), ()) if n not in self.used and self.depth[n] >= deep]
+
+    def _bind(self, step: fx.Node, node: fx.Node) -> list[fx.Node] | None:
+        """Bind `step` to `node` and what follows of it; what was newly bound, None if it cannot be."""
+        if key(step) != key(node) or node in self.used:
+            return None
+        unified = unify(step, node)
+        if unified.differences:
+            return None
+        new: list[fx.Node] = []
+        for left, right in [(step, node), *unified.pairs]:
+            if left in self.bound:
+                fits = same_literal(self.bound[left], right)
+            else:
+                fits = left.op == "placeholder" or (isinstance(right, fx.Node) and key(left) == key(right))
+                if fits:
+                    self.bound[left] = right
+                    new.append(left)
+            if not fits:
+                for item in new:
+                    del self.bound[item]
+                return None
+        self.used.add(node)
+        return [step, *new]
+
+    def _undo(self, bound: list[fx.Node]) -> None:
+        step, *new = bound
+        self.used.discard(self.bound[step])
+        for item in new:
+            del self.bound[item]
+
+    def _complete(self) -> Match | None:
+        nodes = {step: self.bound[step] for step in self.pattern_operators}
+        if any(_holds(value, self.used) for p, value in self.bound.items() if p.op == "placeholder"):
+            return None  # a parameter would be a value that the match itself computes
+        followers = self._check(nodes)
+        if isinstance(followers, _Refused):
+            if self.refused is None:
+                self.refused = followers
+            return None
+        bindings = {str(p.target): value for p, value in self.bound.items() if p.op == "placeholder"}
+        return Match(nodes, bindings, [self.bound[node] for node in self.returned], followers)
+
+    def _check(self, nodes: dict[fx.Node, fx.Node]) -> list[fx.Node] | _Refused:
+        """The match's followers; refused for a leak, for another order, or if it is not convex."""
+        inside = {image: step for step, image in nodes.items()}
+        returned = set(self.returned)
+        for step, image in nodes.items():
+            outside = [user for user in image.users if user not in inside]
+            if outside and step not in returned:
+                advice = f"return {step.name} from pattern too, or match that operator as well"
+                where = f"{image.name} is also used outside of the match, by `{describe(outside[0])}`"
+                reason = f"leak: {where}; {advice}"
+                return _Refused(step, image, reason)
+        self.memory = self.memory or Memory(self.graph)
+        return self._order(nodes, inside, self.memory)
+
+    def _order(
+        self, nodes: dict[fx.Node, fx.Node], inside: dict[fx.Node, fx.Node], memory: Memory
+    ) -> list[fx.Node] | _Refused:
+        order = {step: i for i, step in enumerate(self.pattern_operators)}
+        for image, step in inside.items():
+            for earlier in memory.through_memory[image]:
+                if earlier in inside and order[inside[earlier]] > order[step]:
+                    what = f"{earlier.name} and {image.name} touch the same memory and run in the other order"
+                    return _Refused(
+                        step, image, f"order: in the graph {what}; write them in the graph's order"
+                    )
+        positions = sorted(memory.position[image] for image in inside)
+        followers: dict[fx.Node, None] = {}
+        for node in memory.order[positions[0] : positions[-1] + 1]:
+            depends = [other for other in memory.before[node] if other in inside or other in followers]
+            if node not in inside:
+                if depends:
+                    followers[node] = None
+                continue
+            between = next((other for other in depends if other in followers), None)
+            if between is not None:
+                through = "memory" if between not in node.all_input_nodes else "its value"
+                reason = (
+                    f"not convex: `{describe(between)}` lies outside of the match, but must run after one of "
+                    f"its operators and before {node.name} (through {through}); match it too"
+                )
+                return _Refused(inside[node], node, reason)
+        return list(followers)
+
+
+def _depths(nodes: list[fx.Node]) -> dict[fx.Node, int]:
+    """Operators on the longest way from the inputs to each node: a match can only be as deep or deeper."""
+    depth: dict[fx.Node, int] = {}
+    for node in nodes:
+        depth[node] = 1 + max((depth.get(argument, 0) for argument in node.all_input_nodes), default=0)
+    return depth
+
+
+def _holds(value: Any, nodes: set[fx.Node]) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_holds(item, nodes) for item in value)
+    return isinstance(value, fx.Node) and value in nodes
+
+
+def _returned(pattern: fx.Graph) -> list[fx.Node]:
+    output = next(node for node in reversed(pattern.nodes) if node.op == "output")
+    value = output.args[0]
+    return list(value) if isinstance(value, (tuple, list)) else [value]  # type: ignore[list-item,arg-type]

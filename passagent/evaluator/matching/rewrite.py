@@ -1,0 +1,245 @@
+"""Apply passes to a captured graph: each match becomes one call of the pass's replacement function."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.evaluator.matching.effects import Memory, is_pure
+from passagent.evaluator.matching.matcher import Match, explain, first_match
+from passagent.evaluator.matching.passes import LoadedPass
+from passagent.evaluator.matching.pattern import PassLoadError
+from passagent.evaluator.result import Mismatch
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Replacement = Callable[[dict[str, Any]], tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+@dataclass
+class Rewritten:
+    """A graph with its replacements made."""
+
+    graph_module: fx.GraphModule
+    applied: list[str] = field(default_factory=list)
+    """Name of the pass behind each replacement, in order."""
+    mismatches: list[Mismatch] = field(default_factory=list)
+    """The best attempt of each pass that matched nowhere."""
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """A pass of which only what it matches is here: its calls are plans."""
+
+    name: str
+    file: str
+    pattern_graph: fx.Graph
+
+
+@dataclass(frozen=True)
+class Token:
+    """Stands for a node of the graph while replacement_args arranges its arguments."""
+
+    parameter: str
+
+
+def apply_passes(
+    graph_module: fx.GraphModule,
+    passes: Sequence[LoadedPass | PlannedPass],
+    wrap: Wrap | None = None,
+    check: bool = False,
+    replacement: Replacement | None = None,
+) -> Rewritten:
+    """Replace, pass by pass, every match that does not overlap an earlier one; changes `graph_module`.
+
+    `wrap` is put around each replacement function (where it is recorded); with `check` the number of its
+    outputs is checked at each call. `replacement`: in place of the passes' own functions, what is called for
+    a match, by what the match binds to the pattern's parameters. Raises PassLoadError if a pass's
+    replacement_args fails or returns what is no tuple of its parameters and constants.
+    """
+    graph = graph_module.graph
+    result = Rewritten(graph_module)
+    for loaded in passes:
+        count = 0
+        while (found := first_match(loaded.pattern_graph, graph)) is not None:
+            _replace(graph, loaded, found, wrap, check, replacement)
+            count += 1
+        result.applied += [loaded.name] * count
+        if not count:
+            result.mismatches.append(explain(loaded.pattern_graph, graph, loaded.name))
+    graph.lint()
+    graph_module.recompile()
+    return result
+
+
+def _replace(
+    graph: fx.Graph,
+    loaded: LoadedPass | PlannedPass,
+    found: Match,
+    wrap: Wrap | None,
+    check: bool,
+    replacement: Replacement | None,
+) -> None:
+    returned = next(node for node in reversed(loaded.pattern_graph.nodes) if node.op == "output").args[0]
+    many = isinstance(returned, (tuple, list))
+    pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    memory = Memory(graph)
+    inside = set(found.nodes.values())
+    last = max(inside, key=memory.position.__getitem__)
+    if replacement is not None:
+        function, args = replacement(found.bindings)
+    else:
+        assert isinstance(loaded, LoadedPass)
+        function, args = loaded.replacement_func, _arguments(loaded, found)
+    written = memory.writes(inside)
+    if wrap is not None:
+        function = wrap(function)
+    if check:
+        function = _checked(function, loaded.name, len(found.outputs), many)
+    with graph.inserting_after(last):
+        call = graph.call_function(function, args)
+    call.meta["replacement"] = loaded.name
+    _note_writes(call, memory, written)
+    new = [call]
+    values = _results(graph, call, len(found.outputs), many, new)
+    tail = new[-1]
+    for follower in found.followers:
+        tail.append(follower)
+        tail = follower
+    after = {node: i for i, node in enumerate(graph.nodes)}
+    for output, value, source in zip(pattern_outputs, found.outputs, values, strict=True):
+        if output.op != "placeholder":
+            source.meta.update({k: v for k, v in value.meta.items() if k == "example_value"})
+            value.replace_all_uses_with(source, delete_user_cb=lambda user: user not in inside)
+        elif isinstance(value, fx.Node) and memory.roots[value] & written:
+            # A parameter that the match writes and returns: from here on its value is the replacement's.
+            later = {user for user in value.users if user not in inside and after[user] > after[source]}
+            value.replace_all_uses_with(source, delete_user_cb=later.__contains__)
+    inputs = [node for value in found.bindings.values() for node in _nodes(value)]
+    for node in reversed([node for node in graph.nodes if node in inside]):
+        graph.erase_node(node)
+    for node in reversed(new[1:]):
+        if not node.users:
+            graph.erase_node(node)
+    _sweep(graph, inputs)
+
+
+def _results(graph: fx.Graph, call: fx.Node, count: int, many: bool, new: list[fx.Node]) -> list[fx.Node]:
+    """A node for each output of the pattern."""
+    if not many:
+        return [call]
+    values = []
+    for i in range(count):
+        with graph.inserting_after(new[-1]):
+            part = (
+                graph.call_function(_getitem, (call,))
+                if count == 1
+                else graph.call_function(operator.getitem, (call, i))
+            )
+        values.append(part)
+        new.append(part)
+    return values
+
+
+def _getitem(value: Any) -> Any:
+    """The output where the pattern returns a 1-tuple: a replacement may return the tensor or a 1-tuple."""
+    return value if isinstance(value, torch.Tensor) else value[0]
+
+
+def _checked(function: Callable[..., Any], name: str, count: int, many: bool) -> Callable[..., Any]:
+    """The function, but an error that tells if it does not return as many values as the pattern."""
+
+    def checked(*args: Any) -> Any:
+        result = function(*args)
+        if count > 1 and not (isinstance(result, (tuple, list)) and len(result) == count):
+            got = (
+                f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+            )
+            raise RuntimeError(
+                f"{name}: pattern returns {count} values, its replacement function returned {got}"
+            )
+        if not many and isinstance(result, (tuple, list)):
+            raise RuntimeError(
+                f"{name}: pattern returns one value, its replacement function a {type(result).__name__}"
+            )
+        return result
+
+    checked.__name__ = function.__name__
+    return checked
+
+
+def _arguments(loaded: LoadedPass, found: Match) -> tuple[Any, ...]:
+    """What the pass's replacement_args makes of the match; nodes are hidden behind tokens while it runs."""
+    tokens: dict[str, fx.Node] = {}
+
+    def hide(name: str, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            tokens[name] = value
+            return Token(name)
+        if isinstance(value, (tuple, list)):
+            return tuple(hide(f"{name}[{i}]", item) for i, item in enumerate(value))
+        return value
+
+    def show(value: Any) -> Any:
+        if isinstance(value, Token):
+            return tokens[value.parameter]
+        if isinstance(value, (tuple, list)):
+            return tuple(show(item) for item in value)
+        if value is None or isinstance(
+            value, (int, float, str, complex, torch.dtype, torch.device, torch.memory_format)
+        ):
+            return value
+        if isinstance(value, slice):
+            return slice(show(value.start), show(value.stop), show(value.step))
+        if value is ...:
+            return value
+        kind = type(value).__name__
+        raise PassLoadError(
+            f"{loaded.file}: replacement_args returned a {kind}; return its parameters and constants"
+        )
+
+    given = [hide(str(p.target), found.bindings[str(p.target)]) for p in _placeholders(loaded.pattern_graph)]
+    try:
+        result = loaded.replacement_args(*given)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise PassLoadError(
+            f"{loaded.file}: replacement_args failed: {text}; it may only arrange values"
+        ) from error
+    if not isinstance(result, (tuple, list)):
+        kind = type(result).__name__
+        raise PassLoadError(f"{loaded.file}: replacement_args must return a tuple of arguments, not a {kind}")
+    return tuple(show(item) for item in result)
+
+
+def _placeholders(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _note_writes(call: fx.Node, memory: Memory, written: frozenset[Any]) -> None:
+    """Remember which arguments the replaced operators wrote, for the order of what comes around the call."""
+    call.meta["writes"] = [
+        i for i, value in enumerate(call.args) if isinstance(value, fx.Node) and memory.roots[value] & written
+    ]
+
+
+def _sweep(graph: fx.Graph, nodes: list[fx.Node]) -> None:
+    """Erase what only the replaced operators needed; what had no users before stays, as in eager."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node.users or not is_pure(node) or node.graph is not graph or node._erased:
+            continue
+        inputs = node.all_input_nodes
+        graph.erase_node(node)
+        pending += inputs
+
+
+def _nodes(value: Any) -> list[fx.Node]:
+    if isinstance(value, fx.Node):
+        return [value]
+    return [node for item in value for node in _nodes(item)] if isinstance(value, (tuple, list)) else []

@@ -1,0 +1,447 @@
+"""Eager: inputs from a fresh seed, its outputs on them, and a worker to time beside a candidate's.
+
+A reference (inputs, eager's outputs, eager in float64) is kept for several candidates and then drawn anew: no
+candidate sees its seed or its values but through what one evaluation tells its author.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import secrets
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.confine.channel import Arena
+from passagent.confine.environment import device_memory_bytes, give_memory_back
+from passagent.errors import InfrastructureError, TaskError
+from passagent.evaluator import captures
+from passagent.evaluator.correctness.exactness import Expected, Fact
+from passagent.evaluator.correctness.inplace import States
+from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
+from passagent.evaluator.reference import beyond, pace
+from passagent.evaluator.reference.eager import EagerGraph, Output
+from passagent.evaluator.reference.reference import Reference, load_request, run_request, states_request
+from passagent.evaluator.runner import hostless
+from passagent.evaluator.runner.fresh import MORE, Rotation, Windows
+from passagent.evaluator.runner.process import (
+    Answer,
+    Worker,
+    WorkerDied,
+    WorkerTimeout,
+    Zygote,
+    answered,
+    failed,
+    last_line,
+    lost,
+    named_by_worker,
+)
+from passagent.evaluator.runner.samples import counted
+from passagent.memory import available_bytes
+from passagent.tasks.graphio import operator_name
+from passagent.tasks.inputs import BEYOND, RARE, make_inputs
+from passagent.tasks.reader import Subgraph
+from passagent.tasks.room import input_bytes, itemsize
+from passagent.tasks.uses import Wider, as_recorded, is_recorded
+
+_VARIANTS = (0, 1, 2, 4, BEYOND, RARE)
+"""Of make_inputs, for each set. On those after the SETS, with values of large magnitude, beyond the recorded
+ones, and with a few large ones among ordinary ones, outputs must be finite where eager's are. The graph is
+captured with the last. A large subgraph does without RARE, for the memory that this takes."""
+EPOCH = 32
+"""Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
+KEPT_GRAPHS = 64
+"""References that are kept for later calls and candidates, at most: each takes file descriptors."""
+KEPT_BYTES = 2 << 30
+_KEPT_SHARE = 4
+"""So many bytes of references are kept, or of one task's this part of the memory of machine and device."""
+SMALL = 1 << 26
+"""Elements of a subgraph's inputs, and of its outputs, where it is computed in float64, and on the last set;
+input sets of no more are drawn side by side."""
+MAX_AGE_S = 3600.0
+"""The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
+_REFRESH_SHARE = 8.0
+_REFRESH_FLOOR_NS = 200_000
+"""Refreshing the inputs before every call may take so many times eager's own call, or this long, ns."""
+_DESCRIBED_CALLS, _DESCRIBED_NS = 15, 100_000_000
+"""Calls that tell an author eager's time, or ns that they take, at most."""
+_SPARSE = 16 << 30
+"""Room for eager's outputs, bytes: address space only, memory is taken as it is written."""
+
+
+class Baseline:
+    """The trusted worker of a referee; started at first use, started again if it is lost."""
+
+    def __init__(self, zygote: Zygote, config: EvaluatorConfig) -> None:
+        self._zygote, self._config = zygote, config
+        self._worker: Worker | None = None
+        self._outputs: Arena | None = None
+        self._kept: OrderedDict[str, Reference] = OrderedDict()
+        self._born = 0.0
+
+    def reference(self, subgraph: Subgraph, dispatch: str) -> Reference:
+        """The subgraph's reference, kept or drawn; the worker holds the subgraph, ready to be timed.
+
+        Raises TaskError if eager fails, takes longer than the time-out or is not one graph for Dynamo.
+        """
+        if self._worker is not None and time.monotonic() - self._born > MAX_AGE_S:
+            self._worker.kill()
+            self._lose()
+        key = _key(subgraph, dispatch)
+        self._see_whether_it_lives()
+        found = self._kept.get(key)
+        if found is not None and found.uses < EPOCH and self._alive():
+            found.uses += 1
+            self._kept.move_to_end(key)
+            return found
+        self._forget([key] if found is not None else [])
+        made = self._kept[key] = self._draw(key, subgraph, dispatch)
+        while len(self._kept) > 1 and are_too_many(
+            [one.size for one in self._kept.values()], self._config.device
+        ):
+            self._forget([next(iter(self._kept))])
+        return made
+
+    def describe(self, subgraph: Subgraph, dispatch: str) -> EagerGraph:
+        """Eager on a subgraph, timed in a few calls. Raises as `reference` does."""
+        reference = self.reference(subgraph, dispatch)
+        windows = [reference.rotation.first()]
+        samples: list[int] = []
+        while len(samples) < _DESCRIBED_CALLS and sum(samples) < _DESCRIBED_NS:
+            request = run_request(reference, 0, windows * 3, settle=windows[0])
+            samples += self.ask(request, self._config.timeout_s).message["samples"]
+        names = [
+            operator_name(node["target"])
+            for node in reference.nodes
+            if node["op"] not in ("placeholder", "output")
+        ]
+        host_ns = reference.host_ns(reference.dispatches)
+        eager_us = counted(round(statistics.median(samples)), max(1, reference.repeats), host_ns) / 1e3
+        return EagerGraph(subgraph.name, tuple(reference.outputs), tuple(names), eager_us)
+
+    def begin(self, subgraph: Subgraph) -> captures.KeptGraph | None:
+        """Start the worker, unless it runs, to take `subgraph` first; its graph, if Dynamo is not needed.
+
+        Raises InfrastructureError.
+        """
+        captured = captures.without_dynamo(subgraph, self._config.device)
+        if not self._alive():
+            if captured is None:
+                self._zygote.load_dynamo()
+            self._worker = self._start()
+            self._outputs = Arena.create(_SPARSE)
+        return captured
+
+    def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> bool:
+        """Forget what other tasks left, the oldest first, if all of it takes more than KEPT_BYTES.
+
+        Returns whether the references of all these stay while they are used: small ones, or those that are
+        here, and so have room side by side.
+        """
+        self._see_whether_it_lives()
+        own = {_key(subgraph, dispatch) for subgraph in subgraphs}
+        others = [key for key in self._kept if key not in own]
+        while others and sum(reference.size for reference in self._kept.values()) > KEPT_BYTES:
+            self._forget([others.pop(0)])
+        return own <= self._kept.keys() or _are_small(subgraphs)
+
+    def close(self) -> None:
+        """Free the references; the worker ends with its zygote."""
+        self._lose()
+
+    def outputs(self, kept: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors that a reply of this worker describes."""
+        assert self._outputs is not None
+        return [self._outputs.read(item) for item in kept["outputs"]]
+
+    def again(self, reference: Reference, chosen: int, windows: Windows) -> Expected:
+        """What eager gives on windows of set `chosen`, as on a set of its own."""
+        request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
+        eager, states = self.outputs(self.ask(request, timeout_s).message["kept"]), []
+        if reference.mutated:
+            reply = self.ask(states_request(reference, chosen, windows), timeout_s).message
+            states = self._states(reference, chosen, windows, reply)
+        exact = self._float64(reference, chosen, windows) if reference.expected[chosen].known else None
+        facts = reference.expected[chosen].facts
+        return Expected(_with_inputs(eager, states), facts, exact, states)
+
+    def roundings(self, subgraph: Subgraph, dispatch: str) -> list[str]:
+        """The operators of eager's whose rounding shows, on the first input set where one does.
+
+        None where float64 does not tell, or where the reference is not kept any more.
+        """
+        made = self._kept.get(_key(subgraph, dispatch))
+        if made is None or not made.expected[0].known:
+            return []
+        if made.roundings is None:
+            requests = (states_request(made, chosen, made.rotation.first()) for chosen in range(SETS))
+            replies = (self.ask(one | {"op": "rounding"}, self._config.timeout_s) for one in requests)
+            made.roundings = next(filter(None, (reply.message["operators"] for reply in replies)), [])
+        return made.roundings
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
+        assert self._worker is not None
+        try:
+            answer = self._worker.ask(message, timeout_s, fds)
+        except (WorkerDied, WorkerTimeout) as error:
+            self._lose()
+            raise lost("the baseline's worker was lost", error) from error
+        if "error" in answer.message:
+            raise failed("eager fails where it ran before", answer.message["error"])
+        return answer
+
+    def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
+        """Values as far beyond what was recorded as the graph allows; where eager fails there, less far."""
+        captured = captures.without_dynamo(subgraph, self._config.device)
+        values = beyond.begin(subgraph, captured)
+        while True:
+            try:
+                made = self._drawn(name, subgraph, values.subgraph, dispatch)
+            except TaskError as error:
+                if isinstance(error.__cause__, WorkerTimeout | WorkerDied) or is_recorded(values.subgraph):
+                    raise
+                values = Wider(as_recorded(subgraph), ["every input: eager fails on other values"])
+                continue
+            closer = beyond.closer(values, made)
+            if captured is None:  # now it is known
+                captured = captures.KeptGraph(made.nodes, made.order)
+                closer = values if is_recorded(values.subgraph) else beyond.begin(subgraph, captured)
+            if closer.subgraph == values.subgraph:
+                made.narrowed = values.kept
+                return made
+            values = closer
+            made.close()
+            self.ask({"op": "release", "ids": [name]}, self._config.timeout_s)
+
+    def _drawn(self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str) -> Reference:
+        """`wider`: the same with what its inputs may be."""
+        rotation = Rotation.of(wider)
+        seed, more = secrets.randbits(62), secrets.randbits(62)
+
+        def drawn(variant: int) -> list[Any]:
+            values = make_inputs(wider if variant else subgraph, "cpu", seed, variant)
+            return [
+                rotation.reservoir(i, v, more, variant) if isinstance(v, torch.Tensor) else v
+                for i, v in enumerate(values)
+            ]
+
+        # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
+        arena, described, is_small = None, [], _is_small(subgraph)
+        variants = _VARIANTS if is_small else _VARIANTS[: BEYOND_SET + 1]
+        try:
+            with ThreadPoolExecutor(min(len(variants), len(os.sched_getaffinity(0)))) as beside:
+                for values in (beside.map if is_small else map)(drawn, variants):
+                    arena = arena or Arena.create(len(variants) * _room(values))
+                    described.append(_describe(values, subgraph, arena))
+            assert arena is not None
+            arena.seal()
+            pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
+            made = Reference(name, subgraph, dispatch, arena, described, rotation, [], [], pace_ns=pace_ns)
+            self._prepare(made)
+        except BaseException:
+            if arena is not None:
+                arena.close()
+            raise
+        return made
+
+    def _prepare(self, made: Reference) -> None:
+        """Have the worker take the subgraph, run it on every set, and see what refreshing inputs costs."""
+        subgraph, device = made.subgraph, self._config.device
+        captured = self.begin(subgraph)
+        assert self._outputs is not None
+        if captured is not None:
+            made.nodes, made.order = captured.nodes, captured.order
+        request = made.request(self._outputs, nodes=captured is not None)
+        reply = self._run(request, subgraph, (made.arena.fd, self._outputs.fd))
+        if captured is None:
+            made.nodes, made.order = reply["nodes"], reply["order"]
+            captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
+        made.operators = reply["operators"]
+        made.dispatches, made.operator_ns = reply.get("dispatches", 0.0), reply.get("operator_ns", 0.0)
+        made.moved_bytes = input_bytes(subgraph)
+        mutated: set[int] = set()
+        found: list[tuple[list[torch.Tensor], list[Fact]]] = []
+        first = made.rotation.first()
+        is_small = _is_small(subgraph)
+        for chosen in range(len(_VARIANTS)):
+            if chosen > BEYOND_SET and not is_small:
+                break
+            kept = self._run(run_request(made, chosen, [first], keep=True), subgraph)["kept"]
+            eager = self.outputs(kept)
+            facts = [
+                Fact(bool(item["contiguous"]), str(item["device"]), bool(item["own"]))
+                for item in kept["outputs"]
+            ]
+            if chosen == 0:
+                made.outputs = [
+                    Output(tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(item["strides"]))
+                    for one, item in zip(eager, kept["outputs"], strict=True)
+                ]
+                new = [item["new"] for item in kept["outputs"]]
+                made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
+                is_small = is_small and sum(tensor.numel() for tensor in eager) <= SMALL
+            mutated |= set(kept["mutated"])
+            found.append((eager, facts))
+        made.mutated = sorted(mutated)
+        for chosen, (eager, facts) in enumerate(found):
+            states: list[States] = []
+            if mutated:
+                reply = self._run(states_request(made, chosen, first), subgraph)
+                states = self._states(made, chosen, first, reply)
+            exact = self._float64(made, chosen, first) if is_small else None
+            made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
+        if made.dispatch == "graph" and device != "cpu":
+            made.repeats = hostless.repeats_of(made.moved_bytes, made.mutated)
+            self._run(made.request(self._outputs), subgraph, (made.arena.fd, self._outputs.fd))
+        made.often = self._affordable(made)
+
+    def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
+        request = states_request(made, chosen, windows) | {"op": "float64"}
+        reply = self._run(request, made.subgraph)
+        return None if reply["outputs"] is None else self.outputs(reply)
+
+    def _states(self, made: Reference, chosen: int, windows: Windows, reply: dict[str, Any]) -> list[States]:
+        assert self._outputs is not None
+        return [
+            States(position, made.values(position, chosen, windows), list(map(self._outputs.read, after)))
+            for position, after in zip(made.mutated, reply["states"], strict=True)
+        ]
+
+    def _affordable(self, made: Reference) -> list[int]:
+        """Inputs that can be changed before every call: the largest are left out if it takes too long."""
+        windows = [made.rotation.first()] * 3
+        often = sorted(
+            (i for i, meta in enumerate(made.subgraph.inputs) if not meta.is_python_scalar),
+            key=lambda i: made.subgraph.inputs[i].numel,
+        )
+        while True:
+            made.often = often
+            needed = [i for i in often if i in made.mutated]
+            # the best counts: a machine disturbs some
+            if len(often) <= max(1, len(needed)) or any(self._is_affordable(made, windows) for _ in range(3)):
+                return sorted(often)
+            droppable = [i for i in often if i not in needed]
+            often = [i for i in often if i != droppable[-1]]
+
+    def _is_affordable(self, made: Reference, windows: list[Windows]) -> bool:
+        answer = self.ask(run_request(made, 0, windows, settle=windows[0]), self._config.timeout_s)
+        own = sum(answer.message["samples"])
+        spent = (answer.clock_ns or 0) - own
+        floor_ns = _REFRESH_FLOOR_NS * max(1, made.repeats) * len(windows)
+        return spent <= max(_REFRESH_SHARE * own, floor_ns)
+
+    def _run(self, request: dict[str, Any], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        assert self._worker is not None
+        try:
+            reply = self._worker.ask(request, self._config.timeout_s, fds).message
+        except WorkerTimeout as error:
+            self._lose()
+            message = f"{subgraph.path}: eager takes more than {self._config.timeout_s:.0f} s"
+            raise TaskError(message) from error
+        except WorkerDied as death:
+            self._lose()
+            if death.killed_from_outside:
+                raise InfrastructureError(f"the baseline's worker {death.describe()}") from death
+            if death.status == "out_of_memory":
+                raise _too_large(subgraph) from death
+            raise TaskError(f"{subgraph.path}: eager {death.describe()}{last_line(death.log)}") from death
+        if "error" in reply:
+            fault = named_by_worker(f"{subgraph.path}: eager", reply["error"])
+            if fault is not None:
+                raise fault
+            if reply["error"]["kind"] == "out_of_memory":
+                raise _too_large(subgraph)
+            raise TaskError(f"{subgraph.path}: eager fails: {reply['error']['message']}")
+        return reply
+
+    def _alive(self) -> bool:
+        return self._worker is not None
+
+    def _start(self) -> Worker:
+        # In the same sandbox as a candidate's: what a layer of it costs, it costs both sides.
+        worker = self._zygote.fork(None, triton=False)
+        self._born = time.monotonic()
+        request = load_request(None, self._config)
+        return answered(worker, request, self._config.timeout_s, "the baseline's worker")
+
+    def _forget(self, keys: list[str]) -> None:
+        """Drop references here and in the worker."""
+        if not keys:
+            return
+        for key in keys:
+            self._kept.pop(key).close()
+        give_memory_back()
+        if self._worker is not None:
+            self.ask({"op": "release", "ids": keys}, self._config.timeout_s)
+
+    def _see_whether_it_lives(self) -> None:
+        if self._worker is not None and not self._worker.is_alive():
+            self._lose()
+
+    def _lose(self) -> None:
+        """The worker is gone, and with it what it held."""
+        self._worker = None
+        if self._outputs is not None:
+            self._outputs.close()
+            self._outputs = None
+        for reference in self._kept.values():
+            reference.close()
+        self._kept.clear()
+
+
+def _key(subgraph: Subgraph, dispatch: str) -> str:
+    return f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
+
+
+def _too_large(subgraph: Subgraph) -> TaskError:
+    free = f"{available_bytes() / 2**30:.1f} GiB were free"
+    return TaskError(f"{subgraph.path}: eager needs more memory than there is ({free}); use a smaller task")
+
+
+def _is_small(subgraph: Subgraph) -> bool:
+    return sum(meta.numel for meta in subgraph.inputs) <= SMALL
+
+
+def _are_small(subgraphs: Sequence[Subgraph]) -> bool:
+    """Whether the inputs of all of these fit in side by side for sure."""
+    inputs = [meta for one in subgraphs for meta in one.inputs if not meta.is_python_scalar]
+    nbytes = sum((meta.numel + max(MORE, meta.numel)) * itemsize(meta) for meta in inputs)
+    return len(subgraphs) <= KEPT_GRAPHS and len(_VARIANTS) * nbytes <= KEPT_BYTES
+
+
+def are_too_many(sizes: Collection[int], device: str) -> bool:
+    """Whether references of these sizes, bytes, are more than a referee keeps, or one of its workers."""
+    size = sum(sizes)
+    most = max(KEPT_BYTES, device_memory_bytes(device) // _KEPT_SHARE)
+    return len(sizes) > KEPT_GRAPHS or size > most
+
+
+def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:
+    return eager + [one.after[-1] for one in states]
+
+
+def _room(values: list[Any]) -> int:
+    """Bytes that a set of inputs needs."""
+    return sum(Arena.room(value) for value in values if isinstance(value, list))
+
+
+def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[dict[str, Any]]:
+    """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
+    described = []
+    for meta, value in zip(subgraph.inputs, values, strict=True):
+        if isinstance(value, list):
+            host = subgraph.home == "cuda" and meta.device.startswith("cpu")
+            tensor = arena.write_flat(value, is_shared=True)
+            described.append({"tensor": tensor, "shape": list(meta.shape), "host": host})
+        else:
+            described.append({"value": value})
+    return described

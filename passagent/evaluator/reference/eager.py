@@ -1,0 +1,82 @@
+"""What eager does on each subgraph of a task: its outputs, operators and time, for an author to plan with.
+
+Measured when an author is first told of the task, and kept for a day in the user's own cache. No speedup is
+computed from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from passagent.cache import cache_dir, write_whole
+from passagent.config import EvaluatorConfig
+from passagent.confine.environment import device_name, evaluator_version, worker_threads
+from passagent.tasks.reader import Task
+
+KEPT_S = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that eager returns."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """Without `torch.`."""
+    strides: tuple[int, ...]
+    """In elements."""
+
+
+@dataclass(frozen=True)
+class EagerGraph:
+    """Eager on one subgraph."""
+
+    name: str
+    outputs: tuple[Output, ...]
+    operators: tuple[str, ...]
+    """Of the captured graph, in order: what a pass may match."""
+    eager_us: float
+    """Median of a few calls, end to end, us."""
+
+
+def read_graphs(data: list[dict[str, Any]]) -> tuple[EagerGraph, ...]:
+    """What `asdict` made of some. Raises KeyError, TypeError or ValueError for anything else."""
+    return tuple(
+        EagerGraph(
+            str(one["name"]),
+            tuple(
+                Output(tuple(map(int, o["shape"])), str(o["dtype"]), tuple(map(int, o["strides"])))
+                for o in one["outputs"]
+            ),
+            tuple(map(str, one["operators"])),
+            float(one["eager_us"]),
+        )
+        for one in data
+    )
+
+
+def kept(task: Task, config: EvaluatorConfig, device: str) -> tuple[EagerGraph, ...]:
+    """What was measured of the task on this machine's `device` within a day; () if that is nothing."""
+    path = _path(task, config, device)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if time.time() - path.stat().st_mtime < KEPT_S:
+            return read_graphs(json.loads(path.read_text()))
+    return ()
+
+
+def keep(task: Task, config: EvaluatorConfig, device: str, graphs: tuple[EagerGraph, ...]) -> None:
+    """Keep it, if the disk can take it."""
+    with suppress(OSError):
+        write_whole(_path(task, config, device), json.dumps([asdict(one) for one in graphs]))
+
+
+def _path(task: Task, config: EvaluatorConfig, device: str) -> Path:
+    how = [config.dispatch, config.protocol, worker_threads(config.threads), evaluator_version()]
+    name = hashlib.sha256(json.dumps([task.key, device_name(device), *how]).encode()).hexdigest()[:32]
+    return cache_dir() / "eager" / f"{name}.json"

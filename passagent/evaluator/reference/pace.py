@@ -1,0 +1,51 @@
+"""At which pace of the machine a speedup is stated.
+
+How fast a host is changes by tens of per cents, on a virtual machine from one minute to the next. Where eager
+waits for the host and a candidate for the GPU, their ratio goes with it. So the first measurement of a
+subgraph on a machine keeps what eager takes, and later ones are stated for the pace at which it takes as long
+(estimate.Line). Kept in the user's own cache, where no candidate can write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from passagent.cache import cache_dir, write_whole
+from passagent.confine.environment import device_name
+from passagent.tasks.reader import Subgraph
+
+
+def kept_ns(subgraph: Subgraph, device: str, dispatch: str) -> float | None:
+    """Eager's time end to end, ns; None before there was a measurement, and on the CPU, where both sides
+    wait for the same. A file that cannot be read is as good as none.
+    """
+    if device == "cpu":
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = float(json.loads(_path(subgraph, device, dispatch).read_bytes())["eager_ns"])
+        return found if found > 0 else None
+    return None
+
+
+def keep(subgraph: Subgraph, device: str, dispatch: str, eager_ns: float) -> float | None:
+    """Keep this, if the disk can take it and there is none yet. What counts from now on."""
+    if device == "cpu":
+        return None
+    found = kept_ns(subgraph, device, dispatch)
+    if found is not None:
+        return found
+    with suppress(OSError):
+        write_whole(_path(subgraph, device, dispatch), json.dumps({"eager_ns": eager_ns}))
+    return eager_ns
+
+
+def _path(subgraph: Subgraph, device: str, dispatch: str) -> Path:
+    machine = [platform.node(), device_name("cpu"), device_name(device), str(torch.__version__)]
+    content = [*machine, dispatch, subgraph.source, repr(subgraph.inputs)]
+    return cache_dir() / "pace" / f"{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]}.json"

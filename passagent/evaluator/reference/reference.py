@@ -1,0 +1,161 @@
+"""Inputs of a subgraph and eager's outputs on them, and what a worker is asked about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from passagent.config import EvaluatorConfig
+from passagent.confine.channel import Arena
+from passagent.evaluator.correctness.exactness import Expected
+from passagent.evaluator.reference.eager import Output
+from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
+from passagent.tasks.reader import Subgraph
+
+
+@dataclass
+class Reference:
+    """Inputs of one subgraph, in shared memory, and eager's outputs on them."""
+
+    name: str
+    subgraph: Subgraph
+    dispatch: str
+    arena: Arena
+    described: list[list[dict[str, Any]]]
+    """SETS sets that outputs are compared on, and those of large and of other values than recorded."""
+    rotation: Rotation
+    nodes: list[dict[str, Any]]
+    """The captured graph (tasks/graphio.py), and for each of its placeholders the position of its input."""
+    order: list[int]
+    expected: list[Expected] = field(default_factory=list)
+    """Of each set."""
+    mutated: list[int] = field(default_factory=list)
+    """Inputs that eager writes into."""
+    often: list[int] = field(default_factory=list)
+    """Inputs that get fresh values before every call; the others, too large for that, once a block."""
+    outputs: list[Output] = field(default_factory=list)
+    """What eager returns, as it lies in memory."""
+    narrowed: list[str] = field(default_factory=list)
+    """Inputs that stay as recorded in all sets, and why."""
+    operators: int = 0
+    moved_bytes: int = 0
+    """Of inputs and outputs, see GraphResult."""
+    pace_ns: float | None = None
+    """What eager took when it was first timed here (pace.py); None before that."""
+    repeats: int = 0
+    """Calls of the CUDA graph that timed calls replay (hostless.py); 0: they call the subgraph itself."""
+    dispatches: float = 0.0
+    """Empty operators that eager's host takes as long as, where they do not count, and what one takes: """
+    operator_ns: float = 0.0
+    uses: int = 0
+    roundings: list[str] | None = None
+    """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
+
+    def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:
+        """The worker's `graph` request; the arenas' descriptors go beside it."""
+        return {
+            "op": "graph",
+            "id": self.name,
+            "subgraph": asdict(self.subgraph) | {"path": str(self.subgraph.path)},
+            "dispatch": self.dispatch,
+            "sets": self.described,
+            "nodes": self.nodes if nodes else None,
+            "order": self.order,
+            "written": self.mutated,
+            "repeats": self.repeats,
+            "rotation": [self.rotation.units, self.rotation.counts, self.rotation.mixed],
+            "input_bytes": self.arena.size,
+            "output_bytes": outputs.size,
+        }
+
+    def values(self, position: int, chosen: int, windows: Windows) -> torch.Tensor:
+        """Of input `position`, a tensor, on windows of set `chosen`."""
+        described = self.described[chosen][position]
+        reservoir = self.arena.view(described["tensor"])
+        count = self.subgraph.inputs[position].numel
+        return window_of(reservoir, windows[position], count).reshape(described["shape"])
+
+    def host_ns(self, dispatches: float) -> int:
+        """Of a call's time what does not count, for a side that is worth so many empty operators."""
+        return round(dispatches * self.operator_ns)
+
+    @property
+    def size(self) -> int:
+        """Bytes: the inputs, eager's outputs on them, these in float64, and what else was in the inputs."""
+        outputs = (tensor for one in self.expected for tensor in (*one.eager, *(one.float64 or ())))
+        between = (tensor for one in self.expected for states in one.states for tensor in states.after[:-1])
+        return self.arena.size + sum(tensor.nbytes for tensor in (*outputs, *between))
+
+    def room(self) -> int:
+        """Bytes for the outputs of an audit, every set's at once, and for torch's copies in their places."""
+        return 2 * sum(Arena.room(one.eager) for one in self.expected)
+
+    def handed(self) -> int:
+        """Bytes that a subgraph takes in a worker: inputs, their copies and room for outputs."""
+        return self.arena.size + self.copied() + self.room()
+
+    def copied(self) -> int:
+        """Bytes of the inputs and outputs of the further calls of a CUDA graph."""
+        return max(0, self.repeats - 1) * self.moved_bytes
+
+    def close(self) -> None:
+        """Free the shared memory."""
+        self.arena.close()
+
+
+def load_request(
+    files: dict[str, str] | None,
+    config: EvaluatorConfig,
+    compiler: str | None = None,
+    plans: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The worker's `load` request: a candidate's files or plans, or neither for eager and compilers."""
+    return {
+        "op": "load",
+        "files": files,
+        "plans": plans,
+        "compiler": compiler,
+        "device": config.device,
+        "single_replacement_func": config.single_replacement_func,
+    }
+
+
+def run_request(
+    reference: Reference,
+    chosen: int,
+    windows: list[Windows],
+    *,
+    keep: bool = False,
+    settle: Windows | None = None,
+    core: int | None = None,
+) -> dict[str, Any]:
+    """The worker's `run` request: a call on each of `windows` of input set `chosen`.
+
+    `keep`: the worker hands back what the last call returned; it learns that when the call is over, so that
+    nothing in its memory tells before. `settle`: windows of calls that go before, and are not measured.
+    With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
+    """
+    return {
+        "op": "run",
+        "id": reference.name,
+        "set": chosen,
+        "windows": windows,
+        "often": reference.often,
+        "keep": keep,
+        "settle": settle,
+        "core": core,
+    }
+
+
+def states_request(reference: Reference, chosen: int, windows: Windows) -> dict[str, Any]:
+    """The worker's `states` request: what eager writes into its inputs on windows of set `chosen`."""
+    return {
+        "op": "states",
+        "id": reference.name,
+        "set": chosen,
+        "windows": windows,
+        "order": reference.order,
+        "inputs": reference.mutated,
+    }

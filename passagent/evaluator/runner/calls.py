@@ -1,0 +1,389 @@
+"""Calls of a subgraph in a worker: with fresh values each, timed, alone or in turn with the other side."""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from passagent.confine.channel import Arena
+from passagent.confine.unseen import Reservoir
+from passagent.evaluator.integrity.zones import Zoned
+from passagent.evaluator.runner.fresh import (
+    MIX,
+    PIECE,
+    Draw,
+    Refresh,
+    Windows,
+    made_ahead,
+    pieces_of,
+    refresher,
+)
+from passagent.evaluator.runner.lockstep import Turn
+from passagent.evaluator.runner.marks import GAPS, Mark
+from passagent.evaluator.runner.reservoirs import InputSets
+from passagent.tasks.graphio import load_graph
+
+_clock = time.perf_counter_ns
+_SETTLE_S = 0.001
+"""Rest before a timed block on the CPU: the other side's OpenMP threads stop spinning."""
+_AHEAD_BYTES = 1 << 26
+"""New values of a block that are made before its first call, on the CPU."""
+_WARM_NS = 1_000_000
+"""A block starts with unmeasured calls for this long, ns: caches and device come back from the other side."""
+_WARM_CALLS = 3
+_WARM_ENOUGH_NS = 50_000_000
+"""After which no more of them are made: beside such a call caches do not matter."""
+
+
+@dataclass
+class Kept:
+    """What a call returned: copies, what the originals were like, and the inputs that it changed."""
+
+    copies: list[torch.Tensor]
+    facts: list[dict[str, Any]]
+    mutated: list[int]
+    left: list[torch.Tensor | None]
+    """Copies of the inputs `written` of the graph; none of those that it did not change."""
+
+
+@dataclass
+class Graph:
+    """A subgraph: what to call, with which arguments, and the values to refresh them from."""
+
+    call: Callable[..., Any]
+    audited: Callable[..., Any] | None
+    on_gpu: bool
+    order: list[int]
+    live: list[Any]
+    sets: InputSets
+    outputs: Arena
+    nodes: list[dict[str, Any]]
+    written: list[int]
+    """Inputs that eager writes into: what a call leaves there is handed back."""
+    memory: list[torch.Tensor] = field(default_factory=list)
+    """What `live` lies in, with the zones around."""
+    zoned: list[Zoned] = field(default_factory=list)
+    """The same, and what is in the zones."""
+    refreshers: dict[tuple[int, tuple[int, ...]], Refresh] = field(default_factory=dict)
+    slots: list[list[Any]] = field(default_factory=list)
+    """The inputs of each of the calls that `call` makes (hostless.py); those of one, `slot`, are `live`.
+
+    It is drawn with every refresh: it gets the values that are asked for, and its outputs are what `call`
+    returns. The others' values are from `draw`.
+    """
+    slot: int = 0
+    draw: Draw | None = None
+
+    @cached_property
+    def plain(self) -> torch.fx.GraphModule:
+        """Eager's graph, as it was captured."""
+        return load_graph(self.nodes)
+
+    @property
+    def args(self) -> list[Any]:
+        """The live inputs in the call's order."""
+        return [self.live[i] for i in self.order]
+
+    def refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
+        """The function that copies windows of set `chosen` into the live inputs `which`."""
+        key = (chosen, tuple(which))
+        if key not in self.refreshers:
+            self.refreshers[key] = self._refresher(chosen, which)
+        return self.refreshers[key]
+
+    def _refresher(self, chosen: int, which: Sequence[int]) -> Refresh:
+        if self.draw is None:
+            return refresher(self.live, self.sets[chosen], which)
+        draw, slots, count = self.draw, range(len(self.slots)), len(self.live)
+        values = [value for one in self.slots for value in one]
+        positions = [slot * count + i for slot in slots for i in which]
+        refresh = refresher(values, self.sets[chosen] * len(slots), positions)
+
+        def refresh_slots(windows: Sequence[int]) -> None:
+            self.slot = secrets.randbelow(len(slots))
+            self.live = self.slots[self.slot]
+            each = [windows if slot == self.slot else draw.next() for slot in slots]
+            refresh([window for one in each for window in one])
+
+        return refresh_slots
+
+    def refresher_of(self, chosen: int, calls: Iterable[Windows], which: Sequence[int]) -> Refresh:
+        """The same for these calls in a row. On the CPU nothing waits for a thread between two of them."""
+        if any(isinstance(values, Reservoir) for values in self.sets[chosen]):
+            return self.refresher(chosen, which)
+        values = [live for i, live in enumerate(self.live) if i in which and isinstance(live, torch.Tensor)]
+        calls = list(calls)
+        if self.on_gpu or len(calls) * sum(value.nbytes for value in values) > _AHEAD_BYTES:
+            return self.refresher(chosen, which)
+        return made_ahead(self.live, self.sets[chosen], which, calls)
+
+
+def refresh_all(graph: Graph, chosen: int, windows: Windows) -> None:
+    """New values for every input, the same in all slots."""
+    everything = range(len(graph.live))
+    if not graph.slots:
+        graph.refresher(chosen, everything)(windows)
+    for slot in graph.slots:
+        refresher(slot, graph.sets[chosen], everything)(windows)
+
+
+def settle(graph: Graph, chosen: int, windows: Windows, often: Sequence[int]) -> None:
+    """Unmeasured calls, so that caches and device come back from the other side."""
+    refresh = graph.refresher(chosen, often)
+    if not graph.on_gpu:
+        time.sleep(_SETTLE_S)
+    begun, made, args = _clock(), 0, graph.args
+    while (spent := _clock() - begun) < _WARM_ENOUGH_NS and (
+        made < _WARM_CALLS or (not graph.on_gpu and spent < _WARM_NS)
+    ):
+        refresh(windows)
+        graph.call(*args)
+        synchronize(graph)
+        made += 1
+    refresh(windows)
+
+
+def timed(
+    graph: Graph,
+    chosen: int,
+    windows: Iterable[Windows],
+    refresh: Refresh,
+    keep: bool | Callable[[int], bool],
+    done: Callable[[Kept], Any] | None = None,
+    mark: Mark | None = None,
+) -> tuple[list[int], tuple[int, Any] | None]:
+    """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
+
+    The inputs that `refresh` is for get their window before every call; the others hold what they hold. Which
+    call is kept is drawn after each, or `keep` tells of one that is over: a kernel that reads this process's
+    memory finds nothing that tells. What is kept is given to `done` at once, and no later call changes it.
+    With a `mark` the times are nothing: who reads the marks knows them (marks.py).
+    """
+    call, args = graph.call, graph.args
+    wait = torch.cuda.synchronize if graph.on_gpu else _nothing
+    samples: list[int] = []
+    kept: tuple[int, Any] | None = None
+    out = None
+    for number, window in enumerate(windows):
+        out = None
+        refresh(window)
+        wait()
+        if mark is None:
+            start = _clock()
+            out = call(*args)
+            wait()
+            samples.append(_clock() - start)
+        else:
+            if number < GAPS:
+                mark()
+            mark()
+            out = call(*args)
+            wait()
+            mark()
+            samples.append(1)
+        if kept is None and _is_kept(keep, number, windows):
+            taken = keep_call(graph, out, chosen, window)
+            kept = number, taken if done is None else done(taken)
+    return samples, kept
+
+
+def _is_kept(keep: bool | Callable[[int], bool], number: int, windows: Iterable[Windows]) -> bool:
+    if callable(keep):
+        return keep(number)
+    return keep and secrets.randbelow(len(list(windows)) - number) == 0
+
+
+def lockstep(
+    graph: Graph, groups: list[dict[str, Any]], often: Sequence[int], side: int, turn: Turn
+) -> tuple[list[dict[str, Any]], list[Kept]]:
+    """Calls in turn with the other side: A B, B A, A B, ..., both on one core, another one for each group.
+
+    The side that a group names as its `first` begins; sides are 0 and 1.
+
+    What a call takes differs by a few per cent between cores and between processes on different cores, and
+    from one millisecond to the next. A turn is a few calls, as the first one after the other side's finds
+    cold caches. `turns` of a group holds for each of its turns the windows of the calls. Returns for each
+    group the times of all calls (`samples`), how long the side held the turn and how long the other one did
+    (`held`, `without`), ns; and what the groups' calls `keep` (turn, call) returned.
+    """
+    call, args = graph.call, graph.args
+    wait = torch.cuda.synchronize if graph.on_gpu else _nothing
+    refreshers = [graph.refresher(group["set"], often) for group in groups]  # no clock runs meanwhile
+    reports, kept = [], []
+    everywhere = os.sched_getaffinity(0)
+    begun = _clock()
+    taken = 1
+    if side == 0:
+        turn.give()  # from here on its clock sees all of the other side's turns
+    try:
+        for group, refresh in zip(groups, refreshers, strict=True):
+            os.sched_setaffinity(0, {group["core"]})
+            samples: list[int] = []
+            held = 0
+            for place, windows in enumerate(group["turns"]):
+                turn.wait(taken + (side ^ group["first"] ^ (place & 1)))
+                got = _clock()
+                for position, window in enumerate(windows):
+                    out = None
+                    if place == 0 and position == 0:
+                        refresh_all(graph, group["set"], window)
+                    if graph.slots or place or position:
+                        refresh(window)
+                    wait()
+                    start = _clock()
+                    out = call(*args)
+                    wait()
+                    samples.append(_clock() - start)
+                    if [place, position] == group["keep"]:
+                        kept.append(keep_call(graph, out, group["set"], window))
+                out = None
+                held += _clock() - got
+                taken += 2
+                turn.give()
+            turn.wait(taken)
+            ended = _clock()
+            reports.append({"samples": samples, "held": held, "without": ended - begun - held})
+            begun = ended
+    finally:
+        os.sched_setaffinity(0, everywhere)
+    return reports, kept
+
+
+def device_times(graph: Graph, chosen: int, windows: list[Windows], often: Sequence[int]) -> list[int]:
+    """Time between events on the stream, ns, for a call on each of `windows`."""
+    call, refresh, args, events = graph.call, graph.refresher(chosen, often), graph.args, []
+    refresh_all(graph, chosen, windows[0])
+    out = None
+    for window in windows:
+        out = None
+        refresh(window)
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        out = call(*args)
+        after.record()
+        events.append((before, after))
+    torch.cuda.synchronize()
+    del out
+    return [round(before.elapsed_time(after) * 1e6) for before, after in events]
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Python's collector rests while calls are timed."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def load_kernels(device: str) -> None:
+    """Call those of torch's kernels that audits and copies take: CUDA loads each at its first call."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool):
+        values = torch.full((2, 64), 1, dtype=dtype, device=device)
+        torch._foreach_copy_([values.clone()], [values])
+        if dtype.is_floating_point:
+            torch._foreach_lerp_([values.clone()], [values], MIX)
+            torch.lerp(values, values, MIX)
+        values.t().contiguous()
+    zone = torch.full((64,), 1, dtype=torch.uint8, device=device)
+    same_bytes(torch.cat([zone[:8], zone[-8:]]), zone[:16].repeat(1))
+
+
+def synchronize(graph: Graph) -> None:
+    """Wait for the device."""
+    if graph.on_gpu:
+        torch.cuda.synchronize()
+
+
+def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
+    """Everything about a call that is judged, taken right after it."""
+    synchronize(graph)
+    originals = tensors(out)
+    changed = [
+        i
+        for i, (value, where) in enumerate(zip(graph.live, windows, strict=True))
+        if isinstance(value, torch.Tensor) and not _unchanged(value, graph.sets[chosen][i], where)
+    ]
+    left = [graph.live[i].clone() if i in changed else None for i in graph.written]
+    return Kept(copies(out), facts(originals, graph.live), changed, left)
+
+
+def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]]:
+    """What each output is like beside its shape, dtype and values; `new`: it is no view of an input or of
+    an output before it; `own`: each of its elements has a place of its own, though it may be in their memory.
+    """
+    given = [value for value in inputs if isinstance(value, torch.Tensor)]
+    known, spans = {_memory_of(value) for value in given}, [_span(value) for value in given]
+    found: list[dict[str, Any]] = []
+    for tensor in outputs:
+        is_new, span = _memory_of(tensor) not in known, _span(tensor)
+        apart = tensor.numel() == 0 or not any(span[0] < end and start < span[1] for start, end in spans)
+        known.add(_memory_of(tensor))
+        spans.append(span)
+        found.append({"contiguous": tensor.is_contiguous(), "strides": list(tensor.stride())})
+        found[-1] |= {"device": tensor.device.type}
+        found[-1] |= {"new": is_new, "own": apart and not _repeats(tensor)}
+    return found
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses between which a tensor's elements lie; empty for none."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps) if tensor.numel() else -1
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Several elements may lie in one place, as those of an expanded tensor do."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal bit by bit, NaN included."""
+    return torch.equal(_bytes(a), _bytes(b))
+
+
+def _unchanged(value: torch.Tensor, reservoir: torch.Tensor, where: int) -> bool:
+    pieces = value.reshape(-1).split(PIECE)
+    return all(map(same_bytes, pieces, pieces_of(reservoir, where, value.numel())))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def copies(out: Any) -> list[torch.Tensor]:
+    """Contiguous copies of the tensors that a call returned."""
+    return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors(out)]
+
+
+def tensors(out: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned, in order."""
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, (tuple, list)):
+        return [tensor for item in out for tensor in tensors(item)]
+    return []
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,188 @@
+"""Fresh values for every call: each input's values lie in a reservoir, and a call sees a window of it.
+
+The reservoir is the drawn tensor, flattened, followed by more of the same draw, so that what does not
+depend on the order of the values (their sum) is another in each window too. A recorded tensor is followed
+by its own beginning: a window that starts later is the tensor rotated. One copy puts a window behind the
+address that the candidate was given. As windows overlap, what was kept of single elements would only have
+to be moved along; so those of drawn floats are mixed with another window's, at a distance that no other
+call has. So no timed call sees values that another one saw, and results kept from an earlier call are
+wrong, whatever they are kept by.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from passagent.confine.unseen import Filling, Reservoir
+from passagent.tasks.inputs import is_endless, more_values, shift_unit
+from passagent.tasks.meta import TensorMeta
+from passagent.tasks.reader import Subgraph
+
+MAX_WINDOWS = 4096
+"""Of a reservoir, at most: more than calls are made."""
+MORE = 1 << 18
+"""Elements that a reservoir may hold beyond its tensor's, or as many as that one has."""
+
+MIX = 1 / 16
+"""Of a mixed window what is another one's: a power of two, so that every device rounds alike."""
+_MIXED = {"float16", "bfloat16", "float32", "float64"}
+_LARGEST = 1e30
+"""Where values are so large they are not mixed: their differences overflow."""
+_BESIDE = 1 << 32
+PIECE = 1 << 24
+"""Elements that are compared at a time."""
+
+Windows = list[int]
+"""For each input of a subgraph the element at which its window starts, and _BESIDE times 1 + the one at which
+the window starts that is mixed in, if one is."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How windows on the inputs of a subgraph may move: they start at multiples of units[i]."""
+
+    metas: tuple[TensorMeta, ...]
+    units: tuple[int, ...]
+    counts: tuple[int, ...]
+    """Windows of each reservoir, at least 1."""
+    mixed: tuple[bool, ...]
+    """Inputs whose windows are mixed."""
+
+    @classmethod
+    def of(cls, subgraph: Subgraph) -> Rotation:
+        """The rotation that keeps the inputs of `subgraph` valid: a window is as good as the drawn values."""
+        units = tuple(shift_unit(meta) for meta in subgraph.inputs)
+        counts = tuple(
+            max(1, min(MAX_WINDOWS, (max(MORE, meta.numel) if is_endless(meta) else meta.numel) // unit))
+            if unit
+            else 1
+            for meta, unit in zip(subgraph.inputs, units, strict=True)
+        )
+        return cls(subgraph.inputs, units, counts, tuple(map(_may_mix, subgraph.inputs)))
+
+    def reservoir(self, position: int, values: torch.Tensor, seed: int, variant: int) -> list[torch.Tensor]:
+        """`values` of input `position`, flat, and so many more of `variant` that every window fits."""
+        flat, count = values.reshape(-1), (self.counts[position] - 1) * self.units[position]
+        endless = is_endless(self.metas[position])
+        more = more_values(self.metas[position], count, seed, variant) if endless else flat[:count]
+        return [flat, more]
+
+    def first(self) -> Windows:
+        """The windows that show the values as they were drawn."""
+        return [0] * len(self.units)
+
+
+class Draw:
+    """Windows in an unpredictable order, none of an input's twice before all were used."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation
+        self._random = np.random.default_rng(secrets.randbits(128))
+        self._left: list[list[int]] = [[] for _ in rotation.units]
+
+    def next(self) -> Windows:
+        """The windows of one more call."""
+        rotation, windows = self._rotation, []
+        columns = zip(rotation.units, rotation.counts, rotation.mixed, self._left, strict=True)
+        for unit, count, mixed, left in columns:
+            if not left:
+                left.extend(self._random.permutation(count).tolist())
+            chosen = left.pop()
+            # Mirrored, so that the distance of the two is another one for each window.
+            windows.append(chosen * unit + (_BESIDE * (count - chosen) if mixed and count > 1 else 0))
+        return windows
+
+
+def _may_mix(meta: TensorMeta) -> bool:
+    """A mean of two values is one that could have been drawn, too."""
+    far = abs(meta.mean or 0.0) + 100 * (meta.std or 0.0)
+    return meta.dtype in _MIXED and is_endless(meta) and far < _LARGEST
+
+
+def window_of(reservoir: torch.Tensor, where: int, count: int) -> torch.Tensor:
+    """The `count` values, flat, that a call sees of a reservoir."""
+    first, other = _pair(reservoir, where, count)
+    return first if other is None else torch.lerp(first, other, MIX)
+
+
+def pieces_of(reservoir: torch.Tensor, where: int, count: int) -> Iterator[torch.Tensor]:
+    """The same PIECE by PIECE: mixed values of a large input take no memory that stays with the process."""
+    first, other = _pair(reservoir, where, count)
+    others = first.split(PIECE) if other is None else other.split(PIECE)
+    for one, two in zip(first.split(PIECE), others, strict=True):
+        yield one if other is None else torch.lerp(one, two, MIX)
+
+
+def _pair(reservoir: torch.Tensor, where: int, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A window, and the one that is mixed in."""
+    beside, start = divmod(where, _BESIDE)
+    other = reservoir.narrow(0, beside - 1, count) if beside else None
+    return reservoir.narrow(0, start, count), other
+
+
+Refresh = Callable[[Sequence[int]], None]
+
+
+def refresher(live: list[Any], reservoirs: list[Any], which: Sequence[int]) -> Refresh:
+    """A function that puts windows of `reservoirs` (flat, on the device) into the tensors `live`.
+
+    `which`: positions of the inputs that it refreshes. On a GPU tensors of one dtype take one launch, and one
+    more if they are mixed.
+    """
+    flat = _flat(live, which)
+    fillings = {
+        i: Filling(target, reservoirs[i], MIX)
+        for i, target in flat.items()
+        if isinstance(reservoirs[i], Reservoir)
+    }
+    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for i in flat.keys() - fillings.keys():
+        groups.setdefault((live[i].dtype, live[i].device), []).append(i)
+    plans = [(members, [flat[i] for i in members]) for members in groups.values()]
+
+    def refresh(windows: Sequence[int]) -> None:
+        for i, filling in fillings.items():
+            beside, start = divmod(windows[i], _BESIDE)
+            filling.put(start, beside - 1 if beside else None)
+        for members, into in plans:
+            pairs = [_pair(reservoirs[i], windows[i], flat[i].numel()) for i in members]
+            torch._foreach_copy_(into, [first for first, _ in pairs])
+            mixed = [target for target, (_, other) in zip(into, pairs, strict=True) if other is not None]
+            if mixed:
+                torch._foreach_lerp_(mixed, [other for _, other in pairs if other is not None], MIX)
+
+    return refresh
+
+
+def made_ahead(
+    live: list[Any], reservoirs: list[Any], which: Sequence[int], calls: Sequence[Windows]
+) -> Refresh:
+    """A refresher for these calls, one after the other, on the CPU: their values are made now.
+
+    Between two calls they are copied, by one thread, which waits for no other.
+    """
+    flat = _flat(live, which)
+    values = iter(
+        [
+            [(target, window_of(reservoirs[i], windows[i], target.numel())) for i, target in flat.items()]
+            for windows in calls
+        ]
+    )
+
+    def refresh(_: Sequence[int]) -> None:
+        for target, value in next(values):
+            ctypes.memmove(target.data_ptr(), value.data_ptr(), target.nbytes)
+
+    return refresh
+
+
+def _flat(live: list[Any], which: Sequence[int]) -> dict[int, torch.Tensor]:
+    """Those that are tensors and hold anything."""
+    return {i: live[i].reshape(-1) for i in which if isinstance(live[i], torch.Tensor) and live[i].numel()}

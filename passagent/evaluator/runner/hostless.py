@@ -1,0 +1,155 @@
+"""`dispatch: graph`: calls without the host's share of their time, as inside a whole compiled model.
+
+On a GPU timed calls are replays of a CUDA graph. Launching one has a cost, too, so it holds several calls,
+where eager does not write into its inputs. Each of them has inputs and outputs of its own, with values of
+their own: a kernel that finds in memory what the call before it left finds wrong values, as in other timed
+calls. Which of them is judged is drawn for every replay: a kernel knows its place by its addresses.
+
+On the CPU there is nothing like it. What the operators and plans of a graph take on empty tensors, where they
+only dispatch, is subtracted from each sample: an estimate (samples.counted). Each worker says how many empty
+operators its side is worth; what one takes the baseline's says for both, so that equal sides stay equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from passagent.evaluator.runner.calls import Graph, no_collection, refresh_all
+from passagent.evaluator.runner.fresh import Draw, Rotation
+from passagent.plan.arguments import ValueArg
+from passagent.plan.model import Alloc, InputValue, MadeValue, Plan
+from passagent.plan.replay import Replay
+
+REPEATS = 20
+"""Calls of a CUDA graph: its launch, about 8 us, is shared by them."""
+COPIED_BYTES = 1 << 28
+"""Inputs and outputs of all calls of a graph: large ones are fewer, and long beside the launch."""
+_TRIES, _CALLS = 30, 200
+_unfinished: list[torch.cuda.CUDAGraph] = []
+"""Captures that failed: torch's allocator of pinned memory goes on to ask them."""
+
+
+def repeats_of(moved_bytes: int, written: Collection[int]) -> int:
+    """Calls of a subgraph in a CUDA graph, by its inputs and outputs and those that eager writes into."""
+    return 1 if written else max(1, min(REPEATS, COPIED_BYTES // max(1, moved_bytes)))
+
+
+def protocol(dispatch: str, device: str) -> str:
+    """How the host's share counts, for people."""
+    if dispatch != "graph":
+        return "counted"
+    if device == "cpu":
+        return "left out, an estimate: less what as many operators take on empty tensors, at most nine tenths"
+    return f"left out: replays of a CUDA graph of {REPEATS} calls, of fewer if inputs are large or written"
+
+
+def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
+    """Make a call of `graph` the replay of a CUDA graph of `repeats` calls, the outputs those of its slot.
+
+    Raises RuntimeError, in one line, for what cannot be captured.
+    """
+    tensors = [value for value in graph.live if isinstance(value, torch.Tensor)]
+    if not all(value.is_cuda for value in tensors):
+        raise RuntimeError("a CUDA graph cannot hold it: an input stays on the CPU")
+    call, order = graph.call, graph.order
+    graph.slots = [graph.live, *(list(map(_like, graph.live)) for _ in range(repeats - 1))]
+    graph.draw = Draw(rotation)
+    refresh_all(graph, 0, rotation.first())
+    stream, pool, captured = torch.cuda.Stream(), torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        # A collection may free another graph, which must not happen meanwhile. Where the capture fails, it is
+        # the outer context that makes the old stream the current one again.
+        with no_collection(), torch.cuda.stream(stream):
+            call(*graph.args)  # libraries get their workspaces for this stream
+            with torch.cuda.graph(captured, pool=pool, stream=stream):
+                outputs = [call(*[slot[i] for i in order]) for slot in graph.slots]
+    except Exception as error:
+        _unfinished.append(captured)
+        _recover(pool, stream)
+        first = error.__context__ or error  # the end of a broken capture fails, too
+        if isinstance(first, torch.OutOfMemoryError):
+            raise first from None
+        why = next(iter(str(first).splitlines()), type(first).__name__)
+        raise RuntimeError(f"a CUDA graph cannot hold it: {why}") from None
+    torch.cuda.synchronize()
+
+    def replay(*_: Any) -> Any:
+        captured.replay()
+        return outputs[graph.slot]
+
+    graph.call = replay
+
+
+def _recover(pool: Any, stream: torch.cuda.Stream) -> None:
+    """After a capture that failed: torch's allocator and generator go on as if it were still under way."""
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+        torch.zeros(1, device="cuda")  # the end of a capture that succeeds brings the generator back
+
+
+def dispatches(operators: int, replacements: int) -> float:
+    """So many operators, and replays of plans on empty tensors, in empty operators."""
+    return operators + (replacements * _replay_ns() / operator_ns() if replacements else 0.0)
+
+
+@functools.cache
+def compiled_dispatches(inputs: int) -> float:
+    """Calling what torch.compile made of a function of so many tensors, empty ones, in empty operators."""
+
+    class Total(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            total = tensors[0] + 1
+            for tensor in tensors[1:]:
+                total = total + tensor
+            return total
+
+    empty = [torch.empty(0) for _ in range(max(1, inputs))]
+    call = torch.compile(Total(), dynamic=False)
+    return _fastest_ns(lambda: call(*empty)) / operator_ns()
+
+
+@functools.cache
+def operator_ns() -> float:
+    """What an operator takes on empty tensors."""
+    empty = torch.empty(0)
+    return _fastest_ns(lambda: torch.add(empty, empty))
+
+
+@functools.cache
+def _replay_ns() -> float:
+    nothing: dict[str, Any] = {"shape": (0,), "stride": (1,), "dtype": "float32", "device": "cpu"}
+    one, other, made = (ValueArg(value=number) for number in range(3))
+    plan = Plan(
+        inputs=(one, other),
+        values=(InputValue(**nothing), InputValue(**nothing), MadeValue(**nothing)),
+        steps=(Alloc(value=made.value),),
+        result=made,
+        kernels={},
+        constants={},
+    )
+    replay, given = Replay(plan, {}), [torch.empty(0), torch.empty(0)]
+    return _fastest_ns(lambda: replay.call(*given))
+
+
+def _fastest_ns(call: Callable[[], Any]) -> float:
+    """Of a call, the least of several means."""
+    call()
+    times = []
+    for _ in range(_TRIES):
+        begun = time.perf_counter_ns()
+        for _ in range(_CALLS):
+            call()
+        times.append((time.perf_counter_ns() - begun) / _CALLS)
+    return min(times)
+
+
+def _like(value: Any) -> Any:
+    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,292 @@
+"""A candidate in its worker as plans: matches are replaced by replays. None of its Python is here.
+
+Only in Triton's interpreter, where nothing is timed, the texts of its kernels run.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from passagent.evaluator.integrity.blocks import Blocks
+from passagent.evaluator.matching.rewrite import PlannedPass
+from passagent.plan import extension, memory
+from passagent.plan.arguments import Argument, ParameterArg, TupleArg, ValueArg, leaves
+from passagent.plan.compile import Built
+from passagent.plan.convert import flattened, parts, python_value
+from passagent.plan.interpret import interpret, is_interpreting
+from passagent.plan.model import Call, Copy, Plan, Recording
+from passagent.plan.pattern import pattern_graph
+from passagent.plan.replay import Replay, choices_of
+from passagent.plan.show import brief
+from passagent.plan.table import taken
+
+_DELEGATED = (
+    "an output is a copy that torch made of an input and no kernel changed; read the input in a kernel and "
+    "write the output there"
+)
+_TRIES, _CALLS = 3, 20
+"""An alternative's time is the least of so many times of so many calls."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of a candidate, and its built kernels, by the plans' digests."""
+
+    recording: Recording
+    built: dict[str, Built]
+
+    def data(self) -> dict[str, Any]:
+        """As JSON, with the kernels' bytes and those of replay.c: a worker opens no file of the cache."""
+        return {
+            "recording": self.recording.model_dump_json(),
+            "built": {key: _packed(one.path) | _facts(one) for key, one in self.built.items()},
+            "extension": _packed(extension.build()),
+        }
+
+    def outline(self) -> list[str]:
+        """Each plan in a few lines, under the pass and the subgraphs that it is for."""
+        found = []
+        for number, one in enumerate(self.recording.passes):
+            for place, plan in enumerate(one.plans):
+                calls = [
+                    subgraph.name
+                    for subgraph in self.recording.subgraphs
+                    for call in subgraph.calls
+                    if (call.number, call.plan) == (number, place)
+                ]
+                counts = Counter(calls)
+                names = ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
+                found.append(f"{one.file} on {names}\n{brief(plan)}")
+        return found
+
+    @staticmethod
+    def read(data: dict[str, Any], folder: Path) -> Plans:
+        """What `data` gave, with the files written into `folder`, replay.c for this process among them."""
+        folder.mkdir(exist_ok=True)
+        replay_c = _unpacked(data["extension"], folder)
+        extension._builder[0] = lambda: replay_c
+        built = {}
+        for key, one in data["built"].items():
+            path = _unpacked(one, folder)
+            one["types"] = tuple(one["types"])
+            built[key] = Built(path, **one)
+        return Plans(Recording.model_validate_json(data["recording"]), built)
+
+
+class Planned:
+    """The plans of a candidate in a worker, and the memory of its audited calls."""
+
+    def __init__(self, plans: Plans, device: str, blocks: Blocks) -> None:
+        self.device, self.blocks = device, blocks
+        self.recording, self._built = plans.recording, plans.built
+        self.passes = [
+            PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in self.recording.passes
+        ]
+
+    def of(self, subgraph: str) -> Calls:
+        """The calls of one subgraph, by its name."""
+        own = next((one.calls for one in self.recording.subgraphs if one.name == subgraph), ())
+        return Calls([_PlannedCall(self, call) for call in own])
+
+    def plan(self, call: Call) -> Plan:
+        """The plan of a call."""
+        return self.recording.passes[call.number].plans[call.plan]
+
+    def replay(self, plan: Plan, choices: list[int], audited: bool = False) -> Replay:
+        """A plan ready to run; `audited`: every allocation is a block."""
+        empty = self._empty if audited else None
+        run = interpret if is_interpreting() else None
+        return Replay(plan, self._built, self.device, choices, empty, run, fresh=audited)
+
+    def _empty(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        like = torch.empty_strided(size, stride, dtype=dtype, device=self.device)
+        return self.blocks.block(like)
+
+
+@dataclass
+class _PlannedCall:
+    """One match's replacement."""
+
+    planned: Planned
+    call: Call
+    choices: list[int] = field(default_factory=list)
+    """Of each Choice which alternative runs; empty before the first call."""
+    timed: Replay | None = None
+
+    def run(self, *args: Any) -> Any:
+        """Replay the plan. The first call finds out which alternatives of a kernel are fastest here."""
+        if self.timed is None:
+            self.choices = self._fastest(args)
+            self.timed = self.planned.replay(self.planned.plan(self.call), self.choices)
+        return self.timed.call(*args)
+
+    def audit(self, *args: Any) -> Any:
+        """The same, audited."""
+        return self._audited(*args)
+
+    @functools.cached_property
+    def _audited(self) -> Callable[..., Any]:
+        """The call with every allocation between guard zones; what breaks a rule is reported."""
+        planned, plan = self.planned, self.planned.plan(self.call)
+        replay = planned.replay(plan, self.choices, audited=True)
+        file = planned.passes[self.call.number].file
+        copies = list(_copies(plan, self.choices))
+
+        def call(*args: Any) -> Any:
+            given = dict(zip(inputs_of(plan), tensors(args), strict=True))
+            copied = {output: _view(plan, given, source).clone() for output, source in copies}
+            result = replay.call(*args)
+            if planned.device.startswith("cuda"):
+                torch.cuda.synchronize()
+            if not replay.is_intact():
+                planned.blocks.report("changed_constant", "a kernel changes a constant of the pass", file)
+            outputs = (leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg))
+            for number, value in zip(outputs, tensors((result,)), strict=True):
+                if number in copied and torch.equal(_bits(value), _bits(copied[number])):
+                    planned.blocks.report("delegated_copy", _DELEGATED, file)
+                elif number in copied:
+                    planned.blocks.note_copy(value, copied[number])
+            return result
+
+        return call
+
+    def _fastest(self, args: tuple[Any, ...]) -> list[int]:
+        plan = self.planned.plan(self.call)
+        counts = choices_of(plan)
+        chosen = [0] * len(counts)
+        if is_interpreting():
+            return chosen
+        for position, count in enumerate(counts):
+            times = []
+            for number in range(count):
+                chosen[position] = number
+                times.append(self._time(plan, chosen, args))
+            chosen[position] = times.index(min(times))
+        return chosen
+
+    def _time(self, plan: Plan, choices: list[int], args: tuple[Any, ...]) -> float:
+        """Seconds of an alternative's calls, on copies; infinite if it cannot run."""
+        own = [_copy(value) for value in args]
+        wait = torch.cuda.synchronize if self.planned.device.startswith("cuda") else _nothing
+        try:
+            call = self.planned.replay(plan, list(choices)).call
+            call(*own)
+        except RuntimeError:  # it asks for more than the device has
+            return float("inf")
+        times = []
+        for _ in range(_TRIES):
+            wait()
+            begun = time.perf_counter()
+            for _ in range(_CALLS):
+                call(*own)
+            wait()
+            times.append(time.perf_counter() - begun)
+        return min(times)
+
+
+class Calls:
+    """The replacements of a subgraph's matches, handed out in the order in which the passes match."""
+
+    def __init__(self, calls: list[_PlannedCall]) -> None:
+        self._all = calls
+        self._left, self._are_audited = iter(calls), False
+
+    def again(self, are_audited: bool) -> Calls:
+        """Hand them out from the first one, as timed or as audited calls do."""
+        self._left, self._are_audited = iter(self._all), are_audited
+        return self
+
+    def next(self, bindings: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What to call in place of the next match, and with what of its `bindings`.
+
+        Raises RuntimeError if the recording has no further call.
+        """
+        one = next(self._left, None)
+        if one is None:
+            raise RuntimeError("the passes match more often than when they were recorded")
+        args = tuple(_bound(argument, bindings) for argument in one.call.arguments)
+        return one.audit if self._are_audited else one.run, args
+
+
+def inputs_of(plan: Plan) -> list[int]:
+    """The values that a call is given, in order; one twice where it is given twice."""
+    return [one.value for one in flattened(plan.inputs) if isinstance(one, ValueArg)]
+
+
+def tensors(values: Any) -> list[torch.Tensor]:
+    """Those among values, in tuples and lists too."""
+    return [one for one in parts(values) if isinstance(one, torch.Tensor)]
+
+
+def _bound(argument: Argument, bindings: dict[str, Any]) -> Any:
+    """An argument of a call: what a parameter of the pattern matched (`x`, `x[1]`), or a constant."""
+    if isinstance(argument, ParameterArg):
+        name, *places = argument.name.replace("]", "").split("[")
+        value = bindings[name]
+        for place in places:
+            value = value[int(place)]
+        return value
+    if isinstance(argument, TupleArg):
+        return tuple(_bound(item, bindings) for item in argument.items)
+    return python_value(argument)
+
+
+def _copies(plan: Plan, choices: list[int]) -> Iterator[tuple[int, int]]:
+    """Of results that torch copies an input to before a kernel writes there: the result, and the source."""
+    results = {leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg)}
+    for step in taken(plan.steps, iter(choices)):
+        if isinstance(step, Copy) and plan.values[memory.place(plan, step.source).base].kind == "input":
+            base = memory.place(plan, step.value).base
+            for number in results:
+                if memory.place(plan, number).base == base:
+                    yield number, step.source
+
+
+def _view(plan: Plan, given: dict[int, torch.Tensor], number: int) -> torch.Tensor:
+    """A view of an input, as a tensor."""
+    value, (base, offset) = plan.values[number], memory.place(plan, number)
+    tensor = given[base].view(memory.dtype_of(value)) if offset or number != base else given[base]
+    return tensor.as_strided(value.shape, value.stride, tensor.storage_offset() + offset // tensor.itemsize)
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    """Compared so, NaN is NaN."""
+    return value.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _copy(value: Any) -> Any:
+    """A copy of an argument with the same strides."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_copy, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
+
+
+def _packed(path: Path) -> dict[str, Any]:
+    return {"name": path.name, "bytes": base64.b64encode(path.read_bytes()).decode()}
+
+
+def _unpacked(packed: dict[str, Any], folder: Path) -> Path:
+    """Write the file; what described it is taken out of `packed`."""
+    path = folder / packed.pop("name")
+    path.write_bytes(base64.b64decode(packed.pop("bytes")))
+    return path
+
+
+def _facts(built: Built) -> dict[str, Any]:
+    return {name: value for name, value in vars(built).items() if name != "path"}
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,439 @@
+"""The referee's handle on a worker: start, ask with a deadline, learn how it died, kill its whole group."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
+from passagent.confine.environment import worker_memory
+from passagent.confine.sandbox import Limits
+from passagent.confine.unseen import hidden
+from passagent.errors import InfrastructureError, MachineFault, PassagentError
+from passagent.evaluator.result import Status
+from passagent.evaluator.runner import messages
+from passagent.evaluator.runner.builds import answer
+from passagent.evaluator.runner.marks import MOST_CALLS, Marks
+from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
+from passagent.evaluator.text import plain
+from passagent.faults import NO_MEMORY, machine_fault, named
+from passagent.memory import memory_kills
+
+LIMITS = Limits()
+"""Of every worker; its address space is limited beside."""
+START_TIMEOUT_S = 120.0
+EXIT_TIMEOUT_S = 60.0
+"""For the kernel to take a process down, which takes seconds where a GPU's memory is freed for many."""
+_TAKE_S = 20.0
+"""For a worker to take what it asked for."""
+_PF_EXITING = 0x4  # include/linux/sched.h
+
+
+class WorkerDied(Exception):
+    """A worker ended by itself, or broke the protocol (`code` is None). `code` is negative for a signal.
+
+    `status` says whose fault it was, as far as that can be told. A sandboxed worker cannot send SIGKILL or
+    SIGTERM to itself, so one of these came from the kernel or from outside. It came from the kernel if the
+    worker had used up its processor time (SIGXCPU comes first, and a worker may ignore it), or if the count
+    of processes killed for want of memory rose while it lived: this control group's count, or where there is
+    none the machine's, which another process may have raised. Without seccomp a candidate can end
+    itself as if it were killed from outside, and is then not charged. `lost`: its zygote ended before it.
+    """
+
+    def __init__(
+        self, code: int | None, log: str, *, no_memory: bool = False, cpu_s: float = 0.0, lost: bool = False
+    ) -> None:
+        super().__init__(code)
+        self.code, self.log = code, log
+        used_up = code == -signal.SIGKILL and cpu_s >= LIMITS.cpu_s
+        self.status: Status = "runtime_error"
+        if code == -signal.SIGXCPU or used_up:
+            self.status = "timeout"
+        elif code == -signal.SIGKILL and no_memory:
+            self.status = "out_of_memory"
+        elif lost or code in (-signal.SIGKILL, -signal.SIGTERM):
+            self.status = "infrastructure"
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """By the machine or a person, not by a candidate's own fault."""
+        return self.status == "infrastructure"
+
+    def describe(self) -> str:
+        """In words, such as `died with SIGSEGV` or `exited with code 3`."""
+        if self.code is None and self.status == "infrastructure":
+            return "was lost with the process that it was forked from"
+        if self.code is None:
+            return "broke off, or sent what is no answer"
+        if self.status == "timeout":
+            return f"used more than {LIMITS.cpu_s} s of processor time"
+        if self.status == "out_of_memory":
+            return "was killed by the kernel: no memory left"
+        if self.code == -signal.SIGXFSZ:
+            return f"wrote more than {LIMITS.file >> 20} MB to its log or to a file"
+        if self.code < 0:
+            return f"died with {signal.Signals(-self.code).name}"
+        return f"exited with code {self.code}"
+
+
+class WorkerTimeout(Exception):
+    """A worker did not answer in time and was killed."""
+
+    def __str__(self) -> str:
+        return "gave no answer in time"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker's reply, and the referee's own clock between the worker's start and end marks, ns."""
+
+    message: dict[str, Any]
+    clock_ns: int | None
+    waited_ns: int = 0
+    """Of a block that begins when it is told to: how long the worker waited for a core."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended: its exit code (negative: the signal), and the processor time it had taken, s."""
+
+    code: int
+    cpu_s: float
+
+
+class Zygote:
+    """A warm process that workers are forked from; started again when it is lost.
+
+    `interpreter`: its workers run Triton kernels in Triton's interpreter. That is settled when triton is
+    first imported, so it takes a process of its own.
+    """
+
+    def __init__(
+        self, device: str, threads: int, interpreter: bool = False, started: Started | None = None
+    ) -> None:
+        self._device, self._threads, self._interpreter = device, threads, interpreter
+        self._lock = threading.Lock()
+        self._take(started or start_zygote(device, threads, interpreter))
+
+    def _take(self, started: Started) -> None:
+        """Wait until it is ready. Raises InfrastructureError."""
+        self._loaded: set[bool] = set()
+        self._process, self._scratch = started.process, started.scratch
+        self._channel = Channel(started.socket)
+        try:
+            self._channel.receive(START_TIMEOUT_S)
+        except (ChannelClosed, ChannelTimeout) as error:
+            why = last_line(_tail(self._scratch / "zygote.log")) or f": {error}"
+            self.close()
+            raise InfrastructureError(f"the evaluator's worker did not start{why}") from error
+
+    def fork(
+        self,
+        memory_gb: float | None,
+        sandboxed: bool = True,
+        compiled: Path | None = None,
+        triton: bool = True,
+    ) -> Worker:
+        """A fresh worker in a process group of its own, shut in unless it is trusted (`sandboxed=False`).
+
+        `memory_gb` limits its address space (worker_memory); None where CUDA maps far more than it uses.
+        `compiled`: where TorchInductor keeps what it compiles, in place of the worker's scratch. `triton`:
+        the worker may run its kernels; without, the first one does not wait for its import. Raises
+        InfrastructureError.
+        """
+        self._revive()
+        with named("a worker cannot be forked"):
+            return self._fork(memory_gb, sandboxed, compiled, triton)
+
+    def load_dynamo(self, compiler: bool = False) -> None:
+        """Import Dynamo, which takes seconds, once for all workers forked from now on.
+
+        `compiler`: and TorchInductor. Raises InfrastructureError.
+        """
+        self._revive()
+        if compiler not in self._loaded:
+            self._ask({"op": "dynamo", "compiler": compiler})
+            self._loaded |= {False, compiler}
+
+    def _revive(self) -> None:
+        """Start it again if it was lost. Raises InfrastructureError."""
+        with self._lock:
+            if self._process.poll() is not None:
+                self.close()
+                self._take(start_zygote(self._device, self._threads, self._interpreter))
+
+    def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None, triton: bool) -> Worker:
+        scratch = Path(tempfile.mkdtemp(dir=self._scratch))
+        ours, theirs = socket.socketpair()
+        limits = replace(LIMITS, memory=worker_memory(memory_gb))
+        environment = zygote_environment(scratch, self._threads, self._device, self._interpreter)
+        if compiled is not None:
+            environment |= {
+                "TORCHINDUCTOR_CACHE_DIR": str(compiled),
+                "TRITON_CACHE_DIR": str(compiled / "triton"),
+            }
+        request = {
+            "op": "fork",
+            "env": environment,
+            "limits": asdict(limits),
+            "sandboxed": sandboxed,
+            "triton": triton,
+        }
+        with open(scratch / "log", "wb") as log:
+            reply = self._ask(request, (theirs.fileno(), log.fileno()))
+        theirs.close()
+        if "error" in reply:
+            ours.close()
+            if "errno" in reply:
+                raise OSError(reply["errno"], os.strerror(reply["errno"]))
+            raise InfrastructureError(str(reply["error"]) + last_line(_tail(scratch / "log")))
+        return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
+
+    def ending(self, pid: int) -> Ending | None:
+        """How a worker ended; None if it does not begin to end within a second, or the zygote is lost."""
+        began = time.monotonic()
+        try:
+            while time.monotonic() < began + (EXIT_TIMEOUT_S if is_exiting(pid) else 1.0):
+                reply = self._ask({"op": "reap", "pid": pid})
+                if reply["status"] is not None:
+                    return Ending(int(reply["status"]), float(reply["cpu_s"]))
+                time.sleep(0.01)
+        except InfrastructureError:
+            pass
+        return None
+
+    def _ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        try:
+            with self._lock:  # the next worker is forked while this one works
+                self._channel.send(message, fds)
+                return self._channel.receive(START_TIMEOUT_S)[0]
+        except (ChannelClosed, ChannelTimeout) as error:
+            self._process.kill()  # what does not answer is not asked again
+            self._process.wait()
+            why = last_line(_tail(self._scratch / "zygote.log"))
+            raise InfrastructureError(f"the evaluator's warm process is gone{why}") from error
+
+    def close(self) -> None:
+        """End the zygote and with it every worker."""
+        self._channel.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class Worker:
+    """One forked process, the channel to it, and its sandbox's layers (`protections`: "on" or "off: WHY")."""
+
+    def __init__(
+        self, zygote: Zygote, pid: int, channel: Channel, scratch: Path, protections: dict[str, str]
+    ) -> None:
+        self.pid, self.scratch, self.protections = pid, scratch, protections
+        self._zygote, self._channel = zygote, channel
+        self._parent = zygote._process
+        self._memory_kills = memory_kills()
+        self._is_reaped = self._is_closed = False
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """Send a request and wait for its reply, building the kernels that the worker asks for meanwhile.
+
+        Raises WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then
+        killed.
+        """
+        deadline = time.monotonic() + timeout_s
+        started: int | None = None
+        ended: int | None = None
+        before: int | None = None
+        waited = 0
+        marks = None
+        try:
+            marks = self._send(message, timeout_s, fds)
+            while True:
+                said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
+                now = time.perf_counter_ns()
+                reply = messages.read(message, said)
+                if isinstance(reply, dict):
+                    clocked = None if started is None or ended is None else ended - started
+                    if marks is not None and "samples" in reply:
+                        reply["samples"] = marks.times()
+                    return Answer(reply, clocked, max(0, waited))
+                if not isinstance(reply, messages.Mark):
+                    self._channel.send(answer(reply), (), _TAKE_S)
+                elif reply.mark == "end":
+                    ended = now
+                    waited = waited_ns(self.pid) - before if before is not None else 0
+                elif started is None:
+                    started = now
+                    if message.get("core") is not None:
+                        before = waited_ns(self.pid)
+                        started = time.perf_counter_ns()
+                        self._channel.send({"clock": "runs"}, (), _TAKE_S)
+                else:
+                    raise ValueError("timed calls start twice")
+        except PassagentError:  # a build that this machine cannot make
+            self.kill()
+            raise
+        except ChannelTimeout as error:
+            self.kill()
+            raise WorkerTimeout from error
+        except (ChannelClosed, ValueError, RecursionError) as error:
+            raise self._died(isinstance(error, ChannelClosed)) from error
+        finally:
+            if marks is not None:
+                marks.close()
+
+    def _send(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...]) -> Marks | None:
+        """Send a request; where it is for timed calls what they may not know early goes in a file beside.
+
+        Returns what marks these calls, if the kernel does.
+        """
+        sent, unseen = hidden(message)
+        if unseen is None:
+            self._channel.send(message, fds, timeout_s)
+            return None
+        marks = None
+        try:
+            if len(message["windows"]) <= MOST_CALLS:
+                with suppress(OSError):
+                    marks = Marks(len(message["windows"]))
+            self._channel.send(sent, (unseen,) if marks is None else (unseen, marks.fd), timeout_s)
+        except BaseException:
+            if marks is not None:
+                marks.close()
+            raise
+        finally:
+            os.close(unseen)
+        return marks
+
+    def _died(self, closed: bool) -> WorkerDied:
+        """What ended the worker, which is killed if it was not dead."""
+        ending = self._ending() if closed else None
+        killed = memory_kills() > self._memory_kills
+        log, self._is_reaped = self.log(), ending is not None
+        self.kill()
+        if ending is None:
+            return WorkerDied(None, log, lost=self._parent.poll() is not None)
+        return WorkerDied(ending.code, log, no_memory=killed, cpu_s=ending.cpu_s)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs, as far as a look at its process tells."""
+        if self._is_closed or self._parent.poll() is not None:
+            return False
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    def _ending(self) -> Ending | None:
+        return None if self._parent.poll() is not None else self._zygote.ending(self.pid)
+
+    def log(self, limit: int = 2000) -> str:
+        """The end of what the worker printed, at most `limit` characters."""
+        return _tail(self.scratch / "log", limit)
+
+    def interrupt(self) -> None:
+        """Kill the worker's processes; who waits for an answer is told that it died."""
+        if not self._is_closed:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the worker and everything it started, and remove its scratch directory."""
+        if self._is_closed:
+            return
+        self.interrupt()
+        self._is_closed = True
+        self._channel.close()
+        if not self._is_reaped:
+            self._ending()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def answered(worker: Worker, request: dict[str, Any], timeout_s: float, name: str) -> Worker:
+    """The worker `name` once it has answered its first request. Raises InfrastructureError; it is killed."""
+    try:
+        reply = worker.ask(request, timeout_s).message
+    except (WorkerDied, WorkerTimeout) as error:
+        raise lost(f"{name} did not start", error) from error
+    if "error" in reply:
+        worker.kill()
+        raise failed(f"{name} did not start", reply["error"])
+    return worker
+
+
+def lost(what: str, error: WorkerDied | WorkerTimeout) -> InfrastructureError:
+    """That a worker with none but trusted code has died, or is silent: the machine's fault."""
+    if isinstance(error, WorkerDied) and error.status == "out_of_memory":
+        return MachineFault(f"{what}: {NO_MEMORY}")
+    return InfrastructureError(f"{what}: {error}")
+
+
+def failed(what: str, error: dict[str, Any]) -> InfrastructureError:
+    """That such a worker answered with an `error` (explain.py) where it did not fail before."""
+    fault = named_by_worker(what, error)
+    if fault is None and error["kind"] == "out_of_memory":
+        fault = MachineFault(f"{what}: {NO_MEMORY}")
+    return fault or InfrastructureError(f"{what}: {error['message']}")
+
+
+def named_by_worker(what: str, error: dict[str, Any]) -> MachineFault | None:
+    """The machine's fault that the `error` of a worker with none but trusted code is, if it is one."""
+    number = error.get("errno")
+    return number and machine_fault(OSError(number, os.strerror(number)), what, error.get("path"))
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether the kernel is taking a process down: all that it had is closed, but it is not gone."""
+    try:
+        flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
+    except OSError:
+        return False
+    return bool(int(flags) & _PF_EXITING)
+
+
+def waited_ns(pid: int) -> int:
+    """How long a process's first thread was ready to run without a core so far, as the kernel counts it, ns.
+
+    Less what its other threads ran, so that they are not taken for others. 0 where the kernel does not say.
+    """
+    try:
+        found = {task.name: _ran_and_waited(task) for task in Path(f"/proc/{pid}/task").iterdir()}
+        return found[str(pid)][1] - sum(ran for name, (ran, _) in found.items() if name != str(pid))
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _ran_and_waited(task: Path) -> tuple[int, int]:
+    ran, waited, _ = (task / "schedstat").read_text().split()
+    return int(ran), int(waited)
+
+
+def last_line(log: str) -> str:
+    """`": LINE"` of the last line of a log, empty if there is none."""
+    lines = [line for line in log.strip().splitlines() if line.strip()]
+    return f": {plain(lines[-1][:300])}" if lines else ""
+
+
+def _tail(path: Path, limit: int = 2000) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - limit))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

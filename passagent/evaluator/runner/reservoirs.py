@@ -1,0 +1,44 @@
+"""The input sets of a subgraph in a worker: each comes out of shared memory when it is first used.
+
+A set of large weights takes long to copy to a device, and not every worker uses all. On the CPU nothing is
+copied: values are read where they lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from passagent.confine.channel import Arena
+
+
+class InputSets:
+    """For each set the reservoirs of its tensors (fresh.py), flat, on the device, and the plain values."""
+
+    def __init__(
+        self, described: list[list[dict[str, Any]]], arena: Arena, device: str, is_mapped: bool = True
+    ) -> None:
+        """`described`: as baseline.py describes them; `arena`: sealed, and closed with this.
+
+        Unless `is_mapped` a CPU's values stay out of this process's memory: a kernel cannot read ahead.
+        """
+        self._described, self._arena, self._device = described, arena, device
+        self._is_mapped = is_mapped or device != "cpu"
+        self._taken: dict[int, list[Any]] = {}
+
+    def __getitem__(self, chosen: int) -> list[Any]:
+        if chosen not in self._taken:
+            self._taken[chosen] = [self._value(item) for item in self._described[chosen]]
+        return self._taken[chosen]
+
+    def _value(self, item: dict[str, Any]) -> Any:
+        if "tensor" not in item:
+            return item["value"]
+        if not self._is_mapped:
+            return self._arena.unmapped(item["tensor"])
+        values = self._arena.view(item["tensor"])
+        return values if item["host"] else values.to(self._device)
+
+    def close(self) -> None:
+        """Let go of the shared memory."""
+        self._taken.clear()
+        self._arena.close()

@@ -1,0 +1,72 @@
+"""What a measurement is made of: the raw times of both sides, and the speedup that they tell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from passagent.evaluator.result import Measured
+from passagent.evaluator.runner.process import Answer
+
+LEAST = 10
+"""The part of a time that counts, whatever is subtracted: a tenth."""
+
+
+def counted(ns: int, calls: int, overhead_ns: int) -> int:
+    """What a call takes of the time that so many together took, less what is the host's."""
+    return max(1, round(max(ns - overhead_ns, ns / LEAST) / calls))
+
+
+@dataclass
+class Samples:
+    """Raw times of one side, ns."""
+
+    blocks: list[list[int]] = field(default_factory=list)
+    """End to end, block by block, as the worker's clock saw them."""
+    hidden: list[int] = field(default_factory=list)
+    """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
+    waited: list[int] = field(default_factory=list)
+    """How long a core was waited for meanwhile, in blocks that begin when the worker is told to."""
+    device: list[int] = field(default_factory=list)
+    calls: int = 1
+    """Calls in each of the times, and what of a time is the host's (hostless.py): """
+    overhead_ns: int = 0
+
+    @property
+    def counted(self) -> list[list[int]]:
+        """What a call takes, block by block, as it counts for the speedup."""
+        return [[counted(n, self.calls, self.overhead_ns) for n in block] for block in self.blocks]
+
+    @property
+    def e2e(self) -> list[int]:
+        """All end-to-end times in order."""
+        return [n for block in self.blocks for n in block]
+
+    def add(self, answer: Answer) -> None:
+        """Take a block."""
+        times = [int(n) for n in answer.message["samples"]]
+        self.blocks.append(times)
+        self.hidden.append((answer.clock_ns or 0) - sum(times))
+        self.waited.append(answer.waited_ns)
+
+
+@dataclass
+class Timing:
+    """Both sides of one subgraph."""
+
+    eager: Samples = field(default_factory=Samples)
+    compiled: Samples = field(default_factory=Samples)
+    pairs: list[int] = field(default_factory=list)
+    """Blocks that each pair of workers made."""
+    speedup: float = math.nan
+    """eager / compiled, end to end: see estimate.ratio; by PassBench's protocol that of the two medians."""
+    eager_ns: float = math.nan
+    """What eager takes, end to end, where the speedup is that: compiled takes `eager_ns / speedup`."""
+    is_paced: bool = False
+    """The speedup goes with the pace of the machine: it is stated for the one at which eager takes that."""
+    low: float = math.nan
+    """Interval of the speedup (estimate.CONFIDENCE), and `high`."""
+    high: float = math.nan
+    unstable: bool = False
+    hidden: Measured | None = None
+    """The time that the candidate's clock leaves out (clocks.hides_time)."""

@@ -1,0 +1,123 @@
+"""Start the evaluator's processes: without torch or pydantic here, so that all import at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from passagent.confine.environment import core_shares, import_path, worker_environment
+from passagent.evaluator.hardware.devices import gpu_numbers
+from passagent.faults import named
+
+if TYPE_CHECKING:
+    from passagent.config import EvaluatorConfig
+
+_END_S = 10.0
+
+
+@dataclass(frozen=True)
+class Started:
+    """A zygote's process that is on its way, the socket on which it will say so, its private directory."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    scratch: Path
+
+
+@dataclass(frozen=True)
+class StartedReferee:
+    """A device's owner (serve.py) that is on its way, the socket to it, and what it writes to stderr."""
+
+    device: str
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    log: IO[bytes]
+
+    def end(self) -> None:
+        """Kill it, if it still runs, and wait for its end. Raises subprocess.TimeoutExpired."""
+        self.socket.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(_END_S)
+
+
+def start_referee(
+    device: str, config: EvaluatorConfig, cores: Sequence[int], task_path: Path | None = None
+) -> StartedReferee:
+    """Start the owner of `device` (`cpu` or `cuda:N`) on `cores` and do not wait for it.
+
+    `task_path`: what it prepares for before it is asked. Raises OSError, InfrastructureError for its log.
+    """
+    with named("the evaluator does not start"):
+        log = tempfile.TemporaryFile()  # noqa: SIM115
+    ours, theirs = socket.socketpair()
+    with theirs:
+        own = config.model_copy(update={"device": device})
+        words = [own.model_dump_json(), json.dumps(cores), *([] if task_path is None else [str(task_path)])]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "passagent.evaluator.service.serve", *words],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the search, which then closes the pool
+            env=os.environ | import_path(),
+        )
+    return StartedReferee(device, process, ours, log)
+
+
+@contextmanager
+def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[StartedReferee | None]:
+    """The owner of the device that `config` names, started before torch is imported here; None for several.
+
+    It prepares for the task while this process imports, and a model thinks. Whoever takes it asks it; at the
+    end it is killed, taken or not.
+    """
+    devices = ["cpu"] if config.device == "cpu" else [f"cuda:{n}" for n in gpu_numbers(config.device)]
+    if len(devices) != 1:
+        yield None
+        return
+    [device] = devices
+    started = start_referee(device, config, core_shares(1)[0], task_path)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def start_zygote(device: str, threads: int, interpreter: bool = False) -> Started:
+    """Start a zygote and do not wait for it. Raises InfrastructureError."""
+    with named("the evaluator's worker did not start"):
+        return _start_zygote(device, threads, interpreter)
+
+
+def _start_zygote(device: str, threads: int, interpreter: bool) -> Started:
+    scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
+    ours, theirs = socket.socketpair()
+    os.set_inheritable(theirs.fileno(), True)
+    with open(scratch / "zygote.log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "passagent.evaluator.runner.zygote", str(theirs.fileno()), device],
+            pass_fds=[theirs.fileno()],
+            env=zygote_environment(scratch, threads, device, interpreter) | import_path(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+    theirs.close()
+    return Started(process, ours, scratch)
+
+
+def zygote_environment(scratch: Path, threads: int, device: str, interpreter: bool) -> dict[str, str]:
+    """The environment of a zygote and of its workers."""
+    extra = {"TRITON_INTERPRET": "1"} if interpreter else {}
+    return worker_environment(scratch, threads, device) | extra

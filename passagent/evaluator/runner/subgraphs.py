@@ -1,0 +1,201 @@
+"""A subgraph as a worker calls it: eager's graph, a candidate's passes in it, or what a compiler makes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from passagent.confine.channel import Arena
+from passagent.evaluator.integrity.zones import (
+    Zoned,
+    between_zones,
+    fill_zones,
+    ordinary_bytes,
+    unpredictable,
+)
+from passagent.evaluator.matching.passes import LoadedPass
+from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
+from passagent.evaluator.runner import calls, hostless
+from passagent.evaluator.runner.fresh import Rotation
+from passagent.evaluator.runner.planned import Planned
+from passagent.evaluator.runner.reservoirs import InputSets
+from passagent.tasks.graphio import dump_graph, load_graph, operator_name
+from passagent.tasks.meta import TensorMeta
+from passagent.tasks.module import load_module
+from passagent.tasks.reader import Subgraph
+
+Nodes = list[dict[str, Any]]
+
+
+Loaded = list[LoadedPass]
+"""A candidate whose Python runs in its worker: `dispatch: python`."""
+Apply = Callable[[torch.fx.GraphModule, bool], Rewritten]
+"""A candidate's passes applied to a graph, for timed calls or (True) for audited ones."""
+
+
+@dataclass
+class _Built:
+    call: Callable[..., Any]
+    audited: Callable[..., Any] | None
+    report: dict[str, Any]
+
+
+def take(
+    message: dict[str, Any],
+    fds: list[int],
+    device: str,
+    loaded: Loaded | Planned | None,
+    compiler: str | None,
+) -> tuple[calls.Graph, dict[str, Any]]:
+    """What a `graph` request names, ready to be called, and what is reported of it.
+
+    Without a candidate or `compiler` it is eager. A graph that is not known yet is captured here.
+    """
+    inputs = Arena(fds[0], message["input_bytes"], writable=False)
+    outputs = Arena(fds[1], message["output_bytes"])
+    sets = InputSets(message["sets"], inputs, device, is_mapped=False)
+    shapes = [item.get("shape") for item in message["sets"][0]]
+    memory: list[torch.Tensor] = []
+    zoned: list[Zoned] = []
+    first = sets[len(message["sets"]) - 1]
+    live = [_live(value, shape, memory, zoned) for value, shape in zip(first, shapes, strict=True)]
+    by_dynamo = message["dispatch"] == "dynamo"
+    module = None
+    if message["nodes"] is None or by_dynamo or compiler == "inductor":
+        module = load_module(_subgraph(message["subgraph"]), device)
+    nodes, order = message["nodes"], message["order"]
+    if nodes is None:
+        from passagent.tasks.capture import capture  # Dynamo takes seconds to import
+
+        assert module is not None
+        captured = capture(module, live)
+        nodes, order = dump_graph(captured.graph_module), captured.order
+    if loaded is not None:
+        apply = _planned(loaded, message["subgraph"]["name"]) if isinstance(loaded, Planned) else _run(loaded)
+        built = _compiled(apply, module) if module is not None and by_dynamo else _rewritten(apply, nodes)
+    else:
+        call: Callable[..., Any] = load_graph(nodes).forward
+        if compiler == "inductor":
+            call = torch.compile(module, dynamic=False)
+        elif module is not None and by_dynamo:
+            call = module
+        built = _Built(call, None, {"matches": 0, "applied": [], "mismatches": []})
+    call_order = order
+    if by_dynamo or compiler == "inductor":
+        call_order = list(range(len(live)))
+    if call_order is not order or isinstance(loaded, Planned):
+        built.call(*[live[i] for i in call_order])  # compiles; finds out which alternatives are fastest
+    graph = calls.Graph(
+        built.call,
+        built.audited,
+        device.startswith("cuda"),
+        call_order,
+        live,
+        sets,
+        outputs,
+        nodes,
+        message["written"],
+        memory,
+        zoned,
+    )
+    reply = built.report | {"operators": _operators(nodes)}
+    if message["repeats"]:
+        hostless.capture(graph, message["repeats"], Rotation((), *message["rotation"]))
+    elif message["dispatch"] == "graph" and not graph.on_gpu:
+        reply["dispatches"] = _dispatches(graph, built.report, compiler)
+        reply["operator_ns"] = hostless.operator_ns()
+    return graph, reply | ({"nodes": nodes, "order": order} if message["nodes"] is None else {})
+
+
+def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None) -> float:
+    """How many empty operators the host's share of a call is worth."""
+    if compiler == "inductor":
+        return hostless.compiled_dispatches(sum(isinstance(one, torch.Tensor) for one in graph.live))
+    names = [operator_name(node["target"]) for node in _computing(graph.nodes)]
+    operators = sum(name != "getitem" for name in report.get("left", names)) - report["matches"]
+    return hostless.dispatches(operators, report["matches"])
+
+
+def _planned(planned: Planned, name: str) -> Apply:
+    """Matches become replays of the plans of subgraph `name`."""
+    calls = planned.of(name)
+    return lambda graph, is_audited: apply_passes(
+        graph, planned.passes, check=is_audited, replacement=calls.again(is_audited).next
+    )
+
+
+def _run(passes: Loaded) -> Apply:
+    """Matches become calls of the passes' own functions."""
+    return lambda graph, is_audited: apply_passes(graph, passes, check=is_audited)
+
+
+def _rewritten(apply: Apply, nodes: Nodes) -> _Built:
+    """The candidate's passes applied to the captured graph, and once more for audits."""
+    plain = load_graph(nodes)
+    audited = apply(copy.deepcopy(plain), True).graph_module
+    rewritten = apply(plain, False)
+    return _Built(plain.forward, audited.forward, _report(rewritten))
+
+
+def _compiled(apply: Apply, module: torch.nn.Module) -> _Built:
+    """The same behind torch.compile's guards: Dynamo captures here, and the backend applies the passes."""
+    built = _Built(module, None, {})
+
+    def compiled(is_audited: bool) -> Callable[..., Any]:
+        def backend(graph_module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+            rewritten = apply(graph_module, is_audited)
+            built.report = _report(rewritten)
+            return rewritten.graph_module.forward
+
+        return torch.compile(module, backend=backend, dynamic=False, fullgraph=True)
+
+    built.call, built.audited = compiled(False), compiled(True)
+    return built
+
+
+def _report(rewritten: Any) -> dict[str, Any]:
+    nodes = [n for n in rewritten.graph_module.graph.nodes if n.op not in ("placeholder", "output")]
+    return {
+        "matches": len(rewritten.applied),
+        "applied": rewritten.applied,
+        "mismatches": [mismatch.model_dump() for mismatch in rewritten.mismatches],
+        "left": [node.meta.get("replacement") or operator_name(node.target) for node in nodes],
+    }
+
+
+def _live(
+    value: Any, shape: list[int] | None, memory: list[torch.Tensor], zoned: list[Zoned] | None = None
+) -> Any:
+    """The tensor that calls are given, at an address that stays, between zones as in audits; in `memory`.
+
+    What is in the zones is added to `zoned`.
+    """
+    if shape is None:
+        return value
+    values = value[: math.prod(shape)].reshape(shape)
+    raw, live = between_zones(torch.empty_like(values))
+    zones = ordinary_bytes(values, values, unpredictable())
+    fill_zones(raw, zones)
+    memory.append(raw)
+    if zoned is not None:
+        zoned.append(Zoned(raw, zones))
+    return live.copy_(values)
+
+
+def _subgraph(data: dict[str, Any]) -> Subgraph:
+    inputs = tuple(TensorMeta(**{**item, "shape": tuple(item["shape"])}) for item in data["inputs"])
+    return Subgraph(**{**data, "path": Path(data["path"]), "inputs": inputs})
+
+
+def _operators(nodes: Nodes) -> int:
+    return len(_computing(nodes))
+
+
+def _computing(nodes: Nodes) -> Nodes:
+    return [node for node in nodes if node["op"] not in ("placeholder", "output")]

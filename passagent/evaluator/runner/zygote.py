@@ -1,0 +1,214 @@
+"""A process that has imported torch and forks workers: milliseconds for each in place of seconds.
+
+It is started with a clean environment, never touches CUDA or an OpenMP pool (neither survives a fork), runs
+no candidate's code, and kills what it forked when the referee goes away. A sandboxed worker shuts itself in
+before it reads a byte from the referee; what it then tries and may not do is named in its log from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from passagent.confine import sandbox, seccomp
+from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
+
+_ENTER_S = 20.0
+_ANSWERED = 1000
+"""Denied system calls of a worker that are answered with EPERM; later ones fail with ENOSYS."""
+
+
+@dataclass
+class _Denials:
+    """Where a worker's denied system calls wait, and its log."""
+
+    listener: int
+    log: int
+    count: int = 0
+    named: set[str] = field(default_factory=set)
+
+    def close(self) -> None:
+        os.close(self.listener)
+        os.close(self.log)
+
+
+def main() -> None:
+    """Serve fork requests on the socket whose descriptor is the first argument; the second is the device."""
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    cuda = sys.argv[2] != "cpu"
+    importlib.import_module("passagent.evaluator.runner.worker")
+    sandbox.readable()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children: set[int] = set()
+    watched: dict[int, _Denials] = {}
+    poll = select.poll()
+    poll.register(channel.socket, select.POLLIN)
+    with suppress(ChannelClosed):  # a referee that is gone by now: the poll tells
+        channel.send({"ready": True})
+    while True:
+        events = dict(poll.poll())
+        for listener in events.keys() & watched.keys():
+            if _deny(watched[listener], events[listener]):
+                poll.unregister(listener)
+                watched.pop(listener).close()
+        if channel.socket.fileno() not in events:
+            continue
+        try:
+            message, fds = channel.receive(max_fds=2)
+            if message["op"] == "fork":
+                if message["triton"] and (cuda or "TRITON_INTERPRET" in os.environ):
+                    _load_triton(cuda)
+                reply, denials = _fork(message, fds, cuda)
+                if denials is not None:
+                    watched[denials.listener] = denials
+                    poll.register(denials.listener, select.POLLIN)
+                if "pid" in reply:
+                    children.add(reply["pid"])
+            elif message["op"] == "dynamo":
+                _load_dynamo(cuda, message["compiler"])
+                reply = {}
+            else:
+                reply = _reap(int(message["pid"]), children)
+            channel.send(reply)
+        except ChannelClosed:
+            break
+    for pid in children:
+        _kill_group(pid)
+    shutil.rmtree(os.environ["HOME"], ignore_errors=True)  # the private scratch directory
+
+
+@functools.cache
+def _load_triton(cuda: bool) -> None:
+    """Import Triton, once for all workers that are forked from now on; half a second on a GPU's host."""
+    from passagent.evaluator.runner import toolchain
+
+    importlib.import_module("triton")
+    toolchain.warm_up(cuda)
+    sandbox.readable.cache_clear()
+    sandbox.readable()
+    gc.freeze()
+
+
+def _load_dynamo(cuda: bool, compiler: bool) -> None:
+    """Import Dynamo, and TorchInductor for a `compiler`, once for all workers that are forked from now on."""
+    from passagent.evaluator.runner import toolchain, worker
+
+    worker.warm_up_dynamo(cuda)
+    if compiler:
+        importlib.import_module("torch._inductor.compile_fx")
+    if "triton" in sys.modules:
+        toolchain.warm_up(cuda)
+    gc.freeze()
+
+
+def _fork(message: dict[str, Any], fds: list[int], cuda: bool) -> tuple[dict[str, Any], _Denials | None]:
+    """Fork a worker and hear from it what protects the machine from it; the reply to the referee."""
+    ours, theirs = socket.socketpair()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        return {"error": f"no worker can be forked: {error.strerror}", "errno": error.errno}, None
+    if pid == 0:
+        _become_worker(Channel(theirs), message, fds, cuda)
+    theirs.close()
+    report = Channel(ours)
+    denials = None
+    try:
+        entered, passed = report.receive(_ENTER_S, max_fds=1)
+        if passed:
+            denials = _Denials(passed[0], os.dup(fds[1]))
+        reply = {"pid": pid, "protections": entered["protections"]}
+    except (ChannelClosed, ChannelTimeout):
+        _kill_group(pid)
+        reply = {"pid": pid, "error": "a worker died before it was ready; see its log"}
+    for fd in fds:
+        os.close(fd)
+    report.close()
+    return reply, denials
+
+
+def _become_worker(report: Channel, message: dict[str, Any], fds: list[int], cuda: bool) -> None:
+    code = 1
+    try:
+        os.setsid()
+        worker_fd, log_fd = fds
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.environ.clear()
+        os.environ.update(message["env"])
+        tempfile.tempdir = None  # what was looked up in the zygote's environment
+        scratch, limits = Path(message["env"]["HOME"]), sandbox.Limits(**message["limits"])
+        needed = {worker_fd, report.socket.fileno()}
+        sandbox.limit(limits)
+        if message["sandboxed"]:
+            protections, listener = sandbox.enter(scratch, limits, needed, cuda=cuda)
+        else:
+            sandbox.close_others(needed)
+            sandbox.follow_parent()
+            os.chdir(scratch)
+            protections, listener = {}, None
+        report.send({"protections": protections}, () if listener is None else (listener,))
+        if listener is not None:
+            os.close(listener)
+        report.close()
+        from passagent.evaluator.runner.worker import serve
+
+        serve(Channel(socket.socket(fileno=worker_fd)), protections)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _deny(denials: _Denials, events: int) -> bool:
+    """Answer a worker's denied system call, which is named in its log; whether this was the last."""
+
+    def tell(name: str) -> None:
+        if name not in denials.named:
+            denials.named.add(name)
+            os.write(denials.log, f"the sandbox denied the system call {name}\n".encode())
+
+    if events & select.POLLIN:
+        seccomp.answer_denied(denials.listener, tell)
+        denials.count += 1
+    return not events & select.POLLIN or denials.count == _ANSWERED
+
+
+def _reap(pid: int, children: set[int]) -> dict[str, Any]:
+    """A child's exit code (negative: the signal; None while it lives) and the processor time it took, s."""
+    try:
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:
+        return {"status": None}
+    if done == 0:
+        return {"status": None}
+    children.discard(pid)
+    return {"status": os.waitstatus_to_exitcode(status), "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Evaluations for a whole program: a referee for each device, a queue before them, results that are kept."""

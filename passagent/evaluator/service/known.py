@@ -1,0 +1,186 @@
+"""What is known need not be measured again: an equal subject on an equal task under equal conditions.
+
+Equal task: by the content of all its files. Equal conditions: the evaluator's own version and all that
+`environment_key` names. A measurement that the machine failed is not known, nor is a refusal that rests on a
+measurement (result.Violation). One that was unstable is known to a search only, which measures its best again
+side by side anyway.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from passagent.config import EvaluatorConfig
+from passagent.confine import tools
+from passagent.confine.environment import device_name, evaluator_version, worker_threads
+from passagent.confine.limits import ASK
+from passagent.evaluator.hardware import nvml
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.result import Candidate, Evaluation, Subject
+from passagent.store import Store, evaluations, files
+from passagent.store.database import now
+from passagent.store.packing import PackedResult
+from passagent.tasks import Task
+
+
+@dataclass(frozen=True)
+class Known:
+    """An evaluation in the store."""
+
+    id: int
+    evaluation: Evaluation
+    measured_at: str
+    """ISO 8601, UTC."""
+    from_store: bool = True
+
+
+Judge = Callable[[Path, Subject], Awaitable[Evaluation]]
+"""EvaluatorPool.evaluate."""
+
+
+async def evaluate(
+    judge: Judge,
+    store: Store,
+    task: Task,
+    subject: Subject,
+    environment: str,
+    fresh: bool = False,
+) -> Known:
+    """The evaluation, from the store (unless `fresh`) or measured and stored. Raises what `judge` raises."""
+    known = None if fresh else recall(store, task, subject, environment)
+    if known is not None:
+        return known
+    evaluation = await judge(task.path, subject)
+    return Known(keep(store, task, subject, environment, evaluation), evaluation, now(), from_store=False)
+
+
+def no_opinion(validator: dict[str, Any] | None) -> bool:
+    """Whether an evaluation is as it was measured, with no validator's opinion."""
+    return validator is None
+
+
+def recall(
+    store: Store,
+    task: Task,
+    subject: Subject,
+    environment: str,
+    fits: Callable[[dict[str, Any] | None], bool] = no_opinion,
+    unstable: bool = False,
+    bar: float | None = None,
+) -> Known | None:
+    """The newest evaluation of an equal subject under `environment`, if there is one that stands.
+
+    `fits` says of its `validator` whether it may be used, and `unstable` whether its timing may have been so.
+    Under a `bar`, an AS, one will do that was measured under another, if it was not cut short or is below.
+    """
+
+    def precise(result: dict[str, Any]) -> bool:
+        if result.get("bar") is None:
+            return True
+        return bar is not None and (not result.get("stopped_early") or result["as_high"] < bar)
+
+    found = evaluations.find_evaluation(
+        store,
+        candidate_key=_key(subject),
+        task_key=task.key,
+        evaluator_version=evaluator_version(),
+        environment=environment,
+        stands=lambda result: (
+            fits(result.get("validator"))
+            and (unstable or not evaluations.is_unstable(result))
+            and not evaluations.rests_on_measurement(result)
+            and precise(result)
+        ),
+    )
+    if found is None:
+        return None
+    # the equal task may have had another name
+    return Known(found.id, Evaluation.model_validate(found.result | {"task": task.name}), found.measured_at)
+
+
+def keep(
+    store: Store,
+    task: Task,
+    subject: Subject,
+    environment: str,
+    evaluation: Evaluation,
+    run_id: str | None = None,
+    packed: PackedResult | None = None,
+) -> int:
+    """Store an evaluation made under `environment`, charged to a run if there is one; its id.
+
+    `packed`: what `pack` made of it, for a transaction to be short.
+    """
+    if evaluation.plan_files:
+        files.keep(store, files.pack(evaluation.plan_files))
+    return evaluations.add_evaluation(
+        store,
+        run_id,
+        task_key=task.key,
+        environment=environment,
+        candidate_key=_key(subject),
+        result=vars(evaluation) if packed else evaluation.model_dump(mode="json"),
+        packed=packed,
+    )
+
+
+def pack(store: Store, task: Task, environment: str, evaluation: Evaluation) -> PackedResult:
+    """The evaluation as it is stored."""
+    return evaluations.pack(store, task.key, environment, evaluation.model_dump(mode="json"))
+
+
+def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:
+    """Machine, device, driver, libraries, compiler and protocol, in words. Raises UsageError for the device.
+
+    Which of several equal GPUs it is makes no difference.
+    """
+    settings = [config.model_dump_json(exclude={"device"}), str(worker_threads(config.threads))]
+    settings += [other.model_dump_json() for other in others]
+    protocol = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+    return f"{_machine(config.device)}; protocol {protocol}"
+
+
+@functools.cache
+def _machine(device: str) -> str:
+    parts = [platform.node(), device_name("cpu")]
+    if device != "cpu":
+        parts += [find_devices(device)[0].model, f"driver {nvml.driver_version()}"]
+    parts += [
+        f"python {platform.python_version()}",
+        *(f"{name} {_version(name)}" for name in ("torch", "triton")),
+    ]
+    return "; ".join([*parts, f"compiler {_compiler()}"])
+
+
+def _compiler() -> str:
+    """The C++ compiler and its version; its flags are part of the evaluator's version."""
+    for name in (os.environ.get("CXX"), "g++", "c++"):
+        if name and shutil.which(name):
+            with tempfile.TemporaryDirectory() as scratch:
+                said = tools.run([name, "--version"], Path(scratch), ASK).output
+            return next(iter(said.splitlines()), name)
+    return "none"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _key(subject: Subject) -> str:
+    return subject.key if isinstance(subject, Candidate) else subject

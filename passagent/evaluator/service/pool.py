@@ -1,0 +1,266 @@
+"""Evaluations for an asyncio program: one owner per device, a queue before them, faults retried elsewhere.
+
+A device measures one thing at a time, on the whole machine: its lock is held around each evaluation. After a
+fault of the machine the device must pass a health check; one that fails it is quarantined, and its work goes
+to another. What crosses to an owner is plain data, and nothing here tells a caller where a device is, so that
+another pool (a cluster's) can take this one's place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from passagent.config import EvaluatorConfig
+from passagent.confine.environment import core_shares
+from passagent.errors import InfrastructureError, MachineFault, TaskError
+from passagent.evaluator.hardware import health
+from passagent.evaluator.hardware.devices import POLL_S, Device, DeviceLock, find_devices
+from passagent.evaluator.reference.eager import EagerGraph, read_graphs
+from passagent.evaluator.result import Candidate, Evaluation, Subject
+from passagent.evaluator.runner.starting import StartedReferee
+from passagent.evaluator.service.referee_process import Lost, RefereeProcess
+from passagent.faults import speaks_of_places
+
+log = logging.getLogger("passagent.evaluator")
+
+ATTEMPTS = 3
+"""Times that an evaluation is begun on a healthy device before it is given up."""
+DESCRIBE_S = 20.0
+"""For telling what eager does on a task; subgraphs that are not begun by then are not described, s."""
+STARTS = 2
+"""Times that an owner may fail to start on a healthy device before that is quarantined."""
+PAUSES_S = (5.0, 20.0, 80.0, 320.0, 600.0)
+"""Time in quarantine after the first, second, ... failed health check in a row, s."""
+
+
+@dataclass
+class Quarantine:
+    """Why a device is not used, and until when."""
+
+    reason: str
+    since: str
+    """Time of day."""
+    until: float
+    """time.monotonic() when it is tried again."""
+    times: int
+    """Failed health checks in a row."""
+
+
+class DeviceSlot:
+    """A device, its owner, and whether it can take work."""
+
+    def __init__(self, device: Device, owner: RefereeProcess) -> None:
+        self.device, self.owner, self.lock = device, owner, DeviceLock(device)
+        self.is_busy = False
+        self.failed_starts = 0
+        self.quarantine: Quarantine | None = None
+
+    def is_open(self) -> bool:
+        """Not in quarantine, or its time there is over."""
+        return self.quarantine is None or self.quarantine.until <= time.monotonic()
+
+
+class SubjectLost(InfrastructureError):
+    """A subject was lost `ATTEMPTS` times on healthy devices: it may itself be what ends the evaluator."""
+
+
+class EvaluatorPool:
+    """Judges subjects on the devices of `config.device`, one on each at a time; callers queue."""
+
+    def __init__(
+        self,
+        config: EvaluatorConfig,
+        devices: Sequence[Device] | None = None,
+        tell: Callable[[str], None] = log.warning,
+        ahead: StartedReferee | None = None,
+    ) -> None:
+        """`tell` gets a line for people about waiting, faults and quarantine; `ahead`: of the only device.
+
+        Raises UsageError if `config.device` is not here.
+        """
+        self.tell = tell
+        found = devices or find_devices(config.device)
+        shares = core_shares(len(found))
+        self._seats = [
+            DeviceSlot(device, RefereeProcess(device, config, cores, ahead))
+            for device, cores in zip(found, shares, strict=True)
+        ]
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._is_closed = False
+
+    async def evaluate(self, task_path: Path, subject: Subject, bar: float | None = None) -> Evaluation:
+        """Judge a candidate, or a compiler in its place, on the task at `task_path`.
+
+        `bar`: an AS; a candidate that stays under it for sure is measured no longer than tells so.
+        Raises TaskError, UsageError or MachineFault as the referee does; InfrastructureError if no device is
+        fit, SubjectLost after three lost attempts on healthy ones.
+        """
+        request: dict[str, Any] = {"task": str(task_path), "bar": bar}
+        if isinstance(subject, Candidate):
+            request["files"], name = subject.files, f"candidate {subject.key[:12]}"
+        else:
+            request["compiler"], name = subject, f"compiler {subject}"
+        losses: list[str] = []
+        while len(losses) < ATTEMPTS:
+            async with self._next_seat() as seat:
+                try:
+                    return await self._measure(seat, request)
+                except Lost as lost:
+                    await seat.owner.stop()
+                    if not self._is_closed and await self._is_fit(seat, lost):
+                        losses.append(str(lost))
+                except (asyncio.CancelledError, MachineFault):
+                    await seat.owner.stop()  # its answer would be read as the next caller's
+                    raise
+                if len(losses) == 2:
+                    self.tell(f"{name} was lost twice though {seat.device.name} is healthy: {losses[-1]}")
+        raise SubjectLost(
+            f"{losses[-1]}; tried {ATTEMPTS} times on healthy devices: {name} may be what ends the evaluator"
+        )
+
+    async def describe(self, task_path: Path) -> tuple[EagerGraph, ...]:
+        """Eager on the task's subgraphs, as many as take DESCRIBE_S together.
+
+        Raises TaskError as the referee does, InfrastructureError if no device is fit or one is lost.
+        """
+        return read_graphs(await self._ask({"task": str(task_path), "describe_s": DESCRIBE_S}))
+
+    async def outline(self, task_path: Path, candidate: Candidate) -> Evaluation | list[str]:
+        """The candidate's plans, each in a few lines; its evaluation if there are none. Nothing of it is run.
+
+        Raises as `describe` does.
+        """
+        request = {"task": str(task_path), "files": candidate.files, "outline": True}
+        found = await self._ask(request)
+        return found if isinstance(found, list) else Evaluation.model_validate(found)
+
+    async def _ask(self, request: dict[str, Any]) -> Any:
+        """The answer to what measures nothing that counts."""
+        async with self._next_seat() as seat:
+            try:
+                return await seat.owner.ask(request)
+            except Lost as lost:
+                await seat.owner.stop()
+                raise InfrastructureError(f"{seat.device.name}: {lost}") from lost
+            except asyncio.CancelledError:
+                await seat.owner.stop()  # its answer would be read as the next caller's
+                raise
+
+    async def _measure(self, seat: DeviceSlot, request: dict[str, Any]) -> Evaluation:
+        """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""
+        try:
+            evaluation = Evaluation.model_validate(await seat.owner.ask(request))
+        except TaskError:
+            await self._clear(seat, quick=False)
+            raise
+        if evaluation.status == "infrastructure":
+            raise Lost(evaluation.error or "the machine failed an evaluation")
+        others = [other for other in self._seats if other is not seat and other.is_open()]
+        if evaluation.status == "timeout":
+            await self._clear(seat, quick=False)
+        elif (
+            evaluation.status in ("runtime_error", "out_of_memory")
+            or (evaluation.status == "load_error" and speaks_of_places(evaluation.error or ""))
+            or (others and health.is_throttled(evaluation.device_state))
+        ):
+            await self._clear(seat, quick=True)
+        if seat.quarantine is not None:
+            self.tell(f"{seat.device.name} is fit again")
+        seat.failed_starts, seat.quarantine = 0, None
+        return evaluation
+
+    async def _clear(self, seat: DeviceSlot, quick: bool) -> None:
+        """Raise Lost if the device is sick."""
+        problem = await health.check(seat.device, quick)
+        if problem is not None:
+            raise Lost(problem)
+
+    async def _is_fit(self, seat: DeviceSlot, lost: Lost) -> bool:
+        """After a loss: whether the device is healthy and the loss must be the subject's or chance's."""
+        self.tell(f"{seat.device.name}: {lost}")
+        problem = await health.check(seat.device)
+        if problem is None and lost.starting:
+            seat.failed_starts += 1
+            if seat.failed_starts >= STARTS:
+                problem = f"its evaluator does not start: {lost}"
+        if problem is not None:
+            self._quarantine(seat, problem)
+        return problem is None and not lost.starting
+
+    def _quarantine(self, seat: DeviceSlot, reason: str) -> None:
+        times = seat.quarantine.times + 1 if seat.quarantine else 1
+        pause = PAUSES_S[min(times, len(PAUSES_S)) - 1]
+        seat.quarantine = Quarantine(reason, time.strftime("%H:%M:%S"), time.monotonic() + pause, times)
+        self.tell(f"{seat.device.name} is quarantined for {pause:.0f} s: {reason}")
+
+    @asynccontextmanager
+    async def _next_seat(self) -> AsyncIterator[DeviceSlot]:
+        """The next free device in good health, its lock held meanwhile. Raises InfrastructureError."""
+        while True:
+            seat = await self._take()
+            try:
+                if seat.quarantine is not None:
+                    problem = await health.check(seat.device)
+                    if problem is not None:
+                        self._quarantine(seat, problem)
+                        continue
+                    seat.failed_starts = 0
+                yield seat
+                return
+            finally:
+                seat.lock.release()
+                seat.is_busy = False
+                self._changed.set()
+
+    async def _take(self) -> DeviceSlot:
+        """Wait, first come first served, for a device that is free here and on the machine, and lock it."""
+        is_told = False
+        async with self._turn:
+            try:
+                while True:
+                    if self._is_closed:
+                        raise InfrastructureError("the evaluator was closed before it came to this candidate")
+                    seats = [seat for seat in self._seats if seat.is_open()]
+                    if not seats:
+                        raise InfrastructureError(f"no device is fit: {self._reasons()}")
+                    free = [seat for seat in seats if not seat.is_busy]
+                    for seat in sorted(free, key=lambda seat: seat.quarantine is not None):
+                        if seat.lock.try_acquire():
+                            seat.is_busy = True
+                            return seat
+                    # an owner that prepares for its first task is no other process
+                    others = [s for s in free if s.owner.pid is None or s.lock.holder_pid() != s.owner.pid]
+                    if others and not is_told:
+                        is_told = True
+                        used = [f"{seat.device.name} is in use by {seat.lock.holder()}" for seat in others]
+                        self.tell(f"waiting: {'; '.join(used)}")
+                    self._changed.clear()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._changed.wait(), POLL_S if free else PAUSES_S[0])
+            finally:
+                for seat in self._seats:
+                    if not seat.is_busy:
+                        seat.lock.release()
+
+    def _reasons(self) -> str:
+        """Of each quarantined device: since when, why, and when it is tried again."""
+        return "; ".join(
+            f"{seat.device.name} is quarantined since {q.since} ({q.reason}), "
+            f"tried again in {max(0.0, q.until - time.monotonic()):.0f} s"
+            for seat in self._seats
+            if (q := seat.quarantine) is not None
+        )
+
+    async def close(self) -> None:
+        """End the owners' processes and their workers; who still waits gets InfrastructureError."""
+        self._is_closed = True
+        self._changed.set()
+        await asyncio.gather(*(seat.owner.stop() for seat in self._seats))

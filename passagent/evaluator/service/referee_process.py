@@ -1,0 +1,153 @@
+"""One device's owner: the referee process (serve.py) that alone measures on it, seen from the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+from typing import Any
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
+from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.runner.starting import StartedReferee, start_referee
+from passagent.faults import NO_MEMORY
+from passagent.memory import memory_kills
+
+log = logging.getLogger("passagent.evaluator")
+
+_START_TIMEOUT_S = 240.0
+_STOP_TIMEOUT_S = 10.0
+_LINE_LIMIT = 256 << 20
+_LOG_TAIL = 4000
+_KINDS: dict[str, type[PassagentError]] = {
+    "task": TaskError,
+    "usage": UsageError,
+    "failed": PassagentError,
+    "machine": MachineFault,
+}
+
+
+Connection = tuple[StartedReferee, asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Lost(Exception):
+    """The machine failed: the process ended, or says so itself. `starting`: before it had any request."""
+
+    def __init__(self, message: str, starting: bool = False) -> None:
+        super().__init__(message)
+        self.starting = starting
+
+
+class RefereeProcess:
+    """Starts its process, on `cores`, when it is first asked (or takes `ahead`), and again after `stop`."""
+
+    def __init__(
+        self, device: Device, config: EvaluatorConfig, cores: list[int], ahead: StartedReferee | None = None
+    ) -> None:
+        self.device, self._config, self._cores, self._ahead = device, config, cores, ahead
+        self._started: StartedReferee | None = None
+        self._connection: Connection | None = None
+        self._memory_kills = memory_kills()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id while there is one."""
+        started = self._started or self._ahead
+        return started.process.pid if started else None
+
+    async def ask(self, request: dict[str, Any]) -> Any:
+        """The evaluation, or what else is asked for, as plain data. Raises what the referee raises, and Lost.
+
+        After Lost and MachineFault `stop` must follow.
+        """
+        connection = self._connection or await self._start()
+        answer = self._unwrap(await self._exchange(*connection, request))
+        return answer["result"]
+
+    async def _start(self) -> Connection:
+        ahead, self._ahead = self._ahead, None
+        started = self._started = ahead or start_referee(self.device.name, self._config, self._cores)
+        reader, writer = await asyncio.open_unix_connection(sock=started.socket, limit=_LINE_LIMIT)
+        self._connection = started, reader, writer
+        try:
+            ready = await asyncio.wait_for(self._exchange(started, reader, writer), _START_TIMEOUT_S)
+            self._unwrap(ready)
+        except TimeoutError as error:
+            raise Lost(f"not ready within {_START_TIMEOUT_S:.0f} s", starting=True) from error
+        except MachineFault:
+            raise
+        except (Lost, PassagentError) as error:
+            # the device was here when the pool was made: a usage error, too, means that it is gone
+            raise Lost(str(error), starting=True) from error
+        return started, reader, writer
+
+    async def _exchange(
+        self,
+        started: StartedReferee,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        request: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Send a request, if any, and read the next answer. Raises Lost."""
+        try:
+            if request is not None:
+                writer.write(json.dumps(request).encode() + b"\n")
+                await writer.drain()
+            line = await reader.readline()
+            if line:
+                return json.loads(line)  # type: ignore[no-any-return]
+        except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
+            log.info("%s: %s", self.device.name, error)
+        ended = await _end_of(started.process)
+        if started.process.returncode == -signal.SIGKILL and memory_kills() > self._memory_kills:
+            raise MachineFault(f"the kernel killed the evaluator's process: {NO_MEMORY}")
+        raise Lost(f"the evaluator's process {ended}{self._last_line()}")
+
+    def _unwrap(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if "error" not in answer:
+            return answer
+        if answer["error"] in _KINDS:
+            raise _KINDS[answer["error"]](answer["message"])
+        self._last_line()
+        raise Lost(answer["message"])
+
+    def _last_line(self) -> str:
+        """`": LINE"` of the last line that the process wrote to stderr; all of it goes to the log."""
+        if self._started is None:
+            return ""
+        written = self._started.log.fileno()
+        size = os.fstat(written).st_size
+        # not by seek: the process writes through the same open file
+        text = os.pread(written, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode(errors="replace").strip()
+        if text:
+            log.info("%s: stderr of the evaluator's process:\n%s", self.device.name, text)
+        return f": {text.splitlines()[-1][:300]}" if text else ""
+
+    async def stop(self) -> None:
+        """End the process and its workers, if there is one."""
+        started, self._started = self._started or self._ahead, None
+        connection, self._connection, self._ahead = self._connection, None, None
+        if connection is not None:
+            connection[2].close()
+        if started is None:
+            return
+        try:
+            await asyncio.to_thread(started.end)
+        except subprocess.TimeoutExpired:
+            log.warning(
+                "%s: pid %d does not end; the driver may hold it", self.device.name, started.process.pid
+            )
+        started.log.close()
+
+
+async def _end_of(process: subprocess.Popen[bytes]) -> str:
+    """How a process that no longer answers ended, in words."""
+    try:
+        code = await asyncio.to_thread(process.wait, _STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return "no longer answers"
+    return f"died with {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,124 @@
+"""A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
+
+The first answer says that it is ready, before any request. Until there is one it prepares for the task that
+it was told of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from passagent.confine.environment import worker_threads
+from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
+from passagent.evaluator.hardware.devices import DeviceLock, find_device
+from passagent.evaluator.runner.starting import start_zygote
+from passagent.faults import named
+
+if TYPE_CHECKING:
+    from passagent.evaluator.judging.referee import Referee
+
+_KINDS = {
+    TaskError: "task",
+    UsageError: "usage",
+    InfrastructureError: "infrastructure",
+    MachineFault: "machine",
+}
+
+
+def main() -> None:
+    """Serve until stdin closes.
+
+    The arguments are the EvaluatorConfig and a list of cores, as JSON, and a task's path, if one is known.
+    """
+    os.sched_setaffinity(0, json.loads(sys.argv[2]))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a stray print cannot reach the parent's parser
+    requests: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+
+    def answer(work: Callable[[], dict[str, Any]]) -> None:
+        answers.write(json.dumps(_outcome(work)) + "\n")
+        answers.flush()
+
+    referees: list[Referee] = []
+
+    def start() -> dict[str, Any]:
+        config = json.loads(sys.argv[1])
+        # It imports torch meanwhile.
+        zygote = start_zygote(config["device"], worker_threads(config["threads"]))
+
+        import torch
+
+        from passagent.config import EvaluatorConfig
+        from passagent.evaluator.judging.referee import Referee
+
+        torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
+        referees.append(Referee(EvaluatorConfig.model_validate(config), zygote))
+        return {"ready": True}
+
+    def evaluate() -> dict[str, Any]:
+        from passagent.evaluator.result import Candidate
+        from passagent.tasks.reader import load_task
+
+        request = json.loads(requests.get())
+        task = load_task(request["task"])
+        if "describe_s" in request:
+            return {"result": [asdict(one) for one in referees[0].describe(task, request["describe_s"])]}
+        subject = Candidate(request["files"]) if "files" in request else request["compiler"]
+        if request.get("outline"):
+            found = referees[0].outline(task, subject)
+            return {"result": found if isinstance(found, list) else found.model_dump()}
+        made = referees[0].evaluate(task, subject, request.get("bar"))
+        return {"result": made.model_dump() | {"plan_files": made.plan_files}}
+
+    answer(start)
+    if referees and len(sys.argv) > 3:
+        _outcome(partial(_prepare, referees[0], sys.argv[3]))  # what fails, the first evaluation tells
+    while referees:
+        answer(evaluate)
+
+
+def _prepare(referee: Referee, task_path: str) -> dict[str, Any]:
+    """Prepare for the task unless somebody measures on the device."""
+    from passagent.tasks.reader import load_task
+
+    lock = DeviceLock(find_device(referee.config.device), f"passagent, preparing for {task_path}")
+    try:
+        if lock.try_acquire():
+            referee.prepare(load_task(task_path), lambda: not lock.is_waited_for())
+    finally:
+        lock.release()
+    return {}
+
+
+def _outcome(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the work gives, or its error as plain data."""
+    try:
+        with named("the evaluator"):
+            return work()
+    except PassagentError as error:
+        return {"error": _KINDS.get(type(error), "failed"), "message": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": "infrastructure", "message": f"{type(error).__name__}: {error}"}
+
+
+def _read(requests: queue.Queue[str]) -> None:
+    with suppress(ConnectionResetError):  # it left an answer unread
+        for line in sys.stdin:
+            requests.put(line)
+    os._exit(0)  # the parent is gone; the zygote notices and kills the workers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The clock audit (DESIGN 4): a candidate's own times must account for the time that another's clock saw.
+
+Eager's block beside a candidate's, timed by the same code with the same values, tells what the harness itself
+takes between the marks. What is beyond that, and beyond some slack, is hidden time, or a machine that had
+other things to do: where workers take turns, the time until a core is free for the next one looks like the
+candidate's, and a referee that wakes up late sees too little of eager's. In blocks of either side alone, on
+one core, that begin when the referee's clock runs, a machine disturbs both alike; so these decide. The longer
+one loses its core more often, and waking up takes its time: what a worker waited for a core, as the kernel
+says, is not held against it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import median
+
+from passagent.evaluator.result import Measured, Violation
+from passagent.evaluator.runner.samples import Samples
+
+BLOCK_S = 0.002
+"""What eager's calls of such a block take, about, s: less than other processes leave a core for, also on a
+busy machine, and more than waking up a worker takes, a tenth of a millisecond to four."""
+_MOST_CALLS = 64
+"""Of such a block: a candidate that gets slower from call to call is not asked for thousands."""
+_HIDES = 0.75
+"""Of the pairs of blocks that tell, those in which a candidate that hides time shows it, at least, while a
+machine disturbs others; where it hides nothing either side shows as much."""
+_NAMED, _CLEARED = 4e-5, 0.02
+"""Chances of naming one that hides nothing, and of clearing one that does: they say how many pairs are made
+(Wald's sequential test, 1945)."""
+MOST_PAIRS = 160
+"""Pairs of blocks at most: a machine that disturbs nearly all tells nothing."""
+_SHARE = 0.1
+_NS_PER_CALL = 5_000
+_FLOOR_NS = 20_000
+"""What the clocks may differ by: a share of the time, ns a call, and ns a block for its two messages."""
+_REFRESH, _OWN = 0.5, 0.25
+"""Where eager works in place: this share of the harness's time, or of eager's own. What is written before
+a call is still in its caches then, and not in those of a candidate that writes elsewhere."""
+
+
+def block_length(eager: Samples) -> int:
+    """Calls of such a block, by what eager's took between them, too."""
+    each = [(sum(b) + max(n, 0)) / len(b) for b, n in zip(eager.blocks, eager.hidden, strict=True)]
+    return max(1, min(_MOST_CALLS, round(BLOCK_S * 1e9 / median(each))))
+
+
+def suspicious(eager: Samples, compiled: Samples, in_place: bool = False) -> bool:
+    """Whether time is hidden in most blocks, of those of which the other clock saw the whole.
+
+    `in_place`: eager writes into its inputs.
+    """
+    found = [
+        mine - max(theirs, 0) > _slack(theirs, own, block, in_place)
+        for theirs, mine, own, block in zip(
+            eager.hidden, compiled.hidden, eager.blocks, compiled.blocks, strict=True
+        )
+        if min(theirs, mine) >= 0
+    ]
+    return not found or 2 * sum(found) > len(found)
+
+
+def hides_time(pair: Callable[[Samples, Samples], None], in_place: bool = False) -> Measured | None:
+    """The hidden time, if it is in so many pairs of blocks that it is the candidate's doing.
+
+    `pair` adds one to eager's samples and to the candidate's. The figures are us a call, each the median over
+    the pairs that show hidden time.
+    """
+    eager, compiled = Samples(), Samples()
+    evidence, shown = 0.0, []
+    for _ in range(MOST_PAIRS):
+        pair(eager, compiled)
+        shows = _shows(eager, compiled, in_place)
+        if shows is not None:
+            evidence += math.log((_HIDES if shows else 1 - _HIDES) / 0.5)
+        if shows:
+            shown.append(_figures(eager, compiled, in_place))
+        if evidence >= -math.log(_NAMED):
+            claimed, seen, bound = (median(figures) for figures in zip(*shown, strict=True))
+            return Measured(claimed=claimed, seen=seen, bound=bound, unit="us a call")
+        if evidence <= math.log(_CLEARED):
+            return None
+    return None
+
+
+def refusal(hidden: Measured) -> Violation:
+    """The violation of a candidate whose clock left this out, in two measurements."""
+    message = (
+        f"its own clock says {hidden.claimed:.4g} us a call; another clock saw {hidden.seen:.4g} us, and at "
+        f"most {hidden.bound:.4g} us can be explained. Two measurements by separate processes say so: leave "
+        "the clock alone. The refusal is not kept: evaluating the pass again measures again"
+    )
+    return Violation(rule="clock", file="", line=0, message=message, measured=hidden)
+
+
+def _shows(eager: Samples, compiled: Samples, in_place: bool) -> bool | None:
+    """Whether the last pair shows hidden time; None if it does not tell."""
+    theirs, mine, its, own = eager.hidden[-1], compiled.hidden[-1], eager.waited[-1], compiled.waited[-1]
+    slack = _slack(theirs, eager.blocks[-1], compiled.blocks[-1], in_place)
+    # As if all the waiting had been between its calls, it still leaves time over.
+    if mine - max(theirs, 0) - own > slack:
+        return True
+    # So does eager's, which hides nothing; or neither does, and little was waited for.
+    if theirs - max(mine, 0) - its > slack or 2 * max(its, own) < slack:
+        return False
+    return None
+
+
+def _figures(eager: Samples, compiled: Samples, in_place: bool) -> tuple[float, float, float]:
+    """Of the last pair, us a call: what the candidate says, what the other clock saw, the most it may see.
+
+    What the harness takes beside eager's block, and what the worker waited for its core, is left out.
+    """
+    block, theirs = compiled.blocks[-1], eager.hidden[-1]
+    beyond = compiled.hidden[-1] - max(theirs, 0) - compiled.waited[-1]
+    slack = _slack(theirs, eager.blocks[-1], block, in_place)
+    return tuple((sum(block) + more) / 1e3 / len(block) for more in (0, beyond, slack))  # type: ignore[return-value]
+
+
+def _slack(theirs: int, own: list[int], block: list[int], in_place: bool) -> float:
+    """What the harness may take longer beside the candidate's `block` than beside eager's `own`, ns.
+
+    `theirs`: what it took there.
+    """
+    harness = max(theirs, 0)
+    caches = min(_REFRESH * harness, _OWN * sum(own)) if in_place else 0.0
+    return _SHARE * (sum(block) + harness) + caches + _NS_PER_CALL * len(block) + _FLOOR_NS

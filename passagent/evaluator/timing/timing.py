@@ -1,0 +1,387 @@
+"""Time a candidate against eager: pairs of calls of both sides, until the interval of the ratio is narrow.
+
+Every call gets fresh values (fresh.py), the same for both sides of a pair, and of randomly chosen calls the
+outputs are compared with eager's on the very same values. So a candidate cannot tell a timed call from a
+checked one, and what it kept from another call is wrong. On a GPU the two workers take turns of a few calls,
+both on one core and on another one every few turns (calls.lockstep); on the CPU, where a call takes all
+cores, they take turns in short blocks. The speedup is that of the two sides' medians (PassNet 3.5), block by
+block; its interval is a bootstrap over the blocks. Pairs of workers are averaged (`together`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.reference.reference import Reference, run_request
+from passagent.evaluator.runner.fresh import Draw, Windows
+from passagent.evaluator.runner.lockstep import Turn
+from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.samples import Samples, Timing
+from passagent.evaluator.timing import clocks, estimate, turns
+
+MIN_PAIRS = 6
+"""Pairs of blocks of a measurement, at least."""
+BLOCK = 10
+"""Calls of a block, on average; slow calls come in shorter blocks."""
+PATIENCE = 2
+"""Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
+WIDE = 2
+_PROBE_CALLS = 3
+_VERIFIED = 0.3
+"""Share of the candidate's blocks of which one call's outputs are compared; of the first MIN_PAIRS one is in
+any case, as there are no more where calls are slow."""
+_AUDITED = 0.1
+"""Share of the blocks after which the candidate is audited."""
+_AUDITED_SERIES = 4
+"""Of so many series of groups one is followed by an audit."""
+_GRACE_S = 10.0
+"""How long eager's worker may take to notice that its partner is gone, s."""
+_ENDED_EARLY = {"kind": "runtime_error", "message": "timed calls ended early, without an answer"}
+_DEVICE_CALLS = 20
+BETWEEN_WORKERS = 0.006
+"""Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
+of the calls themselves, gave 0.47% in benchmarks/evaluator_repeatability.py on an H200."""
+
+
+class Side(Protocol):
+    """A worker that holds the subgraph."""
+
+    overhead_ns: int
+    """Of each of its times what is the host's and does not count."""
+
+    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+        """Send a request, and descriptors beside, and wait for its reply."""
+        ...
+
+
+Verify = Callable[[int, Windows, dict[str, Any]], None]
+"""Judge a timed call: (input set, windows, what the worker kept of it)."""
+Surprise = Callable[[], None]
+"""Audit the candidate, between timed calls."""
+
+
+class TimedCallError(Exception):
+    """A timed call raised; `error` is the worker's explanation."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.error = error
+
+
+def measure(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    verify: Verify,
+    surprise: Surprise,
+    config: EvaluatorConfig,
+    patience: int = PATIENCE,
+) -> Timing:
+    """Time both workers on the subgraph of `reference`, which they hold; on a GPU for `patience` budgets.
+
+    Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, what `verify` and `surprise` raise.
+    """
+    draw = Draw(reference.rotation)
+    first, *probed = [draw.next() for _ in range(1 + _PROBE_CALLS)]
+    probe = _block(baseline, reference, 1, probed, config, settle=first)
+    per_call_s = max(float(np.median(probe.message["samples"])) / 1e9, 1e-7)
+    warmups = int(min(config.warmups, max(2, config.budget_s / 4 / per_call_s)))
+    if config.warmups:
+        for side in (candidate, baseline):
+            first, *warming = [draw.next() for _ in range(1 + warmups)]
+            _block(side, reference, 1, warming, config, settle=first)
+    pairs = _blocks if config.device == "cpu" else _groups
+    patience = 1 if config.device == "cpu" else patience
+    timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
+    logs, line = _estimated(timing, reference.pace_ns)
+    timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
+    timing.pairs = [len(logs)]
+    in_place = bool(reference.mutated)
+    if clocks.suspicious(timing.eager, timing.compiled, in_place):
+        calls = clocks.block_length(timing.eager)
+
+        def pair(eager: Samples, compiled: Samples) -> None:
+            chosen = 1 + secrets.randbelow(SETS - 1)
+            values = turns.windows(draw, reference, calls)
+            core = secrets.choice(sorted(os.sched_getaffinity(0)))  # one may be slower than another
+            sides = [(candidate, compiled), (baseline, eager)]
+            for side, samples in sides[:: secrets.choice((1, -1))]:
+                samples.add(_block(side, reference, chosen, values, config, core=core))
+
+        timing.hidden = clocks.hides_time(pair, in_place)
+    if config.device != "cpu":
+        _device_times(candidate, baseline, reference, timing, draw, config)
+    return timing
+
+
+def _begin(candidate: Side, baseline: Side, reference: Reference) -> Timing:
+    calls = max(1, reference.repeats)
+    eager, compiled = (Samples(calls=calls, overhead_ns=one.overhead_ns) for one in (baseline, candidate))
+    return Timing(eager, compiled)
+
+
+def _blocks(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    verify: Verify,
+    surprise: Surprise,
+    draw: Draw,
+    per_call_s: float,
+    config: EvaluatorConfig,
+    patience: int,
+) -> Timing:
+    timing = _begin(candidate, baseline, reference)
+    begun = time.monotonic()
+    surely = secrets.randbelow(MIN_PAIRS)
+    while True:
+        pair = len(timing.eager.blocks)
+        calls = _block_length(per_call_s)
+        chosen = 1 + secrets.randbelow(SETS - 1)
+        # No timed call has values that an unmeasured one had.
+        before, *windows = turns.windows(draw, reference, 1 + calls)
+        settle = before if per_call_s < turns.BLOCK_S else None  # beside longer calls caches do not matter
+        verified = pair == surely or secrets.randbelow(1000) < 1000 * _VERIFIED
+        if verified:  # the block ends with that call: what comes after it may know that nobody looks any more
+            windows = windows[: 1 + secrets.randbelow(len(windows))]
+        for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
+            if side is baseline:
+                timing.eager.add(_block(baseline, reference, chosen, windows, config, settle=settle))
+                continue
+            answer = _block(candidate, reference, chosen, windows, config, verified, settle)
+            timing.compiled.add(answer)
+        if verified:
+            verify(chosen, windows[answer.message["call"]], answer.message["kept"])
+        if secrets.randbelow(1000) < 1000 * _AUDITED:
+            surprise()
+        if pair + 1 >= MIN_PAIRS and _enough(timing, reference, begun, config, patience):
+            return timing
+
+
+def _block_length(per_call_s: float) -> int:
+    """Calls of the next block, by chance."""
+    length = max(1, min(BLOCK, round(turns.BLOCK_S / per_call_s)))
+    return max(1, length + secrets.randbelow(2 * (length // 3) + 1) - length // 3)
+
+
+def _groups(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    verify: Verify,
+    surprise: Surprise,
+    draw: Draw,
+    per_call_s: float,
+    config: EvaluatorConfig,
+    patience: int,
+) -> Timing:
+    # Young processes are slower at first: where calls are short, a first, short series is for warming up.
+    timing = _begin(candidate, baseline, reference) if per_call_s >= turns.LONG_CALL_S else None
+    begun = time.monotonic()
+    most = turns.groups_in(config.budget_s / 2, per_call_s)
+    cores: list[int] = []
+    while True:
+        groups: list[dict[str, Any]] = []
+        count = most - secrets.randbelow(most // 2)
+        if timing is None:
+            count = min(count, turns.WARMING)
+        verified = secrets.SystemRandom().sample(range(count), turns.KEPT)
+        for number in range(count):
+            if not cores:
+                cores = sorted(os.sched_getaffinity(0))
+                secrets.SystemRandom().shuffle(cores)
+            group = turns.group(draw, reference, per_call_s, is_verified=number in verified)
+            groups.append(group | {"core": cores.pop()})
+        answer = _in_turn(candidate, baseline, reference, groups, timing or Timing(), config)
+        checked = [group for group in groups if group["keep"] is not None]
+        for group, kept in zip(checked, answer.message["kept"], strict=True):
+            place, position = group["keep"]
+            verify(group["set"], group["turns"][place][position], kept)
+        if secrets.randbelow(_AUDITED_SERIES) == 0:
+            surprise()
+        if timing is None:
+            timing, begun = _begin(candidate, baseline, reference), time.monotonic()
+        elif _enough(timing, reference, begun, config, patience):
+            return timing
+
+
+def _in_turn(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    groups: list[dict[str, Any]],
+    timing: Timing,
+    config: EvaluatorConfig,
+) -> Answer:
+    """Have both workers make the calls of `groups` in turn; adds the times. The candidate's answer."""
+    request = {"op": "lockstep", "id": reference.name, "groups": groups, "often": reference.often}
+    fd = Turn.create()
+    turn = Turn(os.dup(fd))
+    unkept = [group | {"keep": None} for group in groups]
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            # It gets longer: it ends when the candidate does not come any more, and is not lost for that.
+            patience_s = config.timeout_s + _GRACE_S
+            waiting = beside.submit(baseline.ask, request | {"side": 0, "groups": unkept}, patience_s, (fd,))
+            # A side need not wait for one that does not come any more.
+            waiting.add_done_callback(lambda done: turn.abort() if done.exception() else None)
+            try:
+                answer = candidate.ask(request | {"side": 1}, config.timeout_s, (fd,))
+                if "groups" not in answer.message:
+                    raise TimedCallError(answer.message.get("error", _ENDED_EARLY))
+            except BaseException:
+                turn.abort()
+                lost = waiting.exception()
+                if isinstance(lost, InfrastructureError):
+                    raise lost from None  # not the candidate's fault
+                raise
+            eager = waiting.result().message
+    finally:
+        turn.close()
+        os.close(fd)
+    if "groups" not in eager:
+        raise TimedCallError(_ENDED_EARLY)
+    for group, theirs, mine in zip(groups, eager["groups"], answer.message["groups"], strict=True):
+        for side, report, seen in (
+            (timing.eager, theirs, theirs["held"]),
+            (timing.compiled, mine, theirs["without"]),
+        ):
+            times = [int(n) for n in report["samples"]]
+            side.blocks.append(turns.measured(times, group))
+            side.hidden.append(int(seen) - sum(times))
+    return answer
+
+
+def _enough(
+    timing: Timing, reference: Reference, begun: float, config: EvaluatorConfig, patience: int
+) -> bool:
+    """Whether the interval is narrow; past the budget it may be wider, past `patience` budgets as it is."""
+    trials = sum(map(len, timing.compiled.blocks))
+    budgets = (time.monotonic() - begun) / config.budget_s
+    if trials >= config.max_trials or budgets > patience:
+        return True
+    if budgets <= 1 and trials < config.trials:
+        return False
+    low, high = estimate.interval(*_estimated(timing, reference.pace_ns))
+    return math.log(high / low) / 2 <= config.interval * (1 if budgets <= 1 else WIDE)
+
+
+def _estimated(timing: Timing, pace_ns: float | None) -> tuple[estimate.Array, estimate.Line | None]:
+    """The blocks' ratios, and the line on which the one at that pace lies."""
+    eager, compiled = timing.eager.counted, timing.compiled.counted
+    logs = estimate.log_ratios(eager, compiled)
+    return logs, estimate.line(logs, eager, compiled, pace_ns)
+
+
+def together(timings: Sequence[Timing], config: EvaluatorConfig, pace_ns: float | None = None) -> Timing:
+    """The measurements of several pairs of workers as one: their mean, in logarithms, and its interval.
+
+    Where the ratio goes with the pace, the one at `pace_ns`, by all blocks. The interval is wider by what
+    pairs with the same graphs differ by: repeating does not show it.
+    """
+    count = len(timings)
+    whole = Timing()
+    for timing in timings:
+        for side, part in ((whole.eager, timing.eager), (whole.compiled, timing.compiled)):
+            side.blocks += part.counted
+            side.hidden += part.hidden
+            side.device += part.device
+        whole.pairs += timing.pairs
+    logs, line = _estimated(whole, pace_ns)
+    whole.eager_ns, whole.is_paced = estimate.typical_ns(whole.eager.blocks), line is not None
+    if line is not None:
+        whole.eager_ns = math.exp(line.eager)
+        centre, (low, high) = math.log(estimate.ratio(logs, line)), estimate.interval(logs, line)
+        down, up = centre - math.log(low), math.log(high) - centre
+    else:
+        centre = sum(math.log(timing.speedup) for timing in timings) / count
+        down, up = (
+            math.hypot(*(end(timing) for timing in timings)) / count
+            for end in (
+                lambda timing: math.log(timing.speedup / timing.low),
+                lambda timing: math.log(timing.high / timing.speedup),
+            )
+        )
+    down, up = (math.hypot(end, 1.96 * BETWEEN_WORKERS / math.sqrt(count)) for end in (down, up))
+    whole.speedup, whole.low, whole.high = (math.exp(x) for x in (centre, centre - down, centre + up))
+    whole.unstable = (down + up) / 2 > config.unstable
+    return whole
+
+
+def _device_times(
+    candidate: Side,
+    baseline: Side,
+    reference: Reference,
+    timing: Timing,
+    draw: Draw,
+    config: EvaluatorConfig,
+) -> None:
+    """Time between events, without the host's share: kept beside the end-to-end times."""
+    for _ in range(2):
+        request = {
+            "op": "device",
+            "id": reference.name,
+            "set": 1,
+            "windows": [draw.next() for _ in range(_DEVICE_CALLS)],
+            "often": reference.often,
+        }
+        for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
+            answer = side.ask(request, config.timeout_s)
+            if "error" in answer.message:
+                raise TimedCallError(answer.message["error"])
+            samples.device += [int(n) for n in answer.message["samples"]]
+
+
+OF_PASSBENCH = "speedup: ratio of the medians of all calls of each side"
+"""The estimator of `measure_passbench`, for people."""
+
+
+def measure_passbench(
+    candidate: Side, baseline: Side, reference: Reference, config: EvaluatorConfig
+) -> Timing:
+    """PassBench's protocol as it is: 25 warm-ups and 100 trials of the candidate, then the same of eager.
+
+    One set of values behind the same addresses throughout, no pairing, no verification, medians.
+    """
+    timing = Timing()
+    still = reference.rotation.first()
+    for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
+        for calls in (config.warmups, config.trials):
+            request = run_request(reference, 0, [still] * max(1, calls)) | {"often": reference.mutated}
+            answer = side.ask(request, config.timeout_s)
+            if "error" in answer.message:
+                raise TimedCallError(answer.message["error"])
+        samples.add(answer)
+    timing.pairs = [1]
+    eager, compiled = (float(np.median(samples.e2e)) for samples in (timing.eager, timing.compiled))
+    timing.eager_ns, timing.speedup = eager, eager / max(compiled, 1.0)
+    timing.low = timing.high = timing.speedup
+    return timing
+
+
+def _block(
+    side: Side,
+    reference: Reference,
+    chosen: int,
+    windows: list[Windows],
+    config: EvaluatorConfig,
+    keep: bool = False,
+    settle: Windows | None = None,
+    core: int | None = None,
+) -> Answer:
+    request = run_request(reference, chosen, windows, keep=keep, settle=settle, core=core)
+    answer = side.ask(request, config.timeout_s)
+    if "error" in answer.message:
+        raise TimedCallError(answer.message["error"])
+    return answer

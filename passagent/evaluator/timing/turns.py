@@ -1,0 +1,83 @@
+"""Which calls both sides make in turn on a GPU: turns of a few calls, groups of turns on a core, series."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.reference.reference import Reference
+from passagent.evaluator.runner.fresh import Draw, Windows
+
+TURNS = 4
+"""Turns of either side on one core, before the workers move to another: an even number."""
+MEASURED = 6
+"""Calls of a turn that are measured."""
+COLD = 1
+"""Calls of a turn that are not: the first finds the caches as the other side left them."""
+COLDER = 3
+"""The same of the first turn on a core."""
+LONG_CALL_S = 0.001
+"""From here on caches do not matter, and a turn is one call."""
+SERIES = 16
+"""Groups that are asked for at once, a series, at most: what is done between two is time without samples."""
+WARMING = 6
+"""Groups of the first series, whose times do not count."""
+FEWEST = 3
+"""Of a series, at least."""
+KEPT = 2
+"""Of so many groups of a series one call is verified; the outputs' arena has room for SETS calls."""
+BLOCK_S = 0.05
+"""What a side's calls of a block or group may take, s."""
+REFRESH_S = 0.0001
+"""What giving the inputs new values takes beside a call, about, s."""
+
+
+def groups_in(seconds: float, per_call_s: float) -> int:
+    """How many groups of both sides' calls fit into a time, FEWEST to SERIES."""
+    counts, _ = lengths(per_call_s)
+    group_s = 2 * sum(counts) * (per_call_s + REFRESH_S)
+    return max(FEWEST, min(SERIES, int(seconds / group_s)))
+
+
+def lengths(per_call_s: float) -> tuple[list[int], list[int]]:
+    """Of a side's turns on one core the calls, and how many of them go unmeasured."""
+    if per_call_s < LONG_CALL_S:
+        skips = [COLDER] + [COLD] * (TURNS - 1)
+        return [skip + MEASURED for skip in skips], skips
+    count = max(2, min(TURNS, 2 * round(BLOCK_S / per_call_s / 2)))
+    return [1] * count, [0] * count
+
+
+def group(draw: Draw, reference: Reference, per_call_s: float, is_verified: bool) -> dict[str, Any]:
+    """The calls of either side on one core: the windows of its turns, and how many go unmeasured."""
+    counts, skips = lengths(per_call_s)
+    keep = None
+    if is_verified:
+        place = secrets.randbelow(len(counts))
+        keep = [place, skips[place] + secrets.randbelow(counts[place] - skips[place])]
+        counts[place] = keep[1] + 1  # the turn ends with it: what comes after finds another state
+    calls = windows(draw, reference, sum(counts))
+    turns = [calls[sum(counts[:i]) : sum(counts[: i + 1])] for i in range(len(counts))]
+    chosen = 1 + secrets.randbelow(SETS - 1)
+    return {
+        "first": secrets.randbelow(2),
+        "set": chosen,
+        "turns": turns,
+        "skips": skips,
+        "keep": keep,
+    }
+
+
+def measured(times: list[int], group: dict[str, Any]) -> list[int]:
+    """The times without those of each turn's first calls."""
+    left = iter(times)
+    turns = [[next(left) for _ in turn] for turn in group["turns"]]
+    return [n for turn, skip in zip(turns, group["skips"], strict=True) for n in turn[skip:]]
+
+
+def windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
+    """Windows for a block's calls; those of inputs that are refreshed once a block stay."""
+    first = draw.next()
+    later = [draw.next() for _ in range(calls - 1)]
+    return [first, *([w if i in reference.often else first[i] for i, w in enumerate(one)] for one in later)]
