@@ -80,7 +80,7 @@ def test_help_and_version_import_nothing_heavy(call):
 def test_the_evaluators_process_has_begun_its_zygote_before_it_imports_what_is_heavy():
     program = (
         "import sys\n"
-        "from passagent.evaluator import serve\n"
+        "from passagent.evaluator.service import serve\n"
         "heavy = {'torch', 'pydantic', 'numpy', 'triton'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
         "from passagent.evaluator import Candidate, Evaluation"

@@ -79,7 +79,7 @@ def test_an_honest_pass_is_scored(referee, task):
         assert graph.passes_from_t <= -3
         assert len(graph.eager_samples_ms) == len(graph.compiled_samples_ms) == graph.trials
         assert 20 <= graph.trials == sum(graph.blocks) < 200
-        assert graph.pairs == [6, 6]
+        assert len(graph.pairs) == 2 and min(graph.pairs) >= 6
         assert graph.speedup.low <= graph.speedup.e2e <= graph.speedup.high
         # what is printed side by side agrees, and is what the samples say
         assert graph.speedup.e2e == pytest.approx(graph.eager_ms / graph.compiled_ms, rel=1e-9)

@@ -404,7 +404,7 @@ FULL_DISK = """
 import os, sys
 from pathlib import Path
 from passagent.confine import privileges
-from passagent.evaluator import sandbox
+from passagent.confine import sandbox
 disk = Path(os.environ["TMPDIR"])
 try:
     privileges.own_users()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from passagent.evaluator import limits
 from passagent.evaluator.integrity.filenames import check_files
+from passagent.evaluator.service import stages
 from passagent.kernels import cuda_source, lexer, ptx
 
 SHORT = "import torch\n"
@@ -63,7 +63,7 @@ def test_the_table_in_the_docs_is_what_the_code_allows():
             size("bytes", stage.memory) if stage.memory else "",
             ", ".join(size(what, amount) for what, amount in stage.sizes.items()),
         ]
-        for stage in limits.stages()
+        for stage in stages.stages()
     ]
 
 
