@@ -221,6 +221,6 @@ def test_plans_are_for_their_own_task(referee, task, tasks):
 
 def test_a_file_of_plans_is_data(referee, task):
     files = referee.evaluate(task, candidate()).plan_files
-    for text in ("[]", "{", files["plan.json"].replace('"step": "launch"', '"step": "run"')):
+    for text in ("[]", "{", "[" * 200000, files["plan.json"].replace('"step": "launch"', '"step": "run"')):
         with pytest.raises(UsageError, match="is no recording"):
             referee.evaluate(task, Candidate(files | {"plan.json": text}))

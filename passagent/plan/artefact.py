@@ -77,7 +77,7 @@ def read(files: Mapping[str, str]) -> Artefact:
         recording = Recording.model_validate_json(json.dumps(data))
         check_calls(recording)
         return Artefact(recording, edited)
-    except (ValueError, KeyError, TypeError, AttributeError, MalformedPattern) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MalformedPattern) as error:
         why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise UsageError(f"{PLAN}: is no recording: {why[:200]}") from error
 
