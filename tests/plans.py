@@ -170,12 +170,9 @@ def outcome(process, case, task):
 
 def main(names):
     """Print the outcome of each honest case that is named, of all if none is."""
-    from passagent.evaluator.without_gpu import stand_in
-
     from passagent.evaluator.correctness.rounding import round_as_hardware_does
 
     round_as_hardware_does()
-    stand_in()
     found = [parameter.values[0] for parameter in cases.suite("honest")]
     with tempfile.TemporaryDirectory() as scratch, recording_process() as process:
         write = functools.cache(lambda name: cases.write_task(Path(scratch) / name, name))

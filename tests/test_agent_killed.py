@@ -18,8 +18,12 @@ from typing import Any
 import pytest
 import tiny_search
 
+from passagent.config import EvaluatorConfig
+from passagent.evaluator.judging import unrecorded
+from passagent.evaluator.result import Violation
 from passagent.store import Store, nodes, runs
 from passagent.store.trajectories import Trajectory, find_episode, trajectory
+from passagent.tasks import load_task
 
 SETTINGS = tiny_search.settings(1, 1, 5) | {"search.reuse": False}
 
@@ -31,7 +35,7 @@ class Model(tiny_search.PacedModel):
         step = sum(message["role"] == "assistant" for message in messages)
         note(f"reply {step}")
         reply = await super().complete(messages, tools)
-        if "REFUSED" in os.environ and step == 0:  # the first version breaks a rule that its text shows
+        if "REFUSED" in os.environ and step == 0:  # the first version gives no plan
             call = next(call for call in reply.message["tool_calls"] if "Fused.py" in call["arguments"])
             call["arguments"] = call["arguments"].replace("WORDS", "import socket\\n\\nWORDS", 1)
         return reply
@@ -42,6 +46,9 @@ class Evaluator(tiny_search.FastEvaluator):
 
     async def evaluate(self, task_path: Path, candidate: Any, bar: float | None = None) -> Any:
         note(f"evaluation {candidate.key}")
+        if any("import socket" in text for text in candidate.files.values()):
+            broken = Violation(rule="recording", file="Fused.py", line=1, message="no plan; write one")
+            return unrecorded.refused(load_task(task_path), candidate, EvaluatorConfig(), [broken])
         return await super().evaluate(task_path, candidate)
 
 
@@ -97,9 +104,9 @@ def episode_of(runs_dir: Path) -> Trajectory:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_refused", [False, True], ids=["evaluated", "refused by the static check"])
+@pytest.mark.parametrize("is_refused", [False, True], ids=["evaluated", "refused"])
 def test_killed_after_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool) -> None:
-    """A version that static checks refuse survives like any other result, and costs no evaluation."""
+    """A version that gives no plan survives like any other result, and costs no evaluation."""
     if is_refused:
         monkeypatch.setenv("REFUSED", "1")
     task = tiny_search.write_task(tmp_path / "task")

@@ -174,9 +174,9 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
     twins = [twin.worker for twin in referee.workers.twins._twins.values()]
     new_twin = EagerWorker.__init__
 
-    def noted(self, worker, config):
+    def noted(self, worker, *more):
         twins.append(worker)
-        new_twin(self, worker, config)
+        new_twin(self, worker, *more)
 
     def owner(worker):
         if worker is referee._baseline._worker:

@@ -11,6 +11,7 @@ import errno
 import json
 import mmap
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -120,12 +121,13 @@ def test_a_full_cache_is_the_machines_fault_and_not_a_compile_error(call, small,
 def test_a_cache_that_cannot_be_written_ends_a_run_and_charges_no_candidate(
     call, small, no_cache, monkeypatch
 ):
-    named = f"{no_cache}/launch: cannot be used (not a directory); make it a directory to write in, or set"
+    wrong = "cannot be used (not a directory); make it a directory to write in, or set PASSAGENT_CACHE"
+    named = re.compile(rf"building a kernel: {re.escape(str(no_cache))}/\w+: {re.escape(wrong)}")
     monkeypatch.setenv("PASSAGENT_CACHE", str(no_cache))
     for words in (["run", small, *SEARCH], ["resume", "last"]):
         code, _, said = call(*words)
         assert code == 1
-        assert said.startswith(f"passagent: error: building a kernel: {named} PASSAGENT_CACHE")
+        assert said.startswith("passagent: error: building a kernel: ") and named.search(said)
         assert "go on with: passagent resume" in said
         with Store.open("runs") as store:
             assert store.row("SELECT COUNT(*) AS n FROM evaluations")["n"] == 0
@@ -133,7 +135,7 @@ def test_a_cache_that_cannot_be_written_ends_a_run_and_charges_no_candidate(
     code, _, said = call("bench", small, "--compiler", "expert", *QUICK, "--out", "bench")
     assert code == 1
     assert "1 not measured, such as small: building a kernel: " in said
-    assert named in said
+    assert named.search(said)
     monkeypatch.delenv("PASSAGENT_CACHE")
     code, out, _ = call("resume", "last")
     assert code == 0, out
