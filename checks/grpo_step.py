@@ -71,6 +71,9 @@ class LostMachine:
     async def evaluate(self, task, candidate):
         raise InfrastructureError("a lost GPU")
 
+    async def outline(self, task, candidate):
+        return []
+
 
 def make_environments(make):
     """Three environments, the last on a machine that fails."""
