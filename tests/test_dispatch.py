@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from cases import TASKS, write_task
+from cases import HERE, TASKS, read_case, write_task
 from tiny import HONEST, KERNEL, candidate
 from tiny import write_task as write_tiny
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
+from passagent.evaluator.judging import recorder
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
+from passagent.plan import artefact
+from passagent.plan.facts import H100
 from passagent.tasks.reader import load_task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
@@ -224,3 +227,20 @@ def test_a_file_of_plans_is_data(referee, task):
     for text in ("[]", "{", "[" * 200000, files["plan.json"].replace('"step": "launch"', '"step": "run"')):
         with pytest.raises(UsageError, match="is no recording"):
             referee.evaluate(task, Candidate(files | {"plan.json": text}))
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_plans_fit_a_gpu_by_whatever_name(device, tasks, monkeypatch):
+    """Recorded and read again for it, on a machine that has none: nothing is built."""
+    monkeypatch.setattr(recorder, "device_facts", lambda name: dict(H100))
+    monkeypatch.setattr(recorder.Recorder, "_built", lambda *_: iter(()))
+    case = read_case(HERE / "honest/cuda_vectorised_with_a_tail.py")
+    one = recorder.Recorder(CONFIG.model_copy(update={"device": device}))
+    try:
+        first = one.prepare(case.candidate, tasks[case.task].subgraphs, None)
+        files = artefact.write(first.plans.recording)
+        again = one.prepare(Candidate(files), tasks[case.task].subgraphs, None)
+    finally:
+        one.close()
+    assert again.plans.recording == first.plans.recording
+    assert again.edited == []

@@ -1,7 +1,7 @@
 """Eager's side of the timing, or a compiler's: workers as young as the candidate's, with the same past.
 
-The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it. A
-twin runs nothing but graphs of eager. It serves a few evaluations, so that one waits for the workers of the
+The worker of the baseline may have run Dynamo and has grown old: calls take a per cent or two longer in it.
+These run nothing but graphs of eager. Each serves a few evaluations, so that one waits for the workers of the
 candidate only, and gives way to a new one.
 """
 
@@ -21,7 +21,7 @@ from passagent.evaluator.reference.reference import Reference, load_request, run
 from passagent.evaluator.runner.process import Answer, Worker, WorkerDied, WorkerTimeout, failed, lost
 
 USES = 8
-"""Evaluations that a twin serves."""
+"""Evaluations that an eager worker serves."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class EagerWorkers:
         self._twins: dict[int, EagerWorker] = {}
 
     def get(self, number: int, task_key: str) -> EagerWorker:
-        """The twin for pair `number` of an evaluation on a task."""
+        """The worker for pair `number` of an evaluation on a task."""
         twin = self._twins.get(number)
         if twin is None or twin.uses >= USES or not twin.worker.is_alive():
             if twin is not None:
@@ -127,7 +127,7 @@ class EagerWorkers:
         return twin
 
     def replace(self, twin: EagerWorker, task_key: str) -> EagerWorker:
-        """A new twin in the place of `twin`, which ends."""
+        """A new worker in the place of `twin`, which ends."""
         [number] = [number for number, one in self._twins.items() if one is twin]
         twin.worker.kill()
         return self.get(number, task_key)
@@ -139,7 +139,7 @@ class EagerWorkers:
 
 
 class EagerAhead:
-    """A twin that gets ready for an evaluation's timing while the candidate is checked."""
+    """An eager worker that gets ready for an evaluation's timing while the candidate is checked."""
 
     def __init__(self, get: Callable[[], EagerWorker]) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="warming")
@@ -151,7 +151,7 @@ class EagerAhead:
         self._steps.append(self._thread.submit(lambda: self._twin.result().warm(reference)))
 
     def get(self) -> EagerWorker:
-        """The twin, ready. Raises InfrastructureError."""
+        """The worker, ready. Raises InfrastructureError."""
         for step in self._steps:
             step.result()
         return self._twin.result()

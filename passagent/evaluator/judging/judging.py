@@ -1,7 +1,7 @@
 """One evaluation: check every subgraph of a task in audited calls, then time those whose values agree.
 
 With cores to spare more goes on at a time while nothing is timed: eager's worker gets ready, and either
-several workers share the subgraphs (lanes), or the next pair's worker is made ready (holder.Second).
+several workers share the subgraphs (lanes), or the next pair's worker is made ready (loaded_worker.NextPair).
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class LoadedWorker:
 
 
 class NextPair:
-    """The holder of the next pair, made ready while calls of the first one's are checked.
+    """The worker of the next pair, made ready while calls of the first one's are checked.
 
     It compiles the same kernels as the first one, which is most of what a check takes. What fails there is
     dropped, as it will fail again where it is judged; what breaks a rule counts.
@@ -152,7 +152,7 @@ class NextPair:
         self._steps.append(self._thread.submit(self._warm, reference, inputs))
 
     def get(self) -> LoadedWorker | None:
-        """The holder, when it is ready; None if anything failed. Raises Refused."""
+        """The worker, when it is ready; None if anything failed. Raises Refused."""
         try:
             for step in self._steps:
                 step.result()

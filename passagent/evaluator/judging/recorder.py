@@ -45,7 +45,7 @@ class Prepared:
 
     plans: Plans
     failed: dict[str, Failed]
-    """By the names of subgraphs: why their kernels do not build."""
+    """By the names of subgraphs: why host code fails on them, or their kernels do not build."""
     edited: list[str]
     """Files of plans that are not as they were recorded."""
     missed: list[Missed]
@@ -85,8 +85,9 @@ class Recorder:
         violations = [] if candidate.is_plans else check_files(candidate.files)
         if violations:
             raise Refused(violations)
-        interpreted = self._config.device == "cpu" and uses_triton(candidate)
-        device = "cuda" if interpreted else self._config.device
+        on_cpu = self._config.device == "cpu"
+        interpreted = on_cpu and uses_triton(candidate)
+        device = "cpu" if on_cpu and not interpreted else "cuda"
         seen = [self._seen(one, baseline, device) for one in subgraphs]
         edited: list[str] = []
         if candidate.is_plans:
