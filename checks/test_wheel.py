@@ -53,6 +53,8 @@ def test_a_first_look_from_the_wheel(place):
     assert "best" in passagent("show", "last")
     passagent("best", "last", "--out", "x")
     found = json.loads(passagent("eval", TASK, "--pass-dir", "x", "--json", *QUICK))
+    plans = json.loads(passagent("eval", TASK, "--pass-dir", "x/plans.pass", "--json", *QUICK))
+    assert (plans["status"], plans["plans"], plans["edited"]) == ("ok", found["plans"], [])
     assert found["status"] == "ok" and found["as_score"] > 0
     (here / "found").mkdir()
     (here / "x").rename(here / "found/add_layer_norm")
