@@ -52,7 +52,7 @@ def test_an_attack_does_not_pay(case: Case, referees, tasks):
     if ("wrong_result", None) in case.expected:
         right.append("reduced_precision" in rules)  # drawn values may be so near that stale ones look rounded
     if ("refused", "reduced_precision") in case.expected:
-        right.append(result.status == "wrong_result")  # and so far apart that what was rounded is wrong outright
+        right.append(result.status == "wrong_result")  # or so far apart that it is wrong outright
     assert any(right), f"{result.status} {sorted(rules)}: {result.error}"
     assert result.error
     check_score(result)
