@@ -19,8 +19,8 @@ from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
-from passagent.bench.results import Row
-from passagent.bench.summary import Summary, summarise
+from passagent.benchmark.results import Row
+from passagent.benchmark.summary import Summary, summarise
 from passagent.report.bench_table import cell, markdown
 
 KINDS = {

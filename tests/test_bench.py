@@ -20,9 +20,9 @@ import tiny
 from test_bench_summary import evaluation, naive
 
 from passagent import cli
-from passagent.bench.measure import EXPERT, plan
-from passagent.bench.results import Results, Row, open_results
-from passagent.bench.summary import METRICS
+from passagent.benchmark.measure import EXPERT, plan
+from passagent.benchmark.results import Results, Row, open_results
+from passagent.benchmark.summary import METRICS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator.result import GraphResult, Measured, Violation, Worst
@@ -210,7 +210,7 @@ def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch)
         return await real(pool, task_path, subject)
 
     monkeypatch.setattr(EvaluatorPool, "evaluate", evaluate)
-    monkeypatch.setattr("passagent.bench.measure.RETRY_AFTER_S", (0.0, 0.0))
+    monkeypatch.setattr("passagent.benchmark.measure.RETRY_AFTER_S", (0.0, 0.0))
     words = ["bench", "tasks", "--compiler", "pass_dir", *QUICK, "--out", "kept", "--json"]
     code, out, err = call(*words)
     assert code == 1
@@ -292,7 +292,7 @@ def test_another_expert_is_measured_anew(tmp_path, monkeypatch):
     task = load_task(tiny.write_subgraph(tmp_path / "graph", [4, 64]))
     [first] = plan([task], [EXPERT], load_config(), None)
     [same] = plan([task], [EXPERT], load_config(), None)
-    monkeypatch.setattr("passagent.bench.measure.expert_version", lambda: "another")
+    monkeypatch.setattr("passagent.benchmark.measure.expert_version", lambda: "another")
     [other] = plan([task], [EXPERT], load_config(), None)
     assert first.key == same.key != other.key
 

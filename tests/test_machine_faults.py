@@ -24,7 +24,7 @@ import pytest
 import tiny
 
 from passagent import cli, faults, memory
-from passagent.bench import measure
+from passagent.benchmark import measure
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.runner import builds

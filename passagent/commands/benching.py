@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from passagent.bench.measure import EXPERT, NO_PASSES, PASS_DIR, RUN, Work, measure, plan
-from passagent.bench.results import SEARCHES, Results, Row, identity, open_results
-from passagent.bench.summary import Summary, summarise
+from passagent.benchmark.measure import EXPERT, NO_PASSES, PASS_DIR, RUN, Work, measure, plan
+from passagent.benchmark.results import SEARCHES, Results, Row, identity, open_results
+from passagent.benchmark.summary import Summary, summarise
 from passagent.config import Config, load_config
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, TaskError, UsageError
 from passagent.evaluator.hardware.devices import find_devices

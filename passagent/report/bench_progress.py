@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from passagent.bench.measure import Work
-from passagent.bench.results import Row
+from passagent.benchmark.measure import Work
+from passagent.benchmark.results import Row
 from passagent.report.board import Board
 from passagent.report.progress import event_line
 from passagent.report.text import clock, console, number

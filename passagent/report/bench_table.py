@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from passagent.bench.results import Row
-from passagent.bench.summary import METRICS, Estimate, Summary
+from passagent.benchmark.results import Row
+from passagent.benchmark.summary import METRICS, Estimate, Summary
 from passagent.report.text import number, table
 
 _HEADERS = {

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from passagent.bench.results import Row
-from passagent.bench.summary import Estimate, Summary
+from passagent.benchmark.results import Row
+from passagent.benchmark.summary import Estimate, Summary
 from passagent.errors import PassagentError, UsageError
 
 if TYPE_CHECKING:

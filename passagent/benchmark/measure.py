@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from passagent import __version__
-from passagent.bench.authored import PASSES, expert_version, first_pass
-from passagent.bench.results import Results, Row
+from passagent.benchmark.authored import PASSES, expert_version, first_pass
+from passagent.benchmark.results import Results, Row
 from passagent.config import Config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.hardware.devices import find_devices
@@ -26,7 +26,7 @@ from passagent.store.database import now
 from passagent.store.runs import Run
 from passagent.tasks import Task
 
-log = logging.getLogger("passagent.bench")
+log = logging.getLogger("passagent.benchmark")
 
 EAGER, EXPERT, PASS_DIR, RUN = "eager", "expert", "pass_dir", "run"
 NO_PASSES = Candidate({MANIFEST: "[]"})
@@ -160,7 +160,7 @@ async def _measure(
     try:
         subject: Subject
         if work.searched:
-            from passagent.bench.searched import best_of_search
+            from passagent.benchmark.searched import best_of_search
 
             settings = _with_expert(config) if compiler == EXPERT else config
             with Store.open(searches) as store:
