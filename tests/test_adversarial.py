@@ -40,10 +40,11 @@ def test_the_suite_is_whole():
 def test_an_attack_does_not_pay(case: Case, referees, tasks):
     result = referees(case.device).evaluate(tasks[case.task], case.candidate)
     credited = [int(t) for status, t in case.expected if status == "credited" and t is not None]
-    if credited and result.status == "ok":
+    may_be_inert = ("inert", None) in case.expected
+    if credited and result.status == "ok" and not may_be_inert:
         assert [g for g in result.graphs if g.passes_from_t is None or g.passes_from_t < credited[0]] == []
         return
-    if ("inert", None) in case.expected and result.status == "ok":
+    if may_be_inert and result.status == "ok":
         check_inert(result)
         return
     assert result.status != "ok"

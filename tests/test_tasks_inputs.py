@@ -76,7 +76,7 @@ def test_large_activations_are_large_whatever_was_recorded():
 
 
 def test_among_ordinary_activations_a_few_are_large():
-    for std, shape, few in ((0.02, (64, 64), 4), (1.0, (512, 512), 16), (1.0, (20,), 2), (1.0, (), 0)):
+    for std, shape, few in ((0.02, (64, 64), 4), (1.0, (1024, 512), 8), (1.0, (20,), 2), (1.0, (), 0)):
         values = one(meta(shape=shape, mean=0.0, std=std, name="attn_weights"), variant=RARE)
         far = values.abs() > 200
         assert 0.5 * few <= far.sum() <= few  # one place may be drawn twice

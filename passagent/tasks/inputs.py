@@ -26,9 +26,10 @@ DEFAULT_STD = 0.1
 """Where the std was not recorded."""
 LARGE = 300.0
 RARE = 5
-"""The variant in which activations are ordinary but for FEW, or 1 in RARELY, of size LARGE: a kernel that
-looks at some values to tell what all are like does not see those."""
-FEW, RARELY = 4, 1 << 14
+"""The variant in which activations are ordinary but for FEW, or 1 in RARELY, of size LARGE and more: a kernel
+that looks at some values to tell what all are like does not see those. Their sizes are Pareto distributed, of
+index 1, so that the largest makes most of a sum of squares, and no half of them stands for all."""
+FEW, RARELY = 4, 1 << 16
 BEYOND = 6
 """The variant in which floats go beyond every recorded range: without its limits, on both sides of 0, around
 another mean."""
@@ -203,7 +204,8 @@ def _with_few_far(drawn: torch.Tensor, meta: TensorMeta, generator: torch.Genera
     if count and meta.is_floating and meta.data is None and not (meta.is_parameter or meta.is_variance):
         places = torch.randint(meta.numel, (count,), generator=generator)
         signs = torch.randn(count, generator=generator).sign()
-        far = signs * LARGE * max(meta.std or DEFAULT_STD, 1.0) + (meta.mean or 0.0)
+        sizes = (1 / torch.rand(count, generator=generator)).clamp(max=FAR_MOST)
+        far = signs * sizes * LARGE * max(meta.std or DEFAULT_STD, 1.0) + (meta.mean or 0.0)
         drawn.view(-1)[places] = _clamp(far, meta).to(drawn.dtype)
     return drawn
 

@@ -1,4 +1,4 @@
-# expect: credited (-4)
+# expect: credited (-4) or inert
 # task: matmul
 """Reads behind its output and adds split products where it finds what the allocator keeps there."""
 
