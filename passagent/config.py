@@ -39,6 +39,10 @@ class EvaluatorConfig(_Section):
     """`inductor`: a candidate is timed against torch.compile's default, too, called as `dispatch` says, by
     one more pair of workers, and each subgraph has `vs_reference`. Correctness, speedup and AS are relative
     to eager in either case, so that they mean the same."""
+    isolation: Literal["sandboxed", "in-process"] = "sandboxed"
+    """`in-process`: kernels run in threads of the process that evaluates, for plans that you trust, in
+    notebooks, tests and trainers: no process is started for them, and nothing shuts them in. Host code is
+    still recorded in a process of its own, as that replaces functions of torch."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)
@@ -77,6 +81,8 @@ class EvaluatorConfig(_Section):
         """What needs a pass's host code in timed calls is `dispatch: python`."""
         if isinstance(given, dict) and (given.get("host_extensions") or given.get("protocol") == "passbench"):
             given = given | {"dispatch": "python"}
+            if given.get("isolation", "sandboxed") != "sandboxed":
+                raise ValueError("isolation: in-process replays plans; dispatch: python has none")
             if given.get("protocol") == "passbench" and given.get("reference", "eager") != "eager":
                 raise ValueError("protocol: passbench has reference: eager")
         return given

@@ -197,6 +197,8 @@ class Evaluation(BaseModel):
     dispatch: str
     reference: str = "eager"
     """What it was timed against (EvaluatorConfig.reference)."""
+    isolation: str = "sandboxed"
+    """Where its kernels ran (EvaluatorConfig.isolation)."""
     timing: Literal["wall", "interpreter", "none"]
     """`interpreter`: a Triton pass on the CPU, checked and not timed; `none`: nothing got as far."""
     status: Status

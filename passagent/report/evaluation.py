@@ -10,7 +10,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
     """The whole evaluation, several lines."""
     score = interval(evaluation.as_score, evaluation.as_low, evaluation.as_high, 4)
     parts = [
-        f"{evaluation.task} on {evaluation.device} ({evaluation.dispatch}): {evaluation.status}, AS {score}",
+        f"{evaluation.task} on {evaluation.device} ({_how(evaluation)}): {evaluation.status}, AS {score}",
         graph_table(evaluation),
     ]
     if evaluation.timing == "interpreter":
@@ -103,3 +103,9 @@ def failure(graph: GraphResult) -> str:
         where = f"{worst.place}{worst.index} is {worst.got:.6g}, eager has {worst.expected:.6g}"
         return f"{graph.error}; {where}" if graph.error else where
     return graph.error or ""
+
+
+def _how(evaluation: Evaluation) -> str:
+    """The dispatch, and what else the figures depend on if it is not the default."""
+    beside = "" if evaluation.isolation == "sandboxed" else f", {evaluation.isolation}"
+    return evaluation.dispatch + beside

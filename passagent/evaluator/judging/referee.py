@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
 from passagent.evaluator.judging import unrecorded
@@ -25,6 +26,7 @@ from passagent.evaluator.reference.baseline import SMALL, Baseline
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import Started
+from passagent.evaluator.target import uses_triton
 from passagent.faults import named
 from passagent.memory import available_bytes
 from passagent.plan import artefact
@@ -90,6 +92,9 @@ class Referee:
         started, before = time.monotonic(), device_state(self.config.device)
         check_task_room(task, self.config.device, self._free_bytes)
         prepared = None
+        is_inside = self.config.isolation == "in-process" and self.config.device == "cpu"
+        if is_inside and isinstance(subject, Candidate) and uses_triton(subject):
+            raise UsageError("Triton's interpreter takes a process of its own: use isolation: sandboxed")
         if isinstance(subject, Candidate) and self.config.dispatch != "python":
             found = self.record(task, subject)
             if isinstance(found, Evaluation):

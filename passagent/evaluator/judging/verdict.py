@@ -149,6 +149,7 @@ def conclude(
         device=config.device,
         dispatch="dynamo" if subject == "inductor" and config.dispatch != "graph" else config.dispatch,
         reference=config.reference,
+        isolation=config.isolation,
         timing="interpreter" if interpreter else "wall" if timed else "none",
         status=status,
         as_score=score.aggregate(es) if es else None,

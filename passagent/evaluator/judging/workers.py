@@ -16,6 +16,7 @@ from passagent.evaluator.result import Candidate, Subject
 from passagent.evaluator.runner import builds
 from passagent.evaluator.runner.process import Worker, Zygote, answered
 from passagent.evaluator.runner.starting import Started
+from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.kernels import build
 
 
@@ -29,7 +30,11 @@ class Workers:
         """`started`: the zygote's process, if that is on its way. Raises InfrastructureError."""
         self._config = config
         self._threads = worker_threads(config.threads)
-        self.zygote = Zygote(config.device, self._threads, started=started)
+        self.zygote: Zygote | InsideZygote = (
+            InsideZygote(self._threads)
+            if config.isolation == "in-process"
+            else Zygote(config.device, self._threads, started=started)
+        )
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
         self.twins = EagerWorkers(self._spare, config)

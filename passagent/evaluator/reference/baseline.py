@@ -45,6 +45,7 @@ from passagent.evaluator.runner.process import (
     named_by_worker,
 )
 from passagent.evaluator.runner.samples import counted
+from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
@@ -80,7 +81,7 @@ _SPARSE = 16 << 30
 class Baseline:
     """The trusted worker of a referee; started at first use, started again if it is lost."""
 
-    def __init__(self, zygote: Zygote, config: EvaluatorConfig) -> None:
+    def __init__(self, zygote: Zygote | InsideZygote, config: EvaluatorConfig) -> None:
         self._zygote, self._config = zygote, config
         self._worker: Worker | None = None
         self._outputs: Arena | None = None

@@ -69,11 +69,14 @@ class Plans:
         return found
 
     @staticmethod
-    def read(data: dict[str, Any], folder: Path) -> Plans:
-        """What `data` gave, with the files written into `folder`, replay.c for this process among them."""
+    def read(data: dict[str, Any], folder: Path, builds: bool = False) -> Plans:
+        """What `data` gave, with the files written into `folder`; replay.c, too, unless this process `builds`
+        what it needs.
+        """
         folder.mkdir(exist_ok=True)
-        replay_c = _unpacked(data["extension"], folder)
-        extension._builder[0] = lambda: replay_c
+        if not builds:
+            replay_c = _unpacked(data["extension"], folder)
+            extension._builder[0] = lambda: replay_c
         built = {}
         for key, one in data["built"].items():
             path = _unpacked(one, folder)

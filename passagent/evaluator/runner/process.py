@@ -276,11 +276,11 @@ class Worker:
                     self._channel.send(answer(reply), (), _TAKE_S)
                 elif reply.mark == "end":
                     ended = now
-                    waited = waited_ns(self.pid) - before if before is not None else 0
+                    waited = self._waited_ns() - before if before is not None else 0
                 elif started is None:
                     started = now
                     if message.get("core") is not None:
-                        before = waited_ns(self.pid)
+                        before = self._waited_ns()
                         started = time.perf_counter_ns()
                         self._channel.send({"clock": "runs"}, (), _TAKE_S)
                 else:
@@ -341,6 +341,9 @@ class Worker:
 
     def _ending(self) -> Ending | None:
         return None if self._parent.poll() is not None else self._zygote.ending(self.pid)
+
+    def _waited_ns(self) -> int:
+        return waited_ns(self.pid)
 
     def log(self, limit: int = 2000) -> str:
         """The end of what the worker printed, at most `limit` characters."""

@@ -76,13 +76,14 @@ def start_referee(
 
 @contextmanager
 def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[StartedReferee | None]:
-    """The owner of the device that `config` names, started before torch is imported here; None for several.
+    """The owner of the device that `config` names, started before torch is imported here; None for several
+    and where nothing is shut in.
 
     It prepares for the task while this process imports, and a model thinks. Whoever takes it asks it; at the
     end it is killed, taken or not.
     """
     devices = ["cpu"] if config.device == "cpu" else [f"cuda:{n}" for n in gpu_numbers(config.device)]
-    if len(devices) != 1:
+    if len(devices) != 1 or config.isolation != "sandboxed":
         yield None
         return
     [device] = devices

@@ -57,22 +57,25 @@ def warm_up_dynamo(cuda: bool) -> None:
 
 
 class _State:
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, folder: Path, is_shut_in: bool) -> None:
+        self.channel, self.folder, self.is_shut_in = channel, folder, is_shut_in
         self.device = "cpu"
         self.is_prepared = False
         self.compiler: str | None = None
-        self.root = Path.cwd() / "candidate"
+        self.root = folder / "candidate"
         self.loaded: Loaded | Planned | None = None
         self.blocks = Blocks()
         """The memory of the candidate's audited calls."""
         self.graphs: dict[str, calls.Graph] = {}
 
 
-def serve(channel: Channel, protections: dict[str, str]) -> None:
-    """Answer requests until the channel closes. In a sandbox (`protections`) the referee builds kernels."""
-    state = _State(channel)
-    if protections:
+def serve(channel: Channel, protections: dict[str, str], folder: Path) -> None:
+    """Answer requests until the channel closes. In a sandbox (`protections`) the referee builds kernels.
+
+    Files are written into `folder`.
+    """
+    state = _State(channel, folder, is_shut_in=bool(protections))
+    if state.is_shut_in:
         toolchain.install(lambda request: _built_by_referee(channel, request))
     torch.set_grad_enabled(False)
     handlers = {
@@ -122,7 +125,8 @@ def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, A
     if is_interpreting():
         round_as_hardware_does()
     if message.get("plans") is not None:
-        state.loaded = Planned(Plans.read(message["plans"], Path.cwd() / "built"), state.device, state.blocks)
+        plans = Plans.read(message["plans"], state.folder / "built", builds=not state.is_shut_in)
+        state.loaded = Planned(plans, state.device, state.blocks)
     elif message["files"] is not None:
         state.root.mkdir()
         single = message["single_replacement_func"]

@@ -169,7 +169,7 @@ def _become_worker(report: Channel, message: dict[str, Any], fds: list[int], cud
         report.close()
         from passagent.evaluator.runner.worker import serve
 
-        serve(Channel(socket.socket(fileno=worker_fd)), protections)
+        serve(Channel(socket.socket(fileno=worker_fd)), protections, scratch)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import core_shares
@@ -26,6 +26,9 @@ from passagent.evaluator.reference.eager import EagerGraph, read_graphs
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import StartedReferee
 from passagent.evaluator.service.referee_process import Lost, RefereeProcess
+
+if TYPE_CHECKING:
+    from passagent.evaluator.service.referee_inside import RefereeInside
 from passagent.faults import speaks_of_places
 
 log = logging.getLogger("passagent.evaluator")
@@ -56,7 +59,7 @@ class Quarantine:
 class DeviceSlot:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, owner: RefereeProcess) -> None:
+    def __init__(self, device: Device, owner: RefereeProcess | RefereeInside) -> None:
         self.device, self.owner, self.lock = device, owner, DeviceLock(device)
         self.is_busy = False
         self.failed_starts = 0
@@ -89,7 +92,7 @@ class EvaluatorPool:
         found = devices or find_devices(config.device)
         shares = core_shares(len(found))
         self._seats = [
-            DeviceSlot(device, RefereeProcess(device, config, cores, ahead))
+            DeviceSlot(device, _owner(device, config, cores, ahead))
             for device, cores in zip(found, shares, strict=True)
         ]
         self._turn = asyncio.Lock()
@@ -264,3 +267,13 @@ class EvaluatorPool:
         self._is_closed = True
         self._changed.set()
         await asyncio.gather(*(seat.owner.stop() for seat in self._seats))
+
+
+def _owner(
+    device: Device, config: EvaluatorConfig, cores: list[int], ahead: StartedReferee | None
+) -> RefereeProcess | RefereeInside:
+    if config.isolation == "sandboxed":
+        return RefereeProcess(device, config, cores, ahead)
+    from passagent.evaluator.service.referee_inside import RefereeInside  # it takes torch
+
+    return RefereeInside(device, config)

@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -67,19 +66,9 @@ def main() -> None:
         return {"ready": True}
 
     def evaluate() -> dict[str, Any]:
-        from passagent.evaluator.result import Candidate
-        from passagent.tasks.reader import load_task
+        from passagent.evaluator.service.requests import answer as answer_of
 
-        request = json.loads(requests.get())
-        task = load_task(request["task"])
-        if "describe_s" in request:
-            return {"result": [asdict(one) for one in referees[0].describe(task, request["describe_s"])]}
-        subject = Candidate(request["files"]) if "files" in request else request["compiler"]
-        if request.get("outline"):
-            found = referees[0].outline(task, subject)
-            return {"result": found if isinstance(found, list) else found.model_dump()}
-        made = referees[0].evaluate(task, subject, request.get("bar"))
-        return {"result": made.model_dump() | {"plan_files": made.plan_files}}
+        return {"result": answer_of(referees[0], json.loads(requests.get()))}
 
     answer(start)
     if referees and len(sys.argv) > 3:

@@ -1,0 +1,55 @@
+"""A referee in this process (`isolation: in-process`), in the place of a RefereeProcess."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import InfrastructureError, MachineFault, PassagentError
+from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.service.referee_process import Lost
+from passagent.evaluator.service.requests import answer
+from passagent.faults import named
+
+
+class RefereeInside:
+    """Makes its referee when it is first asked, and again after `stop`; a thread of its own asks it."""
+
+    pid = None
+
+    def __init__(self, device: Device, config: EvaluatorConfig) -> None:
+        self._config = config.model_copy(update={"device": device.name})
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="referee")
+        self._referee: Referee | None = None
+
+    async def ask(self, request: dict[str, Any]) -> Any:
+        """See RefereeProcess.ask."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, request)
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        is_new = self._referee is None
+        try:
+            with named("the evaluator"):
+                if self._referee is None:
+                    self._referee = Referee(self._config)
+                return answer(self._referee, request)
+        except MachineFault:
+            raise
+        except InfrastructureError as error:
+            raise Lost(str(error), starting=is_new and self._referee is None) from error
+        except PassagentError:
+            raise
+        except Exception as error:
+            raise Lost(f"{type(error).__name__}: {error}") from error
+
+    async def stop(self) -> None:
+        """End its workers, when it has answered what it was asked."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+
+    def _close(self) -> None:
+        referee, self._referee = self._referee, None
+        if referee is not None:
+            referee.close()

@@ -1,0 +1,26 @@
+"""What a referee is asked for, as plain data, and its answer; whoever carries them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.result import Candidate
+from passagent.tasks.reader import load_task
+
+
+def answer(referee: Referee, request: dict[str, Any]) -> Any:
+    """The evaluation of `files` or a `compiler` on `task`; an `outline`; what eager does, in `describe_s`.
+
+    Raises as the referee does.
+    """
+    task = load_task(request["task"])
+    if "describe_s" in request:
+        return [asdict(one) for one in referee.describe(task, request["describe_s"])]
+    subject = Candidate(request["files"]) if "files" in request else request["compiler"]
+    if request.get("outline"):
+        found = referee.outline(task, subject)
+        return found if isinstance(found, list) else found.model_dump()
+    made = referee.evaluate(task, subject, request.get("bar"))
+    return made.model_dump() | {"plan_files": made.plan_files}

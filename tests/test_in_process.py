@@ -1,0 +1,101 @@
+"""`isolation: in-process`: the same verdicts as in the sandbox, from threads of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from cases import suite, write_task
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
+from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.result import Candidate
+from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.report.evaluation import evaluation_text
+
+CONFIG = EvaluatorConfig(isolation="in-process", warmups=3, trials=20, max_trials=40)
+HONEST = {one.values[0].name: one.values[0] for one in suite("honest")}
+ATTACKS = {one.values[0].name: one.values[0] for one in suite("adversarial")}
+DESIGN = HONEST["arguments_made_of_one_number"]
+
+
+@pytest.fixture(scope="module")
+def referee():
+    with Referee(CONFIG) as on:
+        yield on
+
+
+def children() -> list[str]:
+    """The command lines of the processes that this one started."""
+    own = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [Path(f"/proc/{pid}/cmdline").read_text() for pid in own]
+
+
+def test_an_honest_design_is_accepted_and_the_result_names_the_isolation(referee, tmp_path):
+    task = write_task(tmp_path / "t", DESIGN.task)
+    first, second = (referee.evaluate(task, DESIGN.candidate) for _ in range(2))
+    assert [first.status, second.status] == ["ok", "ok"]
+    assert second.as_score is not None and second.plans == first.plans
+    assert (second.isolation, second.protections) == ("in-process", {})
+    assert "(direct, in-process)" in evaluation_text(second)
+    assert not any("runner.zygote" in line for line in children())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["another_dtype", "cpp_mean_of_every_other_element", "cpp_leaves_garbage_in_an_input_in_late_calls"],
+)
+def test_what_is_wrong_is_found_as_in_the_sandbox(name, referee, tmp_path):
+    case = ATTACKS[name]
+    result = referee.evaluate(write_task(tmp_path / "t", case.task), case.candidate)
+    assert result.status in {status for status, _ in case.expected}
+    assert {v.rule for v in result.violations} <= {rule for _, rule in case.expected}
+
+
+def test_eager_in_a_candidates_place_is_measured(referee, tmp_path):
+    result = referee.evaluate(write_task(tmp_path / "t", DESIGN.task), "eager")
+    assert result.status == "ok" and result.gmean_speedup is not None
+
+
+def test_a_pool_evaluates_without_another_process(tmp_path):
+    task = write_task(tmp_path / "t", DESIGN.task)
+
+    async def evaluated():
+        pool = EvaluatorPool(CONFIG)
+        try:
+            return await pool.evaluate(task.path, DESIGN.candidate), children()
+        finally:
+            await pool.close()
+
+    result, started = asyncio.run(evaluated())
+    assert result.status == "ok" and result.plan_files
+    assert not any("service.serve" in line or "runner.zygote" in line for line in started)
+
+
+def test_the_caller_keeps_its_number_of_threads(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with Referee(CONFIG.model_copy(update={"threads": 1})) as one:
+            one.evaluate(write_task(tmp_path / "t", DESIGN.task), DESIGN.candidate)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_takes_a_process_of_its_own_is_refused(referee, tmp_path):
+    triton = next(
+        one for one in HONEST.values() if one.device == "cpu" and "import triton" in text(one.candidate)
+    )
+    with pytest.raises(UsageError, match="isolation: sandboxed"):
+        referee.evaluate(write_task(tmp_path / "t", triton.task), triton.candidate)
+    with pytest.raises(ValueError, match="dispatch: python has none"):
+        EvaluatorConfig(isolation="in-process", host_extensions=True)
+
+
+def text(candidate: Candidate) -> str:
+    return "\n".join(candidate.files.values())
