@@ -36,7 +36,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planted_slowdown import planting
+from planted_slowdown import PlantedGraph, PlantedReply, planting
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
@@ -45,6 +45,7 @@ from passagent.evaluator.judging import judging
 from passagent.evaluator.judging.judging import Subject
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.evaluator.runner.messages import Request, TakeGraph
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.timing.timing import measure_passbench
 from passagent.models.expert.author import author
@@ -101,11 +102,12 @@ def beside(share: float, measured: dict[str, Any], planted: set[float]) -> Itera
     """
     ask, measure = Worker.ask, judging.measure
 
-    def asking(self: Worker, message: dict[str, Any], *args: Any) -> Any:
-        told = message | {"planted": share} if message["op"] == "graph" and share else message
-        answer = ask(self, told, *args)
-        if "planted" in answer.message:
-            planted.add(answer.message["planted"])
+    def asking(self: Worker, request: Request[Any], *args: Any) -> Any:
+        if isinstance(request, TakeGraph) and share:
+            request = PlantedGraph(**dict(request), planted=share)
+        answer = ask(self, request, *args)
+        if isinstance(answer.said, PlantedReply) and answer.said.planted is not None:
+            planted.add(answer.said.planted)
         return answer
 
     def both(candidate: Any, baseline: Any, reference: Any, *rest: Any) -> Any:

@@ -43,6 +43,7 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.runner.messages import Request
 from passagent.evaluator.runner.process import Worker
 from passagent.tasks import load_task
 from passagent.tasks.reader import Subgraph, Task
@@ -76,8 +77,8 @@ def watching(spent: Counter[str]) -> Iterator[None]:
 
         return call
 
-    def request(_: Worker, message: dict[str, Any], *__: Any) -> str:
-        return "timing" if message["op"] in TIMING else str(message["op"])
+    def request(_: Worker, asked: Request[Any], *__: Any) -> str:
+        return "timing" if asked.op in TIMING else asked.op
 
     named: list[tuple[Any, str, Callable[..., str]]] = [(Worker, "ask", request)]
     named += [(Baseline, "_draw", lambda *_: "reference"), (Workers, "take", lambda *_: "a free worker")]

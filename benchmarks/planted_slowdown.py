@@ -24,30 +24,33 @@ FLOOR_NS = 1000
 """More than it takes to find out that the time is over."""
 
 
-def plant() -> None:
-    """In a zygote (see `planting`): what a worker calls takes longer if the request says so."""
-    take = worker._graph
+class PlantedGraph(messages.TakeGraph):
+    """A request for a graph whose calls take longer."""
 
-    def planted(state: Any, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        reply = take(state, message, fds)
-        if "planted" not in message:
-            return reply
-        share = message["planted"] if state.compiler == "eager" else 0.0
-        graph = state.graphs[message["id"]]
-        graph.call = _longer(graph.call, share, graph.on_gpu)
-        return reply | {"planted": share}
-
-    worker._graph = planted
+    planted: float | None = None
 
 
-class _Graph(messages._Graph):
+class PlantedReply(messages.GraphReply):
     """What a worker replies that has planted something."""
 
-    planted: float = 0.0
+    planted: float | None = None
 
 
-class _CapturedGraph(messages._CapturedGraph):
-    planted: float = 0.0
+def plant() -> None:
+    """In a zygote (see `planting`): what a worker calls takes longer if the request says so."""
+    take = worker._take
+
+    def planted(state: Any, request: PlantedGraph, fds: list[int]) -> messages.GraphReply:
+        reply = take(state, request, fds)
+        if request.planted is None:
+            return reply
+        share = request.planted if state.compiler == "eager" else 0.0
+        graph = state.graphs[request.id]
+        graph.call = _longer(graph.call, share, graph.on_gpu)
+        return PlantedReply(**reply.model_dump(exclude_unset=True), planted=share)
+
+    worker._take = planted
+    messages._BY_NAME["graph"] = PlantedGraph
 
 
 def _longer(call: Callable[..., Any], share: float, on_gpu: bool) -> Callable[..., Any]:
@@ -102,11 +105,10 @@ def planting() -> Iterator[None]:
         (Path(folder) / "sitecustomize.py").write_text("\n".join(lines) + "\n")
         places = [folder, str(Path(__file__).parent)]
         sys.path[:0] = places
-        kinds = messages._REPLIES["graph"], messages._CapturedGraph
-        messages._REPLIES["graph"], messages._CapturedGraph = _Graph, _CapturedGraph
+        messages._KINDS[PlantedGraph] = PlantedReply
         try:
             yield
         finally:
-            messages._REPLIES["graph"], messages._CapturedGraph = kinds
+            del messages._KINDS[PlantedGraph]
             for place in places:
                 sys.path.remove(place)

@@ -10,7 +10,7 @@ from test_sandbox import attempt
 
 from passagent.confine import privileges, sandbox
 from passagent.errors import InfrastructureError
-from passagent.evaluator.runner import builds, messages
+from passagent.evaluator.runner import build_requests, builds
 from passagent.evaluator.runner.process import Zygote
 from passagent.kernels import toolchain
 
@@ -24,7 +24,7 @@ def zygote():
 
 
 def answer(request):
-    return builds.answer(messages.build_request(request))
+    return builds.answer(build_requests.build_request({"build": request}))
 
 
 CPP = '''

@@ -26,6 +26,7 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import baseline
 from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.runner import process
+from passagent.evaluator.runner.messages import Prepare
 from passagent.evaluator.runner.process import Worker, WorkerDied, Zygote
 from passagent.evaluator.timing import timing
 from passagent.tasks.reader import load_task
@@ -190,7 +191,7 @@ def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
 
     def asking(self, message, timeout_s, fds=()):
         is_second = threading.current_thread().name.startswith("second")  # which is made again, if it is lost
-        if message["op"] == op and owner(self) == whose and not killed and not is_second:
+        if message.op == op and owner(self) == whose and not killed and not is_second:
             killed.append(victim(self))
             os.kill(self.pid, signal.SIGSTOP)  # it is at it for as long as that takes
             threading.Timer(0.05, kill, [self]).start()
@@ -212,7 +213,7 @@ def _lose(referee, whose):
 
 def test_a_baseline_that_finds_no_device_is_nobodys_fault(task, monkeypatch):
     def elsewhere(files, config):
-        return load_request(files, config) | {"device": "cuda:0"}
+        return load_request(files, config).model_copy(update={"device": "cuda:0"})
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with Referee(CONFIG) as referee:
@@ -278,7 +279,7 @@ def test_a_worker_that_takes_its_time_to_end_was_killed_all_the_same(referee, mo
     monkeypatch.setattr(zygote, "_ask", slow)
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerDied) as died:
-        worker.ask({"op": "prepare", "device": "cpu"}, 10.0)
+        worker.ask(Prepare(device="cpu"), 10.0)
     assert died.value.killed_from_outside
 
 

@@ -11,6 +11,7 @@ import torch
 from passagent.confine.channel import Arena
 from passagent.evaluator.runner import calls, lockstep
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
+from passagent.evaluator.runner.messages import Turns
 
 
 def in_another_process(work):
@@ -58,10 +59,16 @@ def groups(count, turns=2, length=3, keep=None):
     """Groups of turns of `length` calls each; first one side begins, then the other."""
     core, starts = min(os.sched_getaffinity(0)), itertools.count()
     return [
-        {"core": core, "set": 0, "keep": keep, "first": number % 2,
-         "turns": [[[next(starts) % 60] for _ in range(length)] for _ in range(turns)]}
+        Turns(
+            core=core,
+            set=0,
+            keep=keep,
+            first=number % 2,
+            turns=[[[next(starts) % 60] for _ in range(length)] for _ in range(turns)],
+            skips=[0] * turns,
+        )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def side(number, name, fd, pipe, given_, **options):
@@ -89,13 +96,13 @@ def test_two_processes_call_in_strict_alternation(work_s):
     os.close(fd)
     assert os.sched_getaffinity(0) == everywhere
     assert seen == [[float(start + i) for i in range(4)] for start in range(30)]  # fresh before each call
-    assert [len(report["samples"]) for report in reports] == [6] * 5
+    assert [len(report.samples) for report in reports] == [6] * 5
     assert [one.copies[0].tolist() for one in kept] == [
         [6 * n + 3 + i + 1.0 for i in range(4)] for n in range(5)
     ]
     for report in reports:
-        assert report["held"] >= sum(report["samples"])
-        assert report["without"] >= 6 * 3 * work_s * 1e9  # all that the other side took is in it
+        assert report.held >= sum(report.samples)
+        assert report.without >= 6 * 3 * work_s * 1e9  # all that the other side took is in it
 
 
 def test_an_abort_frees_the_other_side():

@@ -28,7 +28,7 @@ from passagent.benchmark import measure
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.runner import builds
-from passagent.evaluator.runner.messages import ModuleBuild
+from passagent.evaluator.runner.build_requests import ModuleBuild
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.search import candidates
 from passagent.store import Store

@@ -10,6 +10,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.judging.eager_worker import EagerWorker, EagerWorkers
 from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.runner import messages
 from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.service.known import environment_key
 from passagent.report.evaluation import evaluation_text
@@ -65,8 +66,8 @@ class Failing:
     killed = False
 
     def ask(self, message, timeout_s, fds=()):
-        error = {"kind": "runtime_error", "message": "InductorError: no such kernel"}
-        return Answer({} if message["op"] == "load" else {"error": error}, None)
+        error = messages.Error(kind="runtime_error", message="InductorError: no such kernel")
+        return Answer(messages.Reply() if message.op == "load" else messages.Failure(error=error), None)
 
     def kill(self):
         self.killed = True
@@ -76,7 +77,7 @@ def test_a_compiler_that_fails_is_told_in_a_line():
     worker = Failing()
     twin = EagerWorker(worker, CONFIG, "inductor")
     with pytest.raises(TaskError, match=r"^inductor fails: InductorError: no such kernel$"):
-        twin.ask({"op": "run"}, 1.0)
+        twin.ask(messages.Release(ids=[]), 1.0)
     assert worker.killed
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from passagent.confine.channel import Arena
+from passagent.evaluator.runner.messages import Given
 from passagent.evaluator.runner.reservoirs import InputSets
 
 
@@ -14,9 +15,9 @@ def sets():
     arena = Arena.create(sum(Arena.room([x, x, mask]) for x, mask in drawn))
     described = [
         [
-            {"tensor": arena.write_flat([x, x[:2]], is_shared=True), "shape": [5], "host": False},
-            {"tensor": arena.write_flat([mask]), "shape": [3], "host": True},
-            {"value": 7},
+            Given(tensor=arena.write_flat([x, x[:2]], is_shared=True), shape=[5]),
+            Given(tensor=arena.write_flat([mask]), shape=[3], host=True),
+            Given(value=7),
         ]
         for x, mask in drawn
     ]
@@ -42,7 +43,7 @@ def test_a_set_is_what_was_drawn_and_read_once(sets):
 def test_on_the_cpu_values_are_read_where_they_lie(sets):
     _, arena, described = sets
     read = InputSets(described, arena, "cpu")
-    first, again = read[0][0], arena.view(described[0][0]["tensor"])
+    first, again = read[0][0], arena.view(described[0][0].tensor)
     assert first.data_ptr() == again.data_ptr()
     read.close()
     assert torch.equal(first, again)  # what is in use stays mapped

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from passagent.config import EvaluatorConfig
 from passagent.confine import landlock, privileges, sandbox, seccomp
 from passagent.confine.environment import worker_memory
 from passagent.confine.sandbox import Limits
+from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.runner import process
 from passagent.evaluator.runner.process import WorkerDied, Zygote
@@ -74,9 +76,8 @@ def test_a_workers_memory_is_tied_to_the_machines(zygote):
 
 def load(worker, code):
     """What the worker says to a candidate whose module is `code`: the error's message."""
-    request = {"op": "load", "device": "cpu", "compiler": None, "single_replacement_func": True}
     files = {"P.py": "import ctypes, io, os\n" + code, MANIFEST: '["P"]'}
-    return worker.ask(request | {"files": files}, 60).message["error"]["message"]
+    return worker.ask(load_request(files, EvaluatorConfig()), 60).error.message
 
 
 def attempt(zygote, code, memory_gb=4.0):

@@ -49,7 +49,7 @@ def asked(monkeypatch):
     ask = LoadedWorker.ask
 
     def noted(self, message, fds=()):
-        found.append((self, message["op"], threading.current_thread().name.partition("_")[0]))
+        found.append((self, message.op, threading.current_thread().name.partition("_")[0]))
         return ask(self, message, fds)
 
     monkeypatch.setattr(LoadedWorker, "ask", noted)
@@ -93,7 +93,7 @@ def test_a_second_worker_that_is_lost_is_replaced(op, referee, task, asked, monk
     ask = Worker.ask
 
     def kill(self, message, timeout_s, fds=()):
-        if message["op"] == op and threading.current_thread().name.startswith("second"):
+        if message.op == op and threading.current_thread().name.startswith("second"):
             os.kill(self.pid, signal.SIGKILL)
             killed.append(self)
         return ask(self, message, timeout_s, fds)
@@ -165,7 +165,7 @@ def test_a_worker_lost_beside_another_is_nobodys_fault(op, referee, task, one_pa
     ask = Worker.ask
 
     def kill(self, message, timeout_s, fds=()):
-        if message["op"] == op and threading.current_thread().name == "lane_1" and not killed:
+        if message.op == op and threading.current_thread().name == "lane_1" and not killed:
             os.kill(self.pid, signal.SIGKILL)
             killed.append(self)
         return ask(self, message, timeout_s, fds)

@@ -20,7 +20,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference
-from passagent.evaluator.runner import lockstep
+from passagent.evaluator.runner import lockstep, messages
 from passagent.evaluator.runner.fresh import Draw, Rotation
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
 from passagent.evaluator.runner.process import Answer, waited_ns
@@ -202,7 +202,11 @@ def test_equal_blocks_have_an_interval_of_no_width():
 
 
 def answer(own_us, count, clock_us, waited_us=0):
-    return Answer({"samples": [round(own_us * 1e3)] * count}, round(clock_us * 1e3), round(waited_us * 1e3))
+    return Answer(
+        messages.RunReply.model_construct(samples=[round(own_us * 1e3)] * count),
+        round(clock_us * 1e3),
+        round(waited_us * 1e3),
+    )
 
 
 def sides(pairs, calls_=16):
@@ -366,6 +370,13 @@ def test_rarely_refreshed_inputs_keep_still_within_a_block():
     assert len({windows[0] for block in made for windows in block}) == 45  # nothing is seen twice
 
 
+def failure(text):
+    return messages.Failure(error=messages.Error(kind="runtime_error", message=text))
+
+
+FAILURE = failure("not today")
+
+
 class Scripted:
     """A worker that only keeps book: what it was asked, and times as told."""
 
@@ -378,28 +389,26 @@ class Scripted:
         self.random = np.random.default_rng(len(name))
 
     def ask(self, message, timeout_s, fds=()):
-        json.dumps(message)  # it has to fit through the channel
+        json.dumps(message.model_dump())  # it has to fit through the channel
         self.log.append((self.name, message))
-        if message["op"] == "device":
-            return Answer({"samples": [100] * len(message["windows"])}, None)
-        if message["op"] == "lockstep":
-            reports = [self.report(group) for group in message["groups"]]
-            return Answer(
-                {"groups": reports, "kept": [g for g in message["groups"] if g["keep"] is not None]}, None
-            )
-        times = self.times(len(message["windows"]))
-        message["call"] = int(self.random.integers(len(times)))
-        kept = (
-            {"call": message["call"], "kept": message["windows"][message["call"]]} if message["keep"] else {}
-        )
-        return Answer({"samples": times, "kept": None} | kept, sum(times) + 50_000 + self.hidden_ns)
+        if message.op == "device":
+            return Answer(messages.DeviceReply(samples=[100] * len(message.windows)), None)
+        if message.op == "lockstep":
+            reports = [self.report(group) for group in message.groups]
+            kept = [group for group in message.groups if group.keep is not None]
+            return Answer(messages.LockstepReply.model_construct(groups=reports, kept=kept), None)
+        times = self.times(len(message.windows))
+        call = len(times) - 1 if message.keep else None
+        kept = message.windows[-1] if message.keep else None
+        reply = messages.RunReply.model_construct(samples=times, call=call, kept=kept)
+        return Answer(reply, sum(times) + 50_000 + self.hidden_ns)
 
     def times(self, count):
         return [int(self.per_call_ns * math.exp(self.random.normal(0, 0.01))) for _ in range(count)]
 
     def report(self, group):
-        times = self.times(sum(map(len, group["turns"])))
-        return {"samples": times, "held": sum(times), "without": sum(times) + self.waits_ns}
+        times = self.times(sum(map(len, group.turns)))
+        return messages.GroupTimes(samples=times, held=sum(times), without=sum(times) + self.waits_ns)
 
 
 def scripted(config=CONFIG, at=None, waits_ns=0, **candidate):
@@ -421,22 +430,22 @@ def test_blocks_of_both_sides_have_the_same_values_in_turn():
     measured, log, verified, _ = scripted(CONFIG.model_copy(update={"interval": 1e-9, "max_trials": 300}))
     names = [name for name, _ in log]
     assert names[:3] == ["eager", "candidate", "eager"]  # the probe, and the warm-ups
-    assert [len(message["windows"]) for _, message in log[:3]] == [3, 4, 4]
+    assert [len(message.windows) for _, message in log[:3]] == [3, 4, 4]
     measured_blocks = log[3:]
     pairs = list(zip(measured_blocks[::2], measured_blocks[1::2], strict=True))
     assert len(pairs) == len(measured.eager.blocks) == len(measured.compiled.blocks)
     for number, (first, second) in enumerate(pairs):
         assert (first[0], second[0]) == [("candidate", "eager"), ("eager", "candidate")][number % 2]
-        assert first[1]["windows"] == second[1]["windows"]
-        assert first[1]["set"] == second[1]["set"]
-        assert first[1]["often"] == second[1]["often"] == [0, 1]
-        assert first[1]["settle"] == second[1]["settle"]
-        assert first[1]["settle"] not in first[1]["windows"]  # what is timed has values of its own
-    assert {message["set"] for _, message in measured_blocks} == set(range(1, SETS))
-    assert len({len(message["windows"]) for _, message in measured_blocks}) > 1  # how long is not known ahead
-    kept = [message for name, message in measured_blocks if message["keep"]]
-    assert all(name == "candidate" for name, message in measured_blocks if message["keep"])
-    assert [(m["set"], m["windows"][m["call"]], m["windows"][m["call"]]) for m in kept] == verified
+        assert first[1].windows == second[1].windows
+        assert first[1].set == second[1].set
+        assert first[1].often == second[1].often == [0, 1]
+        assert first[1].settle == second[1].settle
+        assert first[1].settle not in first[1].windows  # what is timed has values of its own
+    assert {message.set for _, message in measured_blocks} == set(range(1, SETS))
+    assert len({len(message.windows) for _, message in measured_blocks}) > 1  # how long is not known ahead
+    kept = [message for name, message in measured_blocks if message.keep]
+    assert all(name == "candidate" for name, message in measured_blocks if message.keep)
+    assert [(m.set, m.windows[-1], m.windows[-1]) for m in kept] == verified
     assert verified
     assert 300 <= len(measured.compiled.e2e) < 330
     assert measured.low <= measured.speedup <= measured.high
@@ -483,7 +492,7 @@ def test_slow_calls_come_in_shorter_blocks_and_within_the_budget():
     )  # fmt: skip
     assert {len(block) for block in measured.compiled.blocks} == {1}
     assert len(measured.compiled.blocks) == timing.MIN_PAIRS
-    assert [len(message["windows"]) for _, message in log[1:3]] == [2, 2]  # fewer warm-ups
+    assert [len(message.windows) for _, message in log[1:3]] == [2, 2]  # fewer warm-ups
 
 
 def test_timed_calls_are_sometimes_followed_by_an_audit():
@@ -504,12 +513,12 @@ def test_hidden_time_in_every_block_is_looked_at_again_and_then_named(device):
     assert claimed == pytest.approx(20, rel=0.05)
     assert seen == pytest.approx(20 + per_call_us, rel=0.05)
     assert claimed < bound < seen
-    again = [m for m in log if m[1].get("core") is not None]
+    again = [m for m in log if isinstance(m[1], messages.Run) and m[1].core is not None]
     assert len(again) == 2 * 25
     for first, second in zip(again[::2], again[1::2], strict=True):
         assert {first[0], second[0]} == {"candidate", "eager"}
-        assert first[1] | {"call": 0} == second[1] | {"call": 0}
-        assert not first[1]["settle"]
+        assert first[1] == second[1]
+        assert not first[1].settle
     assert len({first[0] for first in again[::2]}) == 2  # either side begins
     assert scripted(config, hidden_ns=1000)[0].hidden is None
 
@@ -518,16 +527,16 @@ def test_waiting_for_a_core_is_no_hidden_time():
     """In turns it looks like that; a side's blocks alone tell."""
     measured, log, *_ = scripted(CONFIG.model_copy(update={"device": "cuda"}), waits_ns=50_000_000)
     assert measured.hidden is None
-    again = [m for m in log if m[1].get("core") is not None]
+    again = [m for m in log if isinstance(m[1], messages.Run) and m[1].core is not None]
     assert len(again) == 2 * 6
-    assert {len(message["windows"]) for _, message in again} == {clocks._MOST_CALLS}
+    assert {len(message.windows) for _, message in again} == {clocks._MOST_CALLS}
 
 
 def test_calls_that_fail():
     class Failing(Scripted):
         def ask(self, message, timeout_s, fds=()):
             if len(self.log) > 6:
-                return Answer({"error": {"kind": "runtime_error", "message": "not today"}}, None)
+                return Answer(FAILURE, None)
             return super().ask(message, timeout_s, fds)
 
     log = []
@@ -547,36 +556,36 @@ GPU = CONFIG.model_copy(update={"device": "cuda", "interval": 1e-9, "max_trials"
 
 def test_groups_are_even_and_both_sides_make_the_same_calls():
     measured, log, verified, _ = scripted(GPU, reference(often=[0]))
-    asked = [(name, message) for name, message in log if message["op"] == "lockstep"]
+    asked = [(name, message) for name, message in log if message.op == "lockstep"]
     sides = {name: [m for n, m in asked if n == name] for name in ("eager", "candidate")}
-    assert {message["side"] for message in sides["eager"]} == {0}
-    assert {message["side"] for message in sides["candidate"]} == {1}
+    assert {message.side for message in sides["eager"]} == {0}
+    assert {message.side for message in sides["candidate"]} == {1}
     everywhere = os.sched_getaffinity(0)
     cores, beginners = [], []
     for theirs, mine in zip(sides["eager"], sides["candidate"], strict=True):
-        assert [g["keep"] for g in theirs["groups"]] == [None] * len(theirs["groups"])
-        assert [g | {"keep": None} for g in mine["groups"]] == theirs["groups"]
-        assert 0 < len(mine["groups"]) <= turns.SERIES
-        kept = [g for g in mine["groups"] if g["keep"] is not None]
+        assert [g.keep for g in theirs.groups] == [None] * len(theirs.groups)
+        assert [g.model_copy(update={"keep": None}) for g in mine.groups] == theirs.groups
+        assert 0 < len(mine.groups) <= turns.SERIES
+        kept = [g for g in mine.groups if g.keep is not None]
         assert 0 < len(kept) <= SETS  # as many as there is room for
         for group in kept:
-            place, position = group["keep"]
-            assert group["skips"][place] <= position < len(group["turns"][place])
-        for group in mine["groups"]:
-            cores.append(group["core"])
-            beginners.append(group["first"])
-            assert len(group["turns"]) % 2 == 0  # each side goes first as often as the other
-            assert all(len(t) > skip for t, skip in zip(group["turns"], group["skips"], strict=True))
-            assert len({windows[1] for turn in group["turns"] for windows in turn}) == 1
-            assert group["set"] in range(1, SETS)
+            place, position = group.keep
+            assert group.skips[place] <= position < len(group.turns[place])
+        for group in mine.groups:
+            cores.append(group.core)
+            beginners.append(group.first)
+            assert len(group.turns) % 2 == 0  # each side goes first as often as the other
+            assert all(len(t) > skip for t, skip in zip(group.turns, group.skips, strict=True))
+            assert len({windows[1] for turn in group.turns for windows in turn}) == 1
+            assert group.set in range(1, SETS)
     assert set(beginners) == {0, 1}
     assert set(cores) == everywhere
     for start in range(0, len(cores) - len(everywhere) + 1, len(everywhere)):
         assert set(cores[start : start + len(everywhere)]) == everywhere
-    assert len(verified) == sum(g["keep"] is not None for m in sides["candidate"] for g in m["groups"])
+    assert len(verified) == sum(g.keep is not None for m in sides["candidate"] for g in m.groups)
     for _, windows, kept in verified:
-        place, position = kept["keep"]
-        assert kept["turns"][place][position] == windows
+        place, position = kept.keep
+        assert kept.turns[place][position] == windows
     longest = turns.TURNS * turns.MEASURED
     for block in measured.compiled.blocks:
         assert longest - turns.MEASURED < len(block) <= longest
@@ -590,18 +599,18 @@ def test_groups_of_slow_calls_are_even_too(per_call_ns):
     config = GPU.model_copy(update={"budget_s": 1e-9, "trials": 2})
     sides = [Scripted(name, log, per_call_ns=per_call_ns) for name in ("candidate", "eager")]
     measure(*sides, reference(), lambda *_: None, lambda: None, config)
-    groups = [g for _, message in log if message["op"] == "lockstep" for g in message["groups"]]
-    assert {len(group["turns"]) % 2 for group in groups} == {0}
+    groups = [g for _, message in log if message.op == "lockstep" for g in message.groups]
+    assert {len(group.turns) % 2 for group in groups} == {0}
     if per_call_ns > 10**6:
-        assert all(group["skips"] == [0] * len(group["turns"]) for group in groups)
-        assert all(2 <= len(group["turns"]) <= turns.TURNS for group in groups)
+        assert all(group.skips == [0] * len(group.turns) for group in groups)
+        assert all(2 <= len(group.turns) <= turns.TURNS for group in groups)
 
 
 class Waiting(Scripted):
     """A side that comes to its turn, which never is."""
 
     def ask(self, message, timeout_s, fds=()):
-        if message["op"] == "lockstep":
+        if message.op == "lockstep":
             turn = Turn(os.dup(fds[0]))
             try:
                 turn.wait(99)
@@ -612,15 +621,15 @@ class Waiting(Scripted):
 
 class Lost(Scripted):
     def ask(self, message, timeout_s, fds=()):
-        if message["op"] == "lockstep":
+        if message.op == "lockstep":
             raise InfrastructureError("eager's worker was lost")
         return super().ask(message, timeout_s, fds)
 
 
 class Raising(Scripted):
     def ask(self, message, timeout_s, fds=()):
-        if message["op"] == "lockstep":
-            return Answer({"error": {"kind": "runtime_error", "message": "not today"}}, None)
+        if message.op == "lockstep":
+            return Answer(FAILURE, None)
         return super().ask(message, timeout_s, fds)
 
 
@@ -631,7 +640,7 @@ class LosingItsTurn(Waiting):
         try:
             return super().ask(message, timeout_s, fds)
         except TurnLost as error:
-            return Answer({"error": {"kind": "runtime_error", "message": str(error)}}, None)
+            return Answer(failure(str(error)), None)
 
 
 @pytest.mark.parametrize(
@@ -654,11 +663,11 @@ def test_passbenchs_protocol():
     measured = measure_passbench(
         Scripted("candidate", log, per_call_ns=10_000), Scripted("eager", log), few, config
     )
-    assert [(name, len(message["windows"])) for name, message in log] == [
+    assert [(name, len(message.windows)) for name, message in log] == [
         ("candidate", 25), ("candidate", 100), ("eager", 25), ("eager", 100),
     ]  # fmt: skip
-    assert {tuple(windows) for _, message in log for windows in message["windows"]} == {(0, 0, 0)}
-    assert {tuple(message["often"]) for _, message in log} == {(1,)}  # what eager writes is written again
+    assert {tuple(windows) for _, message in log for windows in message.windows} == {(0, 0, 0)}
+    assert {tuple(message.often) for _, message in log} == {(1,)}  # what eager writes is written again
     assert [len(block) for block in measured.compiled.blocks] == [100]
     medians = [float(np.median(side.e2e)) for side in (measured.eager, measured.compiled)]
     assert measured.speedup == pytest.approx(medians[0] / medians[1])

@@ -85,8 +85,8 @@ def _wrap(module: ModuleType, name: str) -> None:
 
 def _about(argument: Any) -> str:
     """What tells a call from others: a request's name, a subgraph's."""
-    if isinstance(argument, dict):
-        return str(argument.get("op", ""))
+    if hasattr(argument, "op"):
+        return str(argument.op)
     return str(getattr(argument, "name", "")) if hasattr(argument, "inputs") else ""
 
 

@@ -15,8 +15,10 @@ import socket
 import struct
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 
@@ -110,8 +112,28 @@ class Channel:
         self.socket.close()
 
 
+class Described(Protocol):
+    """Where a tensor lies in an arena, whoever says so."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def offset(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor in an arena: its dtype's name, its shape, and its offset, bytes."""
+
+    dtype: str
+    shape: list[int]
+    offset: int
+
+
 class Arena:
-    """Anonymous shared memory that holds tensors one after the other, each described by a plain dict."""
+    """Anonymous shared memory that holds tensors one after the other, each described by where it lies."""
 
     def __init__(self, fd: int, size: int, writable: bool = True) -> None:
         self.fd, self.size = fd, size
@@ -151,14 +173,11 @@ class Arena:
         """Forget what was written."""
         self._used = 0
 
-    def write(self, tensor: torch.Tensor) -> dict[str, Any]:
-        """Copy a tensor in; returns its description: dtype, shape, offset in bytes.
+    def write(self, tensor: torch.Tensor) -> Placed:
+        """Copy a tensor in. Raises ValueError if there is no room."""
+        return replace(self.write_flat([tensor]), shape=list(tensor.shape))
 
-        Raises ValueError if there is no room.
-        """
-        return self.write_flat([tensor]) | {"shape": list(tensor.shape)}
-
-    def write_flat(self, tensors: list[torch.Tensor], is_shared: bool = False) -> dict[str, Any]:
+    def write_flat(self, tensors: list[torch.Tensor], is_shared: bool = False) -> Placed:
         """Copy tensors of one dtype in, one behind the other, as a flat one; `is_shared`: by several cores.
 
         Raises as `write` does.
@@ -182,26 +201,22 @@ class Arena:
             for place, part in zip(places, parts, strict=True):
                 copy(place, part.view(torch.uint8))
         self._used = offset + count
-        return {"dtype": str(parts[0].dtype).removeprefix("torch."), "shape": [elements], "offset": offset}
+        return Placed(str(parts[0].dtype).removeprefix("torch."), [elements], offset)
 
-    def read(self, description: dict[str, Any]) -> torch.Tensor:
+    def read(self, description: Described) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
         view = self.view(description)
         made = torch.empty(view.shape, dtype=view.dtype)
         copy(made.view(-1), view.view(-1))
         return made
 
-    def view(self, description: dict[str, Any]) -> torch.Tensor:
+    def view(self, description: Described) -> torch.Tensor:
         """The tensor described, where it lies, to be read only; of a sealed or trusted worker's arena.
 
         Raises as `read` does.
         """
-        dtype = getattr(torch, str(description["dtype"]), None)
-        shape, offset = description["shape"], description["offset"]
-        plain = (
-            isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) and type(offset) is int
-        )
-        if not isinstance(dtype, torch.dtype) or not plain:
+        dtype, shape, offset = getattr(torch, description.dtype, None), description.shape, description.offset
+        if not isinstance(dtype, torch.dtype) or any(n < 0 for n in shape):
             raise ValueError("a tensor description that makes no sense")
         count = math.prod(shape)
         if count == 0:
@@ -213,10 +228,10 @@ class Arena:
             view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
         return view.reshape(shape)
 
-    def unmapped(self, description: dict[str, Any]) -> Reservoir:
+    def unmapped(self, description: Described) -> Reservoir:
         """The flat tensor described, which stays unmapped. Raises as `read` does."""
-        dtype, offset = getattr(torch, str(description["dtype"]), None), description["offset"]
-        count = math.prod(description["shape"])
+        dtype, offset = getattr(torch, description.dtype, None), description.offset
+        count = math.prod(description.shape)
         if not isinstance(dtype, torch.dtype) or offset < 0 or offset + count * dtype.itemsize > self.size:
             raise ValueError("a tensor outside its arena")
         return Reservoir(self.fd, offset, dtype, count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,16 +19,13 @@ _PART = 1 << 14
 """Elements that are mixed at a time: torch takes one thread for so few."""
 
 
-def hidden(message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
-    """A request without its calls' windows, and a descriptor of them (none for a request that has none).
+def hidden(windows: Sequence[Sequence[int]], keep: bool) -> int:
+    """A descriptor of the windows of calls, which a worker reads as `Unseen`.
 
-    A worker is not told how many calls there are. One that is asked to `keep` a call keeps the last: none
-    comes after it that could know that no further one is kept.
+    It is not told how many calls there are. One that is asked to `keep` a call keeps the last: none comes
+    after it that could know that no further one is kept.
     """
-    if message.get("op") != "run":
-        return message, None
-    windows = message["windows"]
-    chosen = len(windows) - 1 if message["keep"] else None
+    chosen = len(windows) - 1 if keep else None
     words = [word for k, row in enumerate(windows) for word in (int(k == chosen), *row)]
     fd = os.memfd_create("passagent-calls", os.MFD_CLOEXEC)
     try:
@@ -36,7 +33,7 @@ def hidden(message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
     except BaseException:
         os.close(fd)
         raise
-    return message | {"windows": None, "keep": None}, fd
+    return fd
 
 
 class Unseen:

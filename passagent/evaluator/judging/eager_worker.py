@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.channel import Arena
 from passagent.errors import TaskError
 from passagent.evaluator.reference.baseline import are_too_many
 from passagent.evaluator.reference.reference import Reference, load_request, run_request
+from passagent.evaluator.runner.messages import R, Release, Request
 from passagent.evaluator.runner.process import Answer, Worker, WorkerDied, WorkerTimeout, failed, lost
 
 USES = 8
@@ -69,10 +69,10 @@ class EagerWorker:
         outputs = Arena.create(reference.room())
         try:
             fds = (reference.arena.fd, outputs.fd)
-            reply = self.ask(reference.request(outputs), self._timeout_s, fds).message
+            reply = self.ask(reference.request(outputs), self._timeout_s, fds).reply
         finally:
             outputs.close()
-        self._held[reference.name] = _HeldSubgraph(weakref.ref(reference), size, reply.get("dispatches", 0.0))
+        self._held[reference.name] = _HeldSubgraph(weakref.ref(reference), size, reply.dispatches)
 
     def warm(self, reference: Reference) -> None:
         """The same, and a first call, in which libraries load and choose what they run."""
@@ -80,20 +80,20 @@ class EagerWorker:
             self.take(reference)
             self.ask(run_request(reference, 0, [reference.rotation.first()]), self._timeout_s)
 
-    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """The worker's answer. Raises InfrastructureError: it runs nothing but what eager ran before.
 
         Raises TaskError where a compiler fails.
         """
         try:
-            answer = self.worker.ask(message, timeout_s, fds)
+            answer = self.worker.ask(request, timeout_s, fds)
         except (WorkerDied, WorkerTimeout) as error:
             raise lost(f"{self.compiler or 'eager'}'s worker was lost", error) from error
-        if "error" in answer.message:
+        if answer.error is not None:
             self.worker.kill()
             if self.compiler is not None:
-                raise TaskError(f"{self.compiler} fails: {answer.message['error']['message']}")
-            raise failed("eager fails where it ran before", answer.message["error"])
+                raise TaskError(f"{self.compiler} fails: {answer.error.message}")
+            raise failed("eager fails where it ran before", answer.error)
         return answer
 
     def _has(self, reference: Reference) -> bool:
@@ -103,7 +103,7 @@ class EagerWorker:
     def _release(self, names: list[str]) -> None:
         held = [name for name in names if self._held.pop(name, None) is not None]
         if held:
-            self.ask({"op": "release", "ids": held}, self._timeout_s)
+            self.ask(Release(ids=held), self._timeout_s)
 
 
 class EagerWorkers:

@@ -48,6 +48,7 @@ from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.runner.fresh import Windows
+from passagent.evaluator.runner.messages import Kept
 from passagent.evaluator.runner.process import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
@@ -327,7 +328,7 @@ class Judging:
         found = []
         for chosen in range(SETS):
             request = run_request(reference, chosen, [reference.rotation.first()], keep=True)
-            found.append(outputs_of(outputs, holder.ask(request)["kept"], reference.expected[chosen].states))
+            found.append(outputs_of(outputs, holder.ask(request).returned, reference.expected[chosen].states))
         return found
 
     def _time(
@@ -370,7 +371,7 @@ class Judging:
         assert result.passes_from_t is not None
         allowed = max(result.passes_from_t, score.STRICT_T) + 1
 
-        def verify(chosen: int, windows: Windows, kept: dict[str, Any]) -> None:
+        def verify(chosen: int, windows: Windows, kept: Kept) -> None:
             expected = reference.expected[chosen]
             if self._is_candidate:
                 refuse_kept(reference, expected.facts, kept)

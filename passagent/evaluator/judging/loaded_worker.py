@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from passagent.evaluator.judging.replies import checked, outputs_of, refuse_copi
 from passagent.evaluator.judging.verdict import Failed, Refused, blank
 from passagent.evaluator.reference.reference import Reference, load_request
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
+from passagent.evaluator.runner.messages import Audit, R, Release, Request
 from passagent.evaluator.runner.process import Worker, WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.text import plain
 
@@ -59,9 +59,9 @@ class LoadedWorker:
             status = "load_error" if death.status == "runtime_error" else death.status
             raise Failed(status, f"loading: the process {death.describe()}{last_line(death.log)}") from death
 
-    def ask(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+    def ask(self, request: Request[R], fds: tuple[int, ...] = ()) -> R:
         """The worker's reply."""
-        return checked(self.worker.ask(message, self._config.timeout_s, fds)).message
+        return checked(self.worker.ask(request, self._config.timeout_s, fds))
 
     @property
     def nbytes(self) -> int:
@@ -84,11 +84,11 @@ class LoadedWorker:
         try:
             fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
             reply = self.ask(reference.request(outputs), fds)
-            self._held[reference.name].dispatches = reply.get("dispatches", 0.0)
+            self._held[reference.name].dispatches = reply.dispatches
             if isinstance(self._subject, Candidate):
-                result.matches, result.applied = reply["matches"], reply["applied"]
-                result.mismatches = [Mismatch.model_validate(item) for item in reply["mismatches"]]
-                result.left = [plain(name)[:80] for name in reply["left"]]
+                result.matches, result.applied = reply.matches, reply.applied
+                result.mismatches = [Mismatch(**vars(item)) for item in reply.mismatches]
+                result.left = [plain(name)[:80] for name in reply.left]
                 result.nodes_before, result.nodes_after = reference.operators, len(result.left)
                 if result.matches == 0:
                     raise Failed("mismatch", "no pass matched this graph")
@@ -104,23 +104,23 @@ class LoadedWorker:
     def release(self, reference: Reference) -> None:
         """Have the worker forget the subgraph."""
         self._held.pop(reference.name).outputs.close()
-        self.ask({"op": "release", "ids": [reference.name]})
+        self.ask(Release(ids=[reference.name]))
 
     def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
         before = secrets.choice([one for one in range(SETS) if one != sets[0]])
-        reply = self.ask({"op": "audit", "id": reference.name, "sets": sets, "before": before})
-        for chosen, kept, copies in zip(sets, reply["kept"], reply["copies"], strict=True):
+        reply = self.ask(Audit(id=reference.name, sets=sets, before=before))
+        for chosen, kept, copies in zip(sets, reply.kept, reply.copies, strict=True):
             refuse_kept(reference, reference.expected[chosen].facts, kept)
             refuse_copies(reference.expected[chosen].eager, outputs, copies)
-        if not reply["stable"] and not reference.mutated:
+        if not reply.stable and not reference.mutated:
             message = (
                 "a later call changes the outputs of an earlier one; allocate the outputs of each call anew"
             )
             raise Refused([Violation(rule="reused_output", file="", line=0, message=message)])
         return [
             outputs_of(outputs, kept, reference.expected[chosen].states)
-            for chosen, kept in zip(sets, reply["kept"], strict=True)
+            for chosen, kept in zip(sets, reply.kept, strict=True)
         ]
 
     def close(self, end_worker: Callable[[Worker], None]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from passagent.confine.channel import Arena
@@ -14,6 +12,7 @@ from passagent.evaluator.judging.verdict import Failed, Refused, raise_for, viol
 from passagent.evaluator.limits import VIOLATIONS
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Violation
+from passagent.evaluator.runner.messages import Kept, R, Reply, Request, Tensor
 from passagent.evaluator.runner.process import Answer, Worker
 from passagent.evaluator.score import STRICT_T
 
@@ -24,43 +23,43 @@ class Watched:
     def __init__(self, worker: Worker, overhead_ns: int = 0) -> None:
         self.worker, self.overhead_ns = worker, overhead_ns
 
-    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """See Worker.ask."""
-        answer = self.worker.ask(message, timeout_s, fds)
-        refuse_violations(answer.message)
+        answer = self.worker.ask(request, timeout_s, fds)
+        refuse_violations(answer.said)
         return answer
 
 
-def checked(answer: Answer) -> Answer:
-    """The answer. Raises Failed and Refused for what it reports."""
-    refuse_violations(answer.message)
-    if "error" in answer.message:
-        raise_for(answer.message["error"])
-    return answer
+def checked(answer: Answer[R]) -> R:
+    """The reply. Raises Failed and Refused for what the answer reports."""
+    refuse_violations(answer.said)
+    if answer.error is not None:
+        raise_for(answer.error)
+    return answer.reply
 
 
-def refuse_violations(reply: dict[str, Any]) -> None:
+def refuse_violations(reply: Reply) -> None:
     """Raise Refused for what the worker's audit saw."""
-    violations = [violation_of(item) for item in reply.get("violations", [])[:VIOLATIONS]]
+    violations = [violation_of(item) for item in reply.violations[:VIOLATIONS]]
     if violations:
         raise Refused(violations)
 
 
-def outputs_of(outputs: Arena, kept: dict[str, Any], states: list[States]) -> list[torch.Tensor]:
+def outputs_of(outputs: Arena, kept: Kept, states: list[States]) -> list[torch.Tensor]:
     """The tensors that a reply describes, and what was left in the inputs that eager writes into, as it is
     held against eager's (inplace.py). Raises Failed where the reply describes none.
     """
-    if len(kept["left"]) != len(states):
+    if len(kept.left) != len(states):
         raise Failed("runtime_error", "an input that eager writes into was not handed back")
     try:
-        found = [outputs.read(item) for item in kept["outputs"]]
-        left = [one if one is None else outputs.read(one) for one in kept["left"]]
+        found = [outputs.read(item) for item in kept.outputs]
+        left = [one if one is None else outputs.read(one) for one in kept.left]
         return found + [one.judged(values) for one, values in zip(states, left, strict=True)]
     except ValueError as error:
         raise Failed("runtime_error", str(error)) from error
 
 
-def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[dict[str, Any] | None]) -> None:
+def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[Tensor | None]) -> None:
     """Raise Refused where torch's own copy is right already: what a kernel then changes in it is for show."""
     for expected, described in zip(eager, copies, strict=False):
         if described is None:
@@ -77,25 +76,23 @@ def refuse_copies(eager: list[torch.Tensor], outputs: Arena, copies: list[dict[s
             raise Refused([Violation(rule="delegated_copy", file="", line=0, message=message)])
 
 
-def refuse_kept(reference: Reference, facts: list[Fact], kept: dict[str, Any]) -> None:
+def refuse_kept(reference: Reference, facts: list[Fact], kept: Kept) -> None:
     """Raise Refused for a changed input, Failed for an output that does not lie in memory as eager's does.
 
     A view of an input, or of less than there is to compute, is no replacement for what eager writes out.
     """
-    if len(kept["outputs"]) != len(facts):
-        raise Failed("runtime_error", f"{len(kept['outputs'])} outputs, eager has {len(facts)}")
-    extra = sorted(set(kept["mutated"]) - set(reference.mutated))
+    if len(kept.outputs) != len(facts):
+        raise Failed("runtime_error", f"{len(kept.outputs)} outputs, eager has {len(facts)}")
+    extra = sorted(set(kept.mutated) - set(reference.mutated))
     if extra:
         message = f"writes into input {extra[0]}, which eager leaves as it is; write to a tensor of your own"
         raise Refused([Violation(rule="input_mutation", file="", line=0, message=message)])
-    for position, (fact, item) in enumerate(zip(facts, kept["outputs"], strict=False)):
-        if item["device"] != fact.device:
-            raise Failed(
-                "runtime_error", f"output {position} is on {item['device']}, eager's on {fact.device}"
-            )
-        if fact.contiguous and not item["contiguous"]:
+    for position, (fact, item) in enumerate(zip(facts, kept.outputs, strict=False)):
+        if item.device != fact.device:
+            raise Failed("runtime_error", f"output {position} is on {item.device}, eager's on {fact.device}")
+        if fact.contiguous and not item.contiguous:
             raise Failed("runtime_error", f"output {position} is not contiguous, eager's is")
-        if fact.own and not item["own"]:
+        if fact.own and not item.own:
             shared = "an input, an output before it or elements of its own"
             message = f"output {position} shares memory with {shared}; eager's has memory to itself"
             raise Failed("wrong_result", message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from passagent.evaluator.result import (
     Violation,
 )
 from passagent.evaluator.runner import hostless
+from passagent.evaluator.runner.messages import Error, ReportedViolation
 from passagent.evaluator.text import plain, shortened
 from passagent.evaluator.timing import estimate
 from passagent.evaluator.timing.timing import OF_PASSBENCH, Timing
@@ -39,12 +40,10 @@ _FAILURES: dict[str, score.Failure] = {
 }
 
 
-def violation_of(data: dict[str, Any]) -> Violation:
+def violation_of(found: ReportedViolation) -> Violation:
     """What a worker reports, its text made plain and cut to a reader's size. A worker measures nothing."""
-    found = Violation.model_validate(data)
-    message = plain(shortened(found.message, MESSAGE))
-    plainly = {"rule": plain(found.rule[:80]), "file": plain(found.file[:200]), "message": message}
-    return found.model_copy(update=plainly | {"measured": None})
+    message, file = plain(shortened(found.message, MESSAGE)), plain(found.file[:200])
+    return Violation(rule=plain(found.rule[:80]), file=file, line=found.line, message=message)
 
 
 class Refused(Exception):
@@ -69,12 +68,12 @@ class Failed(Exception):
         self.status, self.message = status, message
 
 
-def raise_for(error: dict[str, Any]) -> None:
+def raise_for(error: Error) -> None:
     """Raise Refused or Failed for a worker's explanation of an exception."""
-    message = plain(error["message"][:ERROR])
-    if error.get("violation") is not None:
-        raise Refused([violation_of(error["violation"])])
-    kind = error["kind"]
+    message = plain(error.message[:ERROR])
+    if error.violation is not None:
+        raise Refused([violation_of(error.violation)])
+    kind = error.kind
     known = kind in get_args(Status) and kind not in ("ok", "infrastructure")
     raise Failed(kind if known else "runtime_error", message)  # type: ignore[arg-type]
 

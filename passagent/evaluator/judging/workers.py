@@ -14,6 +14,7 @@ from passagent.evaluator.judging.eager_worker import EagerWorkers
 from passagent.evaluator.judging.effort import spares_of
 from passagent.evaluator.result import Candidate, Subject
 from passagent.evaluator.runner import builds
+from passagent.evaluator.runner.messages import Prepare
 from passagent.evaluator.runner.process import Worker, Zygote, answered
 from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.runner.thread_worker import InsideZygote
@@ -122,7 +123,7 @@ class Workers:
     def _fork(self) -> Worker:
         """A worker for the next candidate, its device's context made."""
         worker = self.zygote.fork(self._config.memory_gb if self._config.device == "cpu" else None)
-        request = {"op": "prepare", "device": self._config.device}
+        request = Prepare(device=self._config.device)
         return answered(worker, request, self._config.timeout_s, "a worker")
 
 

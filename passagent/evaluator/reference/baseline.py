@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from passagent.config import EvaluatorConfig
-from passagent.confine.channel import Arena
+from passagent.confine.channel import Arena, Described
 from passagent.confine.environment import device_memory_bytes, give_memory_back
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures
@@ -29,9 +29,10 @@ from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.reference import beyond, pace
 from passagent.evaluator.reference.eager import EagerGraph, Output
-from passagent.evaluator.reference.reference import Reference, load_request, run_request, states_request
-from passagent.evaluator.runner import hostless
+from passagent.evaluator.reference.reference import Reference, load_request, of_eager, run_request
+from passagent.evaluator.runner import hostless, messages
 from passagent.evaluator.runner.fresh import MORE, Rotation, Windows
+from passagent.evaluator.runner.messages import R, Request
 from passagent.evaluator.runner.process import (
     Answer,
     Worker,
@@ -118,7 +119,7 @@ class Baseline:
         samples: list[int] = []
         while len(samples) < _DESCRIBED_CALLS and sum(samples) < _DESCRIBED_NS:
             request = run_request(reference, 0, windows * 3, settle=windows[0])
-            samples += self.ask(request, self._config.timeout_s).message["samples"]
+            samples += self.ask(request, self._config.timeout_s).reply.samples
         names = [
             operator_name(node["target"])
             for node in reference.nodes
@@ -158,18 +159,19 @@ class Baseline:
         """Free the references; the worker ends with its zygote."""
         self._lose()
 
-    def outputs(self, kept: dict[str, Any]) -> list[torch.Tensor]:
+    def outputs(self, described: Sequence[Described]) -> list[torch.Tensor]:
         """The tensors that a reply of this worker describes."""
         assert self._outputs is not None
-        return [self._outputs.read(item) for item in kept["outputs"]]
+        return [self._outputs.read(item) for item in described]
 
     def again(self, reference: Reference, chosen: int, windows: Windows) -> Expected:
         """What eager gives on windows of set `chosen`, as on a set of its own."""
         request, timeout_s = run_request(reference, chosen, [windows], keep=True), self._config.timeout_s
-        eager, states = self.outputs(self.ask(request, timeout_s).message["kept"]), []
+        eager = self.outputs(self.ask(request, timeout_s).reply.returned.outputs)
+        states: list[States] = []
         if reference.mutated:
-            reply = self.ask(states_request(reference, chosen, windows), timeout_s).message
-            states = self._states(reference, chosen, windows, reply)
+            asked = of_eager(messages.States, reference, chosen, windows)
+            states = self._states(reference, chosen, windows, self.ask(asked, timeout_s).reply)
         exact = self._float64(reference, chosen, windows) if reference.expected[chosen].known else None
         facts = reference.expected[chosen].facts
         return Expected(_with_inputs(eager, states), facts, exact, states)
@@ -183,21 +185,22 @@ class Baseline:
         if made is None or not made.expected[0].known:
             return []
         if made.roundings is None:
-            requests = (states_request(made, chosen, made.rotation.first()) for chosen in range(SETS))
-            replies = (self.ask(one | {"op": "rounding"}, self._config.timeout_s) for one in requests)
-            made.roundings = next(filter(None, (reply.message["operators"] for reply in replies)), [])
+            first = made.rotation.first()
+            requests = (of_eager(messages.Rounding, made, chosen, first) for chosen in range(SETS))
+            answers = (self.ask(one, self._config.timeout_s) for one in requests)
+            made.roundings = next(filter(None, (one.reply.operators for one in answers)), [])
         return made.roundings
 
-    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """A request about a subgraph at hand. Raises InfrastructureError: eager did answer before."""
         assert self._worker is not None
         try:
-            answer = self._worker.ask(message, timeout_s, fds)
+            answer = self._worker.ask(request, timeout_s, fds)
         except (WorkerDied, WorkerTimeout) as error:
             self._lose()
             raise lost("the baseline's worker was lost", error) from error
-        if "error" in answer.message:
-            raise failed("eager fails where it ran before", answer.message["error"])
+        if answer.error is not None:
+            raise failed("eager fails where it ran before", answer.error)
         return answer
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
@@ -221,7 +224,7 @@ class Baseline:
                 return made
             values = closer
             made.close()
-            self.ask({"op": "release", "ids": [name]}, self._config.timeout_s)
+            self.ask(messages.Release(ids=[name]), self._config.timeout_s)
 
     def _drawn(self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str) -> Reference:
         """`wider`: the same with what its inputs may be."""
@@ -264,10 +267,11 @@ class Baseline:
         request = made.request(self._outputs, nodes=captured is not None)
         reply = self._run(request, subgraph, (made.arena.fd, self._outputs.fd))
         if captured is None:
-            made.nodes, made.order = reply["nodes"], reply["order"]
+            assert reply.nodes is not None
+            made.nodes, made.order = reply.nodes, reply.order
             captures.keep(subgraph, device, captures.KeptGraph(made.nodes, made.order))
-        made.operators = reply["operators"]
-        made.dispatches, made.operator_ns = reply.get("dispatches", 0.0), reply.get("operator_ns", 0.0)
+        made.operators = reply.operators
+        made.dispatches, made.operator_ns = reply.dispatches, reply.operator_ns
         made.moved_bytes = input_bytes(subgraph)
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []
@@ -276,28 +280,25 @@ class Baseline:
         for chosen in range(len(_VARIANTS)):
             if chosen > BEYOND_SET and not is_small:
                 break
-            kept = self._run(run_request(made, chosen, [first], keep=True), subgraph)["kept"]
-            eager = self.outputs(kept)
-            facts = [
-                Fact(bool(item["contiguous"]), str(item["device"]), bool(item["own"]))
-                for item in kept["outputs"]
-            ]
+            kept = self._run(run_request(made, chosen, [first], keep=True), subgraph).returned
+            eager = self.outputs(kept.outputs)
+            facts = [Fact(item.contiguous, item.device, item.own) for item in kept.outputs]
             if chosen == 0:
                 made.outputs = [
-                    Output(tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(item["strides"]))
-                    for one, item in zip(eager, kept["outputs"], strict=True)
+                    Output(tuple(one.shape), str(one.dtype).removeprefix("torch."), tuple(item.strides))
+                    for one, item in zip(eager, kept.outputs, strict=True)
                 ]
-                new = [item["new"] for item in kept["outputs"]]
+                new = [item.new for item in kept.outputs]
                 made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
                 is_small = is_small and sum(tensor.numel() for tensor in eager) <= SMALL
-            mutated |= set(kept["mutated"])
+            mutated |= set(kept.mutated)
             found.append((eager, facts))
         made.mutated = sorted(mutated)
         for chosen, (eager, facts) in enumerate(found):
             states: list[States] = []
             if mutated:
-                reply = self._run(states_request(made, chosen, first), subgraph)
-                states = self._states(made, chosen, first, reply)
+                asked = of_eager(messages.States, made, chosen, first)
+                states = self._states(made, chosen, first, self._run(asked, subgraph))
             exact = self._float64(made, chosen, first) if is_small else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
         if made.dispatch == "graph" and device != "cpu":
@@ -306,15 +307,16 @@ class Baseline:
         made.often = self._affordable(made)
 
     def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
-        request = states_request(made, chosen, windows) | {"op": "float64"}
-        reply = self._run(request, made.subgraph)
-        return None if reply["outputs"] is None else self.outputs(reply)
+        found = self._run(of_eager(messages.Float64, made, chosen, windows), made.subgraph).outputs
+        return None if found is None else self.outputs(found)
 
-    def _states(self, made: Reference, chosen: int, windows: Windows, reply: dict[str, Any]) -> list[States]:
+    def _states(
+        self, made: Reference, chosen: int, windows: Windows, reply: messages.StatesReply
+    ) -> list[States]:
         assert self._outputs is not None
         return [
-            States(position, made.values(position, chosen, windows), list(map(self._outputs.read, after)))
-            for position, after in zip(made.mutated, reply["states"], strict=True)
+            States(position, made.values(position, chosen, windows), self.outputs(after))
+            for position, after in zip(made.mutated, reply.states, strict=True)
         ]
 
     def _affordable(self, made: Reference) -> list[int]:
@@ -335,15 +337,15 @@ class Baseline:
 
     def _is_affordable(self, made: Reference, windows: list[Windows]) -> bool:
         answer = self.ask(run_request(made, 0, windows, settle=windows[0]), self._config.timeout_s)
-        own = sum(answer.message["samples"])
+        own = sum(answer.reply.samples)
         spent = (answer.clock_ns or 0) - own
         floor_ns = _REFRESH_FLOOR_NS * max(1, made.repeats) * len(windows)
         return spent <= max(_REFRESH_SHARE * own, floor_ns)
 
-    def _run(self, request: dict[str, Any], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> dict[str, Any]:
+    def _run(self, request: Request[R], subgraph: Subgraph, fds: tuple[int, ...] = ()) -> R:
         assert self._worker is not None
         try:
-            reply = self._worker.ask(request, self._config.timeout_s, fds).message
+            answer = self._worker.ask(request, self._config.timeout_s, fds)
         except WorkerTimeout as error:
             self._lose()
             message = f"{subgraph.path}: eager takes more than {self._config.timeout_s:.0f} s"
@@ -355,14 +357,14 @@ class Baseline:
             if death.status == "out_of_memory":
                 raise _too_large(subgraph) from death
             raise TaskError(f"{subgraph.path}: eager {death.describe()}{last_line(death.log)}") from death
-        if "error" in reply:
-            fault = named_by_worker(f"{subgraph.path}: eager", reply["error"])
+        if answer.error is not None:
+            fault = named_by_worker(f"{subgraph.path}: eager", answer.error)
             if fault is not None:
                 raise fault
-            if reply["error"]["kind"] == "out_of_memory":
+            if answer.error.kind == "out_of_memory":
                 raise _too_large(subgraph)
-            raise TaskError(f"{subgraph.path}: eager fails: {reply['error']['message']}")
-        return reply
+            raise TaskError(f"{subgraph.path}: eager fails: {answer.error.message}")
+        return answer.reply
 
     def _alive(self) -> bool:
         return self._worker is not None
@@ -382,7 +384,7 @@ class Baseline:
             self._kept.pop(key).close()
         give_memory_back()
         if self._worker is not None:
-            self.ask({"op": "release", "ids": keys}, self._config.timeout_s)
+            self.ask(messages.Release(ids=keys), self._config.timeout_s)
 
     def _see_whether_it_lives(self) -> None:
         if self._worker is not None and not self._worker.is_alive():
@@ -435,14 +437,14 @@ def _room(values: list[Any]) -> int:
     return sum(Arena.room(value) for value in values if isinstance(value, list))
 
 
-def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[dict[str, Any]]:
+def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[messages.Given]:
     """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
     described = []
     for meta, value in zip(subgraph.inputs, values, strict=True):
         if isinstance(value, list):
             host = subgraph.home == "cuda" and meta.device.startswith("cpu")
             tensor = arena.write_flat(value, is_shared=True)
-            described.append({"tensor": tensor, "shape": list(meta.shape), "host": host})
+            described.append(messages.Given(tensor=tensor, shape=list(meta.shape), host=host))
         else:
-            described.append({"value": value})
+            described.append(messages.Given(value=value))
     return described

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,6 +12,7 @@ from passagent.confine.channel import Arena
 from passagent.evaluator.correctness.exactness import Expected
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
+from passagent.evaluator.runner.messages import Float64, Given, Load, Rounding, Run, States, TakeGraph
 from passagent.tasks.reader import Subgraph
 
 
@@ -23,7 +24,7 @@ class Reference:
     subgraph: Subgraph
     dispatch: str
     arena: Arena
-    described: list[list[dict[str, Any]]]
+    described: list[list[Given]]
     """SETS sets that outputs are compared on, and those of large and of other values than recorded."""
     rotation: Rotation
     nodes: list[dict[str, Any]]
@@ -53,29 +54,30 @@ class Reference:
     roundings: list[str] | None = None
     """Operators whose rounding shows (eager_rounding.py); None: they were not looked for yet."""
 
-    def request(self, outputs: Arena, nodes: bool = True) -> dict[str, Any]:
-        """The worker's `graph` request; the arenas' descriptors go beside it."""
-        return {
-            "op": "graph",
-            "id": self.name,
-            "subgraph": asdict(self.subgraph) | {"path": str(self.subgraph.path)},
-            "dispatch": self.dispatch,
-            "sets": self.described,
-            "nodes": self.nodes if nodes else None,
-            "order": self.order,
-            "written": self.mutated,
-            "repeats": self.repeats,
-            "rotation": [self.rotation.units, self.rotation.counts, self.rotation.mixed],
-            "input_bytes": self.arena.size,
-            "output_bytes": outputs.size,
-        }
+    def request(self, outputs: Arena, nodes: bool = True) -> TakeGraph:
+        """What has a worker take it; the arenas' descriptors go beside it."""
+        rotation = self.rotation
+        return TakeGraph(
+            id=self.name,
+            subgraph=asdict(self.subgraph) | {"path": str(self.subgraph.path)},
+            dispatch=self.dispatch,
+            sets=self.described,
+            nodes=self.nodes if nodes else None,
+            order=self.order,
+            written=self.mutated,
+            repeats=self.repeats,
+            rotation=(rotation.units, rotation.counts, rotation.mixed),
+            input_bytes=self.arena.size,
+            output_bytes=outputs.size,
+        )
 
     def values(self, position: int, chosen: int, windows: Windows) -> torch.Tensor:
         """Of input `position`, a tensor, on windows of set `chosen`."""
         described = self.described[chosen][position]
-        reservoir = self.arena.view(described["tensor"])
+        assert described.tensor is not None and described.shape is not None
+        reservoir = self.arena.view(described.tensor)
         count = self.subgraph.inputs[position].numel
-        return window_of(reservoir, windows[position], count).reshape(described["shape"])
+        return window_of(reservoir, windows[position], count).reshape(described.shape)
 
     def host_ns(self, dispatches: float) -> int:
         """Of a call's time what does not count, for a side that is worth so many empty operators."""
@@ -110,16 +112,15 @@ def load_request(
     config: EvaluatorConfig,
     compiler: str | None = None,
     plans: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The worker's `load` request: a candidate's files or plans, or neither for eager and compilers."""
-    return {
-        "op": "load",
-        "files": files,
-        "plans": plans,
-        "compiler": compiler,
-        "device": config.device,
-        "single_replacement_func": config.single_replacement_func,
-    }
+) -> Load:
+    """What has a worker load a candidate's files or plans, or neither for eager and compilers."""
+    return Load(
+        files=files,
+        plans=plans,
+        compiler=compiler,
+        device=config.device,
+        single_replacement_func=config.single_replacement_func,
+    )
 
 
 def run_request(
@@ -130,32 +131,33 @@ def run_request(
     keep: bool = False,
     settle: Windows | None = None,
     core: int | None = None,
-) -> dict[str, Any]:
-    """The worker's `run` request: a call on each of `windows` of input set `chosen`.
+) -> Run:
+    """A call on each of `windows` of input set `chosen`.
 
     `keep`: the worker hands back what the last call returned; it learns that when the call is over, so that
     nothing in its memory tells before. `settle`: windows of calls that go before, and are not measured.
     With a `core` the calls are made there, and begin when the worker is told that the clock here runs.
     """
-    return {
-        "op": "run",
-        "id": reference.name,
-        "set": chosen,
-        "windows": windows,
-        "often": reference.often,
-        "keep": keep,
-        "settle": settle,
-        "core": core,
-    }
+    return Run(
+        id=reference.name,
+        set=chosen,
+        windows=windows,
+        often=reference.often,
+        keep=keep,
+        settle=settle,
+        core=core,
+    )
 
 
-def states_request(reference: Reference, chosen: int, windows: Windows) -> dict[str, Any]:
-    """The worker's `states` request: what eager writes into its inputs on windows of set `chosen`."""
-    return {
-        "op": "states",
-        "id": reference.name,
-        "set": chosen,
-        "windows": windows,
-        "order": reference.order,
-        "inputs": reference.mutated,
-    }
+_OfEager = TypeVar("_OfEager", States, Float64, Rounding)
+
+
+def of_eager(kind: type[_OfEager], reference: Reference, chosen: int, windows: Windows) -> _OfEager:
+    """A question about eager's graph on windows of set `chosen`."""
+    return kind(
+        id=reference.name,
+        set=chosen,
+        windows=windows,
+        order=reference.order,
+        inputs=reference.mutated,
+    )

@@ -28,7 +28,7 @@ from passagent.cache import cache_dir
 from passagent.confine import tools
 from passagent.confine.limits import ASK
 from passagent.errors import InfrastructureError, MachineFault
-from passagent.evaluator.runner.messages import (
+from passagent.evaluator.runner.build_requests import (
     BuildRequest,
     CppBuild,
     CudaBuild,

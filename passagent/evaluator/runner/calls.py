@@ -29,6 +29,7 @@ from passagent.evaluator.runner.fresh import (
 )
 from passagent.evaluator.runner.lockstep import Turn
 from passagent.evaluator.runner.marks import GAPS, Mark
+from passagent.evaluator.runner.messages import GroupTimes, Turns
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.tasks.graphio import load_graph
 
@@ -203,8 +204,8 @@ def _is_kept(keep: bool | Callable[[int], bool], number: int, windows: Iterable[
 
 
 def lockstep(
-    graph: Graph, groups: list[dict[str, Any]], often: Sequence[int], side: int, turn: Turn
-) -> tuple[list[dict[str, Any]], list[Kept]]:
+    graph: Graph, groups: Sequence[Turns], often: Sequence[int], side: int, turn: Turn
+) -> tuple[list[GroupTimes], list[Kept]]:
     """Calls in turn with the other side: A B, B A, A B, ..., both on one core, another one for each group.
 
     The side that a group names as its `first` begins; sides are 0 and 1.
@@ -217,7 +218,7 @@ def lockstep(
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
-    refreshers = [graph.refresher(group["set"], often) for group in groups]  # no clock runs meanwhile
+    refreshers = [graph.refresher(group.set, often) for group in groups]  # no clock runs meanwhile
     reports, kept = [], []
     everywhere = os.sched_getaffinity(0)
     begun = _clock()
@@ -226,16 +227,16 @@ def lockstep(
         turn.give()  # from here on its clock sees all of the other side's turns
     try:
         for group, refresh in zip(groups, refreshers, strict=True):
-            os.sched_setaffinity(0, {group["core"]})
+            os.sched_setaffinity(0, {group.core})
             samples: list[int] = []
             held = 0
-            for place, windows in enumerate(group["turns"]):
-                turn.wait(taken + (side ^ group["first"] ^ (place & 1)))
+            for place, windows in enumerate(group.turns):
+                turn.wait(taken + (side ^ group.first ^ (place & 1)))
                 got = _clock()
                 for position, window in enumerate(windows):
                     out = None
                     if place == 0 and position == 0:
-                        refresh_all(graph, group["set"], window)
+                        refresh_all(graph, group.set, window)
                     if graph.slots or place or position:
                         refresh(window)
                     wait()
@@ -243,15 +244,15 @@ def lockstep(
                     out = call(*args)
                     wait()
                     samples.append(_clock() - start)
-                    if [place, position] == group["keep"]:
-                        kept.append(keep_call(graph, out, group["set"], window))
+                    if (place, position) == group.keep:
+                        kept.append(keep_call(graph, out, group.set, window))
                 out = None
                 held += _clock() - got
                 taken += 2
                 turn.give()
             turn.wait(taken)
             ended = _clock()
-            reports.append({"samples": samples, "held": held, "without": ended - begun - held})
+            reports.append(GroupTimes(samples=samples, held=held, without=ended - begun - held))
             begun = ended
     finally:
         os.sched_setaffinity(0, everywhere)

@@ -11,12 +11,12 @@ import torch
 from passagent.evaluator.limits import ERROR
 from passagent.evaluator.matching.passes import PassLoadError
 from passagent.evaluator.result import Violation
-from passagent.evaluator.runner.messages import NAME, TEXT
+from passagent.evaluator.runner.messages import NAME, TEXT, Error, ReportedViolation
 from passagent.evaluator.text import plain
 from passagent.kernels.build import KernelBuildError, KernelRefused
 
 
-def explain(error: Exception, root: Path) -> dict[str, Any]:
+def explain(error: Exception, root: Path) -> Error:
     """The kind of failure (a Status), its message, and the candidate's own file and line if known."""
     chain: list[BaseException] = [error]
     while chain[-1].__cause__ is not None:
@@ -34,9 +34,8 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
         if isinstance(error, (PassLoadError, KernelBuildError))
         else f"{type(root_error).__name__}: {root_error}"
     )
-    kind = _kind(chain)
     answer: dict[str, Any] = {
-        "kind": kind,
+        "kind": _kind(chain),
         "message": plain(text[:ERROR] + ("" if text.endswith(where) else where)).strip()[:TEXT],
     }
     system = next((link for link in chain if isinstance(link, OSError) and link.errno), None)
@@ -47,13 +46,17 @@ def explain(error: Exception, root: Path) -> dict[str, Any]:
         message = f"{refused} (line {refused.line} of the kernel's source)"
         violation = Violation(rule=refused.rule, file=file, line=line or refused.line, message=plain(message))
         answer["violation"] = told(violation)
-    return answer
+    return Error(**answer)
 
 
-def told(violation: Violation) -> dict[str, Any]:
+def told(violation: Violation) -> ReportedViolation:
     """A violation as a worker may tell of it: cut to what the referee takes."""
-    text = {"file": plain(violation.file)[:NAME], "message": plain(violation.message)[:TEXT]}
-    return {"rule": violation.rule[:NAME], "line": violation.line} | text
+    return ReportedViolation(
+        rule=violation.rule[:NAME],
+        file=plain(violation.file)[:NAME],
+        line=violation.line,
+        message=plain(violation.message)[:TEXT],
+    )
 
 
 _NO_MEMORY = ("can't allocate memory", "CUDACachingAllocator.cpp")

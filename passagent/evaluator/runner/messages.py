@@ -1,27 +1,27 @@
-"""What a worker may send, as a schema: it is held against it before anything else looks at it.
+"""What the referee and its workers say to each other: requests, and replies as a schema with limits.
 
-A worker runs a candidate's code, which can send what it likes. Each message is a mark, a request for a build,
-or the reply to the request at hand. Counts, lengths, depths and numbers have limits; no other key is taken.
+A worker runs a candidate's code, which can send what it likes. Each of its messages is a mark, a request for
+a build (build_requests.py), or the reply to the request at hand. It is held against the schema before
+anything else looks at it: counts, lengths, depths and numbers have limits; no other key is taken.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from passagent.kernels import build
+from passagent.confine.channel import Placed
+from passagent.evaluator.runner.build_requests import BuildRequest, build_request
 
-SOURCE = 8 << 20
-"""Characters of a kernel's source, or of its PTX."""
+VERSION: Literal[2] = 2
+"""Of these messages: a worker of another version takes none."""
 TEXT = 1 << 14
 """Characters of an error, or of a node that is printed."""
 NAME = 1 << 10
 VIOLATIONS = 1000
 """Violations of a reply; a worker tells no more."""
-DEPTH = 8
-"""Types within types of a launcher's signature."""
 _DTYPES = Literal[
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16",
     "float32", "float64", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz",
@@ -36,37 +36,38 @@ _Ns = Annotated[int, Field(ge=0, le=10**15)]
 """A time, up to eleven days."""
 _Figure = Annotated[float, Field(ge=0, le=1e9)]
 _Positive = Annotated[int, Field(ge=1, le=10**15)]
-_Source = Annotated[str, Field(max_length=SOURCE)]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _Violation(_Model):
+class ReportedViolation(_Model):
     rule: _Name
     file: _Name
     line: _Count
     message: _Text
 
 
-class _Error(_Model):
+class Error(_Model):
     kind: _Name
     message: _Text
-    violation: _Violation | None = None
+    violation: ReportedViolation | None = None
     errno: int | None = None
     path: _Name | None = None
 
 
-class _Reply(_Model):
-    violations: Annotated[list[_Violation], Field(max_length=VIOLATIONS)] = []
+class Reply(_Model):
+    violations: Annotated[list[ReportedViolation], Field(max_length=VIOLATIONS)] = []
 
 
-class _Failure(_Reply):
-    error: _Error
+class Failure(Reply):
+    """Whatever was asked for."""
+
+    error: Error
 
 
-class _Tensor(_Model):
+class Tensor(_Model):
     """Where a tensor lies in an arena."""
 
     dtype: _DTYPES
@@ -74,13 +75,13 @@ class _Tensor(_Model):
     offset: Annotated[_Size, Field(multiple_of=64)]
 
     @model_validator(mode="after")
-    def _is_possible(self) -> _Tensor:
+    def _is_possible(self) -> Tensor:
         if math.prod(max(size, 1) for size in self.shape) > 1 << 48:
             raise ValueError("a tensor of no possible size")
         return self
 
 
-class _Output(_Tensor):
+class Output(Tensor):
     contiguous: bool
     strides: Annotated[list[_Size], Field(max_length=64)]
     device: Annotated[str, Field(max_length=20)]
@@ -88,16 +89,16 @@ class _Output(_Tensor):
     own: bool
 
 
-_Tensors = Annotated[list[_Tensor | None], Field(max_length=1 << 14)]
+_Tensors = Annotated[list[Tensor | None], Field(max_length=1 << 14)]
 
 
-class _Kept(_Model):
-    outputs: Annotated[list[_Output], Field(max_length=1 << 14)]
+class Kept(_Model):
+    outputs: Annotated[list[Output], Field(max_length=1 << 14)]
     mutated: Annotated[list[_Count], Field(max_length=1 << 14)]
     left: _Tensors
 
 
-class _Mismatch(_Model):
+class ReportedMismatch(_Model):
     pass_name: _Name
     matched_nodes: _Count
     pattern_nodes: _Count
@@ -106,64 +107,67 @@ class _Mismatch(_Model):
     reason: _Text
 
 
-class _Graph(_Reply):
+class GraphReply(Reply):
     matches: _Count
     applied: Annotated[list[_Name], Field(max_length=1 << 16)]
-    mismatches: Annotated[list[_Mismatch], Field(max_length=1 << 10)]
+    mismatches: Annotated[list[ReportedMismatch], Field(max_length=1 << 10)]
     left: Annotated[list[_Name], Field(max_length=1 << 16)] = []
     operators: _Count
     dispatches: _Figure = 0.0
+    """How many empty operators the host's share of a call is worth, and what one of them takes, ns."""
     operator_ns: _Figure = 0.0
+    nodes: list[dict[str, Any]] | None = None
+    """Of a graph that the worker had to capture, which none does that runs a candidate's code."""
+    order: list[_Count] = []
 
 
-class _CapturedGraph(_Graph):
-    """Of a worker that runs no candidate's code: it captures graphs."""
+class RunReply(Reply):
+    """`call`: the one that was kept."""
 
-    nodes: list[dict[str, Any]]
-    order: list[_Count]
-
-
-class _Run(_Reply):
     samples: Annotated[list[_Positive], Field(max_length=1 << 20)]
-    kept: _Kept | None
+    kept: Kept | None
     call: _Count | None = None
 
+    @property
+    def returned(self) -> Kept:
+        """What was kept, of a call that was to be."""
+        assert self.kept is not None
+        return self.kept
 
-class _Group(_Model):
+
+class GroupTimes(_Model):
     samples: Annotated[list[_Positive], Field(max_length=1 << 20)]
     held: _Ns
     without: _Ns
 
 
-class _Lockstep(_Reply):
-    groups: Annotated[list[_Group], Field(max_length=1 << 16)]
-    kept: Annotated[list[_Kept], Field(max_length=1 << 16)]
+class LockstepReply(Reply):
+    groups: Annotated[list[GroupTimes], Field(max_length=1 << 16)] = []
+    kept: Annotated[list[Kept], Field(max_length=1 << 16)] = []
+    ended_early: bool = False
+    """The other side gave up, and is to blame."""
 
 
-class _EndedEarly(_Reply):
-    ended_early: Literal[True]
-
-
-class _Device(_Reply):
+class DeviceReply(Reply):
     samples: Annotated[list[_Ns], Field(max_length=1 << 20)]
 
 
-class _Audit(_Reply):
-    kept: Annotated[list[_Kept], Field(max_length=64)]
+class AuditReply(Reply):
+    kept: Annotated[list[Kept], Field(max_length=64)]
     stable: bool
     copies: Annotated[list[_Tensors], Field(max_length=64)]
 
 
-class _Float64(_Reply):
-    outputs: Annotated[list[_Tensor], Field(max_length=1 << 14)] | None
+class Float64Reply(Reply):
+    outputs: Annotated[list[Tensor], Field(max_length=1 << 14)] | None
 
 
-class _Rounding(_Reply):
+class RoundingReply(Reply):
     operators: Annotated[list[_Name], Field(max_length=1 << 16)]
 
 
-class _States(_Reply):
-    states: Annotated[list[Annotated[list[_Tensor], Field(max_length=1 << 16)]], Field(max_length=1 << 14)]
+class StatesReply(Reply):
+    states: Annotated[list[Annotated[list[Tensor], Field(max_length=1 << 16)]], Field(max_length=1 << 14)]
 
 
 class Mark(_Model):
@@ -172,140 +176,224 @@ class Mark(_Model):
     mark: Literal["start", "end"]
 
 
-class _Build(_Model):
-    build: dict[str, Any]
+R = TypeVar("R", bound=Reply)
+Nodes = list[dict[str, Any]]
+Windows = list[int]
 
 
-_BUILD = TypeAdapter(_Build)
-_KernelTypes = Annotated[list[_Name], Field(max_length=256)]
+class Request(BaseModel, Generic[R]):
+    """What a worker is asked for, and with a reply of which kind it answers. The referee is believed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    op: str
+
+    def fits(self, reply: R) -> bool:
+        """Whether the reply holds as many parts as were asked for."""
+        return True
 
 
-class CppBuild(_Model):
-    """A C++ kernel."""
+class Prepare(Request[Reply]):
+    """Make the device's context."""
 
-    kind: Literal["cpp"]
-    source: _Source
-    name: _Name
-    types: _KernelTypes
-
-    @model_validator(mode="after")
-    def _takes_known_types(self) -> CppBuild:
-        build.Signature(tuple(self.types))
-        return self
+    op: Literal["prepare"] = "prepare"
+    device: str
 
 
-class CudaBuild(_Model):
-    """A CUDA C++ kernel."""
+class Load(Request[Reply]):
+    """A candidate's files or plans (Plans.data), or neither for eager and compilers."""
 
-    kind: Literal["cuda"]
-    source: _Source
-    name: _Name
-    types: _KernelTypes
-    arch: Annotated[str, Field(pattern=r"^sm_[0-9]{2,3}[af]?\z")]
-
-    @model_validator(mode="after")
-    def _takes_known_types(self) -> CudaBuild:
-        build.Signature(tuple(self.types))
-        return self
+    op: Literal["load"] = "load"
+    version: Literal[2] = VERSION
+    files: dict[str, str] | None
+    plans: dict[str, Any] | None
+    compiler: str | None
+    device: str
+    single_replacement_func: bool
 
 
-class PtxBuild(_Model):
-    """A Triton kernel's PTX."""
+class Given(BaseModel):
+    """An input of a subgraph: a flat tensor in an arena and the shape of what a call takes, or a number."""
 
-    kind: Literal["ptxas"]
-    ptx: _Source
-    options: Annotated[list[_Name], Field(max_length=32)]
-
-
-class LauncherBuild(_Model):
-    """Triton's launcher for these types."""
-
-    kind: Literal["launcher"]
-    signature: Annotated[list[Any], Field(max_length=1 << 10)]
-    descriptors: Annotated[list[bool], Field(max_length=1 << 10)]
-
-    @model_validator(mode="after")
-    def _is_shallow(self) -> LauncherBuild:
-        parts, depth, count = self.signature, 0, 0
-        while parts:
-            depth, count = depth + 1, count + len(parts)
-            if depth > DEPTH or count > 1 << 10:
-                raise ValueError("a signature of no kernel's")
-            if not all(isinstance(part, (str, list)) for part in parts):
-                raise ValueError("a signature that holds something else than types")
-            if any(len(part) > NAME for part in parts):
-                raise ValueError("a signature with an endless type")
-            parts = [inner for part in parts if isinstance(part, list) for inner in part]
-        return self
+    tensor: Placed | None = None
+    shape: list[int] | None = None
+    host: bool = False
+    """It stays on the CPU, as it was recorded beside inputs on a GPU."""
+    value: int | float | None = None
 
 
-class ModuleBuild(_Model):
-    """passagent's launcher, or Triton's module for the driver."""
+class TakeGraph(Request[GraphReply]):
+    """Take a subgraph. With it come descriptors of the inputs' arena and of that for outputs."""
 
-    kind: Literal["launch", "cuda_utils"]
+    op: Literal["graph"] = "graph"
+    id: str
+    subgraph: dict[str, Any]
+    dispatch: str
+    sets: list[list[Given]]
+    nodes: Nodes | None
+    """None: it is to be captured."""
+    order: list[int]
+    written: list[int]
+    """Inputs that eager writes into."""
+    repeats: int
+    """Calls in a CUDA graph; 0 where there is none."""
+    rotation: tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]
+    """Units, counts and mixed of a Rotation."""
+    input_bytes: int
+    output_bytes: int
+
+    def fits(self, reply: GraphReply) -> bool:
+        """Only a graph that was not known is told."""
+        return (reply.nodes is None) == (self.nodes is not None)
 
 
-BuildRequest = CppBuild | CudaBuild | PtxBuild | LauncherBuild | ModuleBuild
-_REQUESTS: TypeAdapter[BuildRequest] = TypeAdapter(Annotated[BuildRequest, Field(discriminator="kind")])
-_REPLIES: dict[str, type[_Reply]] = {
-    "prepare": _Reply, "load": _Reply, "release": _Reply, "graph": _Graph, "run": _Run,
-    "lockstep": _Lockstep, "device": _Device, "audit": _Audit, "float64": _Float64, "states": _States,
-    "rounding": _Rounding,
+class Run(Request[RunReply]):
+    """A timed call on each of `windows` of a set. See reference.run_request.
+
+    A worker is not told how many there are (Worker.ask): they lie in a file that goes beside.
+    """
+
+    op: Literal["run"] = "run"
+    id: str
+    set: int
+    windows: list[Windows]
+    often: list[int]
+    keep: bool
+    settle: Windows | None
+    core: int | None
+
+    def fits(self, reply: RunReply) -> bool:
+        """A time for each call; the last one kept, if one was to be."""
+        calls = len(self.windows)
+        kept = calls - 1 if self.keep else None
+        return len(reply.samples) == calls and reply.call == kept and (reply.kept is not None) == self.keep
+
+
+class Turns(BaseModel):
+    """The calls of either side on one core. See turns.group."""
+
+    first: int
+    """The side that begins."""
+    set: int
+    turns: list[list[Windows]]
+    skips: list[int]
+    """Of each turn so many calls are not measured."""
+    keep: tuple[int, int] | None
+    """Turn and call of which the outputs are handed back."""
+    core: int = 0
+
+
+class Lockstep(Request[LockstepReply]):
+    """Timed calls in turn with the other side's worker. A descriptor of what is shared goes beside."""
+
+    op: Literal["lockstep"] = "lockstep"
+    id: str
+    groups: list[Turns]
+    often: list[int]
+    side: int
+
+    def fits(self, reply: LockstepReply) -> bool:
+        """A time for each call, and each call that was to be kept; or none of it."""
+        if reply.ended_early:
+            return not (reply.groups or reply.kept)
+        counts = [sum(map(len, group.turns)) for group in self.groups]
+        kept = sum(group.keep is not None for group in self.groups)
+        return [len(group.samples) for group in reply.groups] == counts and len(reply.kept) == kept
+
+
+class DeviceTimes(Request[DeviceReply]):
+    """The device's time for a call on each of `windows`."""
+
+    op: Literal["device"] = "device"
+    id: str
+    set: int
+    windows: list[Windows]
+    often: list[int]
+
+    def fits(self, reply: DeviceReply) -> bool:
+        """A time for each."""
+        return len(reply.samples) == len(self.windows)
+
+
+class Audit(Request[AuditReply]):
+    """An audited call on each of `sets`, after one on set `before` that is not judged."""
+
+    op: Literal["audit"] = "audit"
+    id: str
+    sets: list[int]
+    before: int
+
+    def fits(self, reply: AuditReply) -> bool:
+        """What each call returned, and what torch copied for each of its outputs."""
+        rows = zip(reply.kept, reply.copies, strict=False)
+        fits = len(reply.kept) == len(reply.copies) == len(self.sets)
+        return fits and all(len(kept.outputs) == len(copies) for kept, copies in rows)
+
+
+class _OfEager(Request[R], Generic[R]):
+    """Something of eager's graph on windows of a set. `inputs`: those that eager writes into."""
+
+    id: str
+    set: int
+    windows: Windows
+    order: list[int]
+    inputs: list[int]
+
+
+class Float64(_OfEager[Float64Reply]):
+    """The outputs, and what is left in the inputs, computed in float64; none where that does not run."""
+
+    op: Literal["float64"] = "float64"
+
+
+class Rounding(_OfEager[RoundingReply]):
+    """The operators whose rounding shows."""
+
+    op: Literal["rounding"] = "rounding"
+
+
+class States(_OfEager[StatesReply]):
+    """What each operator writes into the inputs."""
+
+    op: Literal["states"] = "states"
+
+    def fits(self, reply: StatesReply) -> bool:
+        """The states of each input."""
+        return len(reply.states) == len(self.inputs)
+
+
+class Release(Request[Reply]):
+    """Forget these subgraphs."""
+
+    op: Literal["release"] = "release"
+    ids: list[str]
+
+
+_KINDS: dict[type[Request[Any]], type[Reply]] = {
+    Prepare: Reply, Load: Reply, TakeGraph: GraphReply, Run: RunReply, Lockstep: LockstepReply,
+    DeviceTimes: DeviceReply, Audit: AuditReply, Float64: Float64Reply, Rounding: RoundingReply,
+    States: StatesReply, Release: Reply,
 }  # fmt: skip
+_BY_NAME = {kind.model_fields["op"].default: kind for kind in _KINDS}
 
 
-def read(request: dict[str, Any], message: dict[str, Any]) -> Mark | BuildRequest | dict[str, Any]:
-    """What a worker that was sent `request` says: a mark, a request for a build, or its reply, as it may be.
+def request(message: dict[str, Any]) -> Request[Any]:
+    """A request, as a worker reads it."""
+    return _BY_NAME[message["op"]].model_validate(message)
+
+
+def read(asked: Request[R], message: dict[str, Any]) -> Mark | BuildRequest | Failure | R:
+    """What a worker that was asked so says: a mark, a request for a build, or its reply, as it may be.
 
     Raises ValueError for anything else.
     """
     if "mark" in message:
         return Mark.model_validate(message)
     if "build" in message:
-        return build_request(_BUILD.validate_python(message).build)
-    kind = _REPLIES[request["op"]]
+        return build_request(message)
     if "error" in message:
-        kind = _Failure
-    elif request["op"] == "graph" and request["nodes"] is None:
-        kind = _CapturedGraph
-    elif "ended_early" in message and request["op"] == "lockstep":
-        kind = _EndedEarly
-    reply = kind.model_validate(message)
-    if not _fits(request, reply):
-        raise ValueError(f"a reply to {request['op']} that does not fit it")
-    return reply.model_dump(exclude_unset=True)
-
-
-def build_request(message: dict[str, Any]) -> BuildRequest:
-    """The build that a worker asks for. Raises ValueError."""
-    return _REQUESTS.validate_python(message)
-
-
-def _fits(request: dict[str, Any], reply: _Reply) -> bool:
-    """Whether a reply holds as many parts as were asked for."""
-    match reply:
-        case _Run():
-            calls, is_kept = len(request["windows"]), reply.kept is not None
-            is_one = reply.call is not None and reply.call < calls
-            is_last = reply.call == calls - 1 or not is_kept
-            return (
-                len(reply.samples) == calls
-                and is_kept == bool(request["keep"])
-                and is_one == is_kept
-                and is_last
-            )
-        case _Lockstep():
-            groups = request["groups"]
-            counts = [sum(map(len, group["turns"])) for group in groups]
-            kept = sum(group["keep"] is not None for group in groups)
-            return [len(group.samples) for group in reply.groups] == counts and len(reply.kept) == kept
-        case _Device():
-            return len(reply.samples) == len(request["windows"])
-        case _Audit():
-            asked = len(request["sets"])
-            rows = zip(reply.kept, reply.copies, strict=False)
-            fits = len(reply.kept) == len(reply.copies) == asked
-            return fits and all(len(kept.outputs) == len(copies) for kept, copies in rows)
-        case _States():
-            return len(reply.states) == len(request["inputs"])
-    return True
+        return Failure.model_validate(message)
+    reply: R = _KINDS[type(asked)].model_validate(message)  # type: ignore[assignment]
+    if not asked.fits(reply):
+        raise ValueError(f"a reply to {asked.op} that does not fit it")
+    return reply

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.confine.environment import worker_memory
@@ -24,6 +24,7 @@ from passagent.evaluator.result import Status
 from passagent.evaluator.runner import messages
 from passagent.evaluator.runner.builds import answer
 from passagent.evaluator.runner.marks import MOST_CALLS, Marks
+from passagent.evaluator.runner.messages import Error, Failure, R, Request, Run
 from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
 from passagent.evaluator.text import plain
 from passagent.faults import NO_MEMORY, machine_fault, named
@@ -97,13 +98,24 @@ class WorkerTimeout(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A worker's reply, and the referee's own clock between the worker's start and end marks, ns."""
+class Answer(Generic[R]):
+    """What a worker said, and the referee's own clock between the worker's start and end marks, ns."""
 
-    message: dict[str, Any]
+    said: R | Failure
     clock_ns: int | None
     waited_ns: int = 0
     """Of a block that begins when it is told to: how long the worker waited for a core."""
+
+    @property
+    def error(self) -> Error | None:
+        """Why there is no reply."""
+        return self.said.error if isinstance(self.said, Failure) else None
+
+    @property
+    def reply(self) -> R:
+        """What was asked for, where there is no error."""
+        assert not isinstance(self.said, Failure)
+        return self.said
 
 
 @dataclass(frozen=True)
@@ -249,7 +261,7 @@ class Worker:
         self._memory_kills = memory_kills()
         self._is_reaped = self._is_closed = False
 
-    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """Send a request and wait for its reply, building the kernels that the worker asks for meanwhile.
 
         Raises WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then
@@ -262,15 +274,15 @@ class Worker:
         waited = 0
         marks = None
         try:
-            marks = self._send(message, timeout_s, fds)
+            marks = self._send(request, timeout_s, fds)
             while True:
                 said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
-                reply = messages.read(message, said)
-                if isinstance(reply, dict):
+                reply = messages.read(request, said)
+                if isinstance(reply, messages.Reply):
                     clocked = None if started is None or ended is None else ended - started
-                    if marks is not None and "samples" in reply:
-                        reply["samples"] = marks.times()
+                    if marks is not None and isinstance(reply, messages.RunReply):
+                        reply = reply.model_copy(update={"samples": marks.times()})
                     return Answer(reply, clocked, max(0, waited))
                 if not isinstance(reply, messages.Mark):
                     self._channel.send(answer(reply), (), _TAKE_S)
@@ -279,7 +291,7 @@ class Worker:
                     waited = self._waited_ns() - before if before is not None else 0
                 elif started is None:
                     started = now
-                    if message.get("core") is not None:
+                    if isinstance(request, Run) and request.core is not None:
                         before = self._waited_ns()
                         started = time.perf_counter_ns()
                         self._channel.send({"clock": "runs"}, (), _TAKE_S)
@@ -297,20 +309,20 @@ class Worker:
             if marks is not None:
                 marks.close()
 
-    def _send(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...]) -> Marks | None:
+    def _send(self, request: Request[Any], timeout_s: float, fds: tuple[int, ...]) -> Marks | None:
         """Send a request; where it is for timed calls what they may not know early goes in a file beside.
 
         Returns what marks these calls, if the kernel does.
         """
-        sent, unseen = hidden(message)
-        if unseen is None:
-            self._channel.send(message, fds, timeout_s)
+        if not isinstance(request, Run):
+            self._channel.send(request.model_dump(), fds, timeout_s)
             return None
-        marks = None
+        unseen, marks = hidden(request.windows, request.keep), None
         try:
-            if len(message["windows"]) <= MOST_CALLS:
+            if len(request.windows) <= MOST_CALLS:
                 with suppress(OSError):
-                    marks = Marks(len(message["windows"]))
+                    marks = Marks(len(request.windows))
+            sent = request.model_dump(exclude={"windows", "keep"}) | {"windows": [], "keep": False}
             self._channel.send(sent, (unseen,) if marks is None else (unseen, marks.fd), timeout_s)
         except BaseException:
             if marks is not None:
@@ -367,15 +379,15 @@ class Worker:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def answered(worker: Worker, request: dict[str, Any], timeout_s: float, name: str) -> Worker:
+def answered(worker: Worker, request: Request[Any], timeout_s: float, name: str) -> Worker:
     """The worker `name` once it has answered its first request. Raises InfrastructureError; it is killed."""
     try:
-        reply = worker.ask(request, timeout_s).message
-    except (WorkerDied, WorkerTimeout) as error:
-        raise lost(f"{name} did not start", error) from error
-    if "error" in reply:
+        error = worker.ask(request, timeout_s).error
+    except (WorkerDied, WorkerTimeout) as death:
+        raise lost(f"{name} did not start", death) from death
+    if error is not None:
         worker.kill()
-        raise failed(f"{name} did not start", reply["error"])
+        raise failed(f"{name} did not start", error)
     return worker
 
 
@@ -386,18 +398,18 @@ def lost(what: str, error: WorkerDied | WorkerTimeout) -> InfrastructureError:
     return InfrastructureError(f"{what}: {error}")
 
 
-def failed(what: str, error: dict[str, Any]) -> InfrastructureError:
+def failed(what: str, error: Error) -> InfrastructureError:
     """That such a worker answered with an `error` (explain.py) where it did not fail before."""
     fault = named_by_worker(what, error)
-    if fault is None and error["kind"] == "out_of_memory":
+    if fault is None and error.kind == "out_of_memory":
         fault = MachineFault(f"{what}: {NO_MEMORY}")
-    return fault or InfrastructureError(f"{what}: {error['message']}")
+    return fault or InfrastructureError(f"{what}: {error.message}")
 
 
-def named_by_worker(what: str, error: dict[str, Any]) -> MachineFault | None:
+def named_by_worker(what: str, error: Error) -> MachineFault | None:
     """The machine's fault that the `error` of a worker with none but trusted code is, if it is one."""
-    number = error.get("errno")
-    return number and machine_fault(OSError(number, os.strerror(number)), what, error.get("path"))
+    number = error.errno
+    return machine_fault(OSError(number, os.strerror(number)), what, error.path) if number else None
 
 
 def is_exiting(pid: int) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from passagent.confine.channel import Arena
+from passagent.evaluator.runner.messages import Given
 
 
 class InputSets:
     """For each set the reservoirs of its tensors (fresh.py), flat, on the device, and the plain values."""
 
     def __init__(
-        self, described: list[list[dict[str, Any]]], arena: Arena, device: str, is_mapped: bool = True
+        self, described: list[list[Given]], arena: Arena, device: str, is_mapped: bool = True
     ) -> None:
         """`described`: as baseline.py describes them; `arena`: sealed, and closed with this.
 
@@ -30,13 +31,13 @@ class InputSets:
             self._taken[chosen] = [self._value(item) for item in self._described[chosen]]
         return self._taken[chosen]
 
-    def _value(self, item: dict[str, Any]) -> Any:
-        if "tensor" not in item:
-            return item["value"]
+    def _value(self, item: Given) -> Any:
+        if item.tensor is None:
+            return item.value
         if not self._is_mapped:
-            return self._arena.unmapped(item["tensor"])
-        values = self._arena.view(item["tensor"])
-        return values if item["host"] else values.to(self._device)
+            return self._arena.unmapped(item.tensor)
+        values = self._arena.view(item.tensor)
+        return values if item.host else values.to(self._device)
 
     def close(self) -> None:
         """Let go of the shared memory."""

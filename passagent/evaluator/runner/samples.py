@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from passagent.evaluator.result import Measured
+from passagent.evaluator.runner.messages import RunReply
 from passagent.evaluator.runner.process import Answer
 
 LEAST = 10
@@ -42,9 +43,9 @@ class Samples:
         """All end-to-end times in order."""
         return [n for block in self.blocks for n in block]
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: Answer[RunReply]) -> None:
         """Take a block."""
-        times = [int(n) for n in answer.message["samples"]]
+        times = answer.reply.samples
         self.blocks.append(times)
         self.hidden.append((answer.clock_ns or 0) - sum(times))
         self.waited.append(answer.waited_ns)

@@ -23,6 +23,7 @@ from passagent.evaluator.matching.passes import LoadedPass
 from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
 from passagent.evaluator.runner import calls, hostless
 from passagent.evaluator.runner.fresh import Rotation
+from passagent.evaluator.runner.messages import GraphReply, ReportedMismatch, TakeGraph
 from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
@@ -47,29 +48,29 @@ class _Built:
 
 
 def take(
-    message: dict[str, Any],
+    request: TakeGraph,
     fds: list[int],
     device: str,
     loaded: Loaded | Planned | None,
     compiler: str | None,
-) -> tuple[calls.Graph, dict[str, Any]]:
+) -> tuple[calls.Graph, GraphReply]:
     """What a `graph` request names, ready to be called, and what is reported of it.
 
     Without a candidate or `compiler` it is eager. A graph that is not known yet is captured here.
     """
-    inputs = Arena(fds[0], message["input_bytes"], writable=False)
-    outputs = Arena(fds[1], message["output_bytes"])
-    sets = InputSets(message["sets"], inputs, device, is_mapped=False)
-    shapes = [item.get("shape") for item in message["sets"][0]]
+    inputs = Arena(fds[0], request.input_bytes, writable=False)
+    outputs = Arena(fds[1], request.output_bytes)
+    sets = InputSets(request.sets, inputs, device, is_mapped=False)
+    shapes = [item.shape for item in request.sets[0]]
     memory: list[torch.Tensor] = []
     zoned: list[Zoned] = []
-    first = sets[len(message["sets"]) - 1]
+    first = sets[len(request.sets) - 1]
     live = [_live(value, shape, memory, zoned) for value, shape in zip(first, shapes, strict=True)]
-    by_dynamo = message["dispatch"] == "dynamo"
+    by_dynamo = request.dispatch == "dynamo"
     module = None
-    if message["nodes"] is None or by_dynamo or compiler == "inductor":
-        module = load_module(_subgraph(message["subgraph"]), device)
-    nodes, order = message["nodes"], message["order"]
+    if request.nodes is None or by_dynamo or compiler == "inductor":
+        module = load_module(_subgraph(request.subgraph), device)
+    nodes, order = request.nodes, request.order
     if nodes is None:
         from passagent.tasks.capture import capture  # Dynamo takes seconds to import
 
@@ -77,7 +78,7 @@ def take(
         captured = capture(module, live)
         nodes, order = dump_graph(captured.graph_module), captured.order
     if loaded is not None:
-        apply = _planned(loaded, message["subgraph"]["name"]) if isinstance(loaded, Planned) else _run(loaded)
+        apply = _planned(loaded, request.subgraph["name"]) if isinstance(loaded, Planned) else _run(loaded)
         built = _compiled(apply, module) if module is not None and by_dynamo else _rewritten(apply, nodes)
     else:
         call: Callable[..., Any] = load_graph(nodes).forward
@@ -100,17 +101,19 @@ def take(
         sets,
         outputs,
         nodes,
-        message["written"],
+        request.written,
         memory,
         zoned,
     )
     reply = built.report | {"operators": _operators(nodes)}
-    if message["repeats"]:
-        hostless.capture(graph, message["repeats"], Rotation((), *message["rotation"]))
-    elif message["dispatch"] == "graph" and not graph.on_gpu:
+    if request.repeats:
+        hostless.capture(graph, request.repeats, Rotation((), *request.rotation))
+    elif request.dispatch == "graph" and not graph.on_gpu:
         reply["dispatches"] = _dispatches(graph, built.report, compiler)
         reply["operator_ns"] = hostless.operator_ns()
-    return graph, reply | ({"nodes": nodes, "order": order} if message["nodes"] is None else {})
+    if request.nodes is None:
+        reply |= {"nodes": nodes, "order": order}
+    return graph, GraphReply(**reply)
 
 
 def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None) -> float:
@@ -164,7 +167,7 @@ def _report(rewritten: Any) -> dict[str, Any]:
     return {
         "matches": len(rewritten.applied),
         "applied": rewritten.applied,
-        "mismatches": [mismatch.model_dump() for mismatch in rewritten.mismatches],
+        "mismatches": [ReportedMismatch(**vars(mismatch)) for mismatch in rewritten.mismatches],
         "left": [node.meta.get("replacement") or operator_name(node.target) for node in nodes],
     }
 

@@ -1,9 +1,8 @@
 """What runs in a worker process: load a candidate (or none: the baseline), run a subgraph, report times.
 
 A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
-same graph, so that both sides cost the same but for the rewritten regions. Requests: `prepare`, `load`,
-`graph` (take a subgraph), `run` and `lockstep` (timed calls), `device` (device time), `audit`, `float64`,
-`rounding`, `states`, `release`.
+same graph, so that both sides cost the same but for the rewritten regions. What it can be asked for is in
+messages.py.
 """
 
 from __future__ import annotations
@@ -78,40 +77,56 @@ def serve(channel: Channel, protections: dict[str, str], folder: Path) -> None:
     if state.is_shut_in:
         toolchain.install(lambda request: _built_by_referee(channel, request))
     torch.set_grad_enabled(False)
-    handlers = {
-        "prepare": _prepare,
-        "load": _load,
-        "graph": _graph,
-        "run": _run,
-        "lockstep": _lockstep,
-        "device": _device,
-        "audit": _audit,
-        "float64": _float64,
-        "rounding": _rounding,
-        "states": _states,
-        "release": _release,
-    }
     while True:
         try:
             message, fds = channel.receive(max_fds=2)
         except ChannelClosed:
             return
         try:
-            reply = handlers[message["op"]](state, message, fds)
+            reply = _answer(state, messages.request(message), fds)
         except Exception as error:
-            reply = {"error": explain(error, state.root)}
+            reply = messages.Failure(error=explain(error, state.root))
         if state.loaded is not None:
-            reply["violations"] = [told(found) for found in state.blocks.take()[: messages.VIOLATIONS]]
-        channel.send(reply)
+            found = [told(one) for one in state.blocks.take()[: messages.VIOLATIONS]]
+            reply = reply.model_copy(update={"violations": found})
+        channel.send(reply.model_dump(exclude_unset=True))
 
 
-def _prepare(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+def _answer(state: _State, request: messages.Request[Any], fds: list[int]) -> messages.Reply:
+    match request:
+        case messages.Prepare():
+            _prepare(state, request.device)
+        case messages.Load():
+            _load(state, request)
+        case messages.TakeGraph():
+            return _take(state, request, fds)
+        case messages.Run():
+            return _run(state, request, fds)
+        case messages.Lockstep():
+            return _lockstep(state, request, fds)
+        case messages.DeviceTimes():
+            graph = state.graphs[request.id]
+            samples = calls.device_times(graph, request.set, request.windows, request.often)
+            return messages.DeviceReply(samples=samples)
+        case messages.Audit():
+            return _audit(state, request)
+        case messages.Float64():
+            return _float64(state, request)
+        case messages.Rounding():
+            return _rounding(state, request)
+        case messages.States():
+            return _states(state, request)
+        case messages.Release():
+            _release(state, request.ids)
+    return messages.Reply()
+
+
+def _prepare(state: _State, device: str) -> None:
     """Make the device's context and load what every worker calls there, so that nobody waits for it later."""
-    if message["device"].startswith("cuda") and not state.is_prepared:
-        torch.cuda.set_device(full_device(message["device"]))
-        calls.load_kernels(message["device"])
+    if device.startswith("cuda") and not state.is_prepared:
+        torch.cuda.set_device(full_device(device))
+        calls.load_kernels(device)
     state.is_prepared = True
-    return {}
 
 
 def _built_by_referee(channel: Channel, request: dict[str, Any]) -> dict[str, Any]:
@@ -119,25 +134,24 @@ def _built_by_referee(channel: Channel, request: dict[str, Any]) -> dict[str, An
     return channel.receive()[0]
 
 
-def _load(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    state.device, state.compiler = message["device"], message["compiler"]
-    _prepare(state, message, fds)
+def _load(state: _State, request: messages.Load) -> None:
+    state.device, state.compiler = request.device, request.compiler
+    _prepare(state, request.device)
     if is_interpreting():
         round_as_hardware_does()
-    if message.get("plans") is not None:
-        plans = Plans.read(message["plans"], state.folder / "built", builds=not state.is_shut_in)
+    if request.plans is not None:
+        plans = Plans.read(request.plans, state.folder / "built", builds=not state.is_shut_in)
         state.loaded = Planned(plans, state.device, state.blocks)
-    elif message["files"] is not None:
+    elif request.files is not None:
         state.root.mkdir()
-        single = message["single_replacement_func"]
-        state.loaded = load_passes(Candidate(message["files"]), state.root, single_replacement_func=single)
-    return {}
+        single = request.single_replacement_func
+        state.loaded = load_passes(Candidate(request.files), state.root, single_replacement_func=single)
 
 
-def _graph(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    _drop(state, message["id"])
-    graph, reply = subgraphs.take(message, fds, state.device, state.loaded, state.compiler)
-    state.graphs[message["id"]] = graph
+def _take(state: _State, request: messages.TakeGraph, fds: list[int]) -> messages.GraphReply:
+    _drop(state, request.id)
+    graph, reply = subgraphs.take(request, fds, state.device, state.loaded, state.compiler)
+    state.graphs[request.id] = graph
     return reply
 
 
@@ -148,27 +162,27 @@ def _drop(state: _State, name: str) -> None:
         graph.outputs.close()
 
 
-def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunReply:
     """Timed calls of one side alone; asked to `keep`, which one was kept and what it returned, too."""
-    graph, core = state.graphs[message["id"]], message["core"]
+    graph, core = state.graphs[request.id], request.core
     windows = Unseen(fds[0], len(graph.live))
     mark, marked = mark_by(fds[1]) if fds[1:] else (None, None)
     everywhere = os.sched_getaffinity(0)
     try:
         if core is not None:
             os.sched_setaffinity(0, {core})
-        refresh = graph.refresher_of(message["set"], windows, message["often"])
-        before = message["settle"]
-        calls.refresh_all(graph, message["set"], windows.of(0) if before is None else before)
+        refresh = graph.refresher_of(request.set, windows, request.often)
+        before = request.settle
+        calls.refresh_all(graph, request.set, windows.of(0) if before is None else before)
         if before is not None:
-            calls.settle(graph, message["set"], before, message["often"])
+            calls.settle(graph, request.set, before, request.often)
         with calls.no_collection():
             state.channel.send({"mark": "start"})
             if core is not None:
                 state.channel.receive()
             samples, kept = calls.timed(
                 graph,
-                message["set"],
+                request.set,
                 windows,
                 refresh,
                 windows.is_kept,
@@ -184,42 +198,31 @@ def _run(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, An
     if state.loaded is not None:
         state.blocks.check(graph.zoned)
     graph.outputs.reset()
-    reply: dict[str, Any] = {"samples": samples, "kept": None}
-    if kept is not None:
-        reply |= {"call": kept[0], "kept": kept[1]}
-    return reply
+    call, found = kept or (None, None)
+    return messages.RunReply(samples=samples, call=call, kept=found)
 
 
-def _lockstep(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Timed calls in turn with the other side's worker; outputs of the groups' kept calls are handed back.
-
-    `ended_early`: the other side gave up, and is to blame.
-    """
-    graph = state.graphs[message["id"]]
+def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> messages.LockstepReply:
+    """Timed calls in turn with the other side's worker; outputs of the groups' kept calls are handed back."""
+    graph = state.graphs[request.id]
     turn = Turn(fds[0])
     try:
         with calls.no_collection():
-            groups, kept = calls.lockstep(graph, message["groups"], message["often"], message["side"], turn)
+            groups, kept = calls.lockstep(graph, request.groups, request.often, request.side, turn)
     except TurnLost:
         turn.abort()
         graph.outputs.reset()
-        return {"ended_early": True}
+        return messages.LockstepReply(ended_early=True)
     except BaseException:
         turn.abort()
         raise
     finally:
         turn.close()
     graph.outputs.reset()
-    return {"groups": groups, "kept": [_kept(graph, one) for one in kept]}
+    return messages.LockstepReply(groups=groups, kept=[_kept(graph, one) for one in kept])
 
 
-def _device(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Time between events on the stream, ns, for a call on each of `windows`."""
-    graph = state.graphs[message["id"]]
-    return {"samples": calls.device_times(graph, message["set"], message["windows"], message["often"])}
-
-
-def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+def _audit(state: _State, request: messages.Audit) -> messages.AuditReply:
     """One call on each of `sets`, each at addresses of its own, all outputs alive until the end.
 
     One on set `before` goes first, whose values are not judged: the memory of the first of `sets` holds what
@@ -228,10 +231,10 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
     the candidate's kernel then wrote it, none where it had not.
     """
     assert state.loaded is not None
-    graph, audit = state.graphs[message["id"]], state.blocks
+    graph, audit = state.graphs[request.id], state.blocks
     assert graph.audited is not None
     results, kept, copies = [], [], []
-    for chosen in [message["before"], *message["sets"]]:
+    for chosen in [request.before, *request.sets]:
         audit.begin(poisoned=chosen >= SETS)
         given = [_placed(audit, graph, chosen, i) for i in range(len(graph.live))]
         out = graph.audited(*[given[i] for i in graph.order])
@@ -247,42 +250,46 @@ def _audit(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, 
         for now, then in zip(result, one.copies, strict=True)
     )
     graph.outputs.reset()
-    reply = {"kept": [_kept(graph, one) for one in kept], "stable": stable}
-    reply["copies"] = [[one if one is None else graph.outputs.write(one) for one in row] for row in copies]
+    reply = messages.AuditReply(
+        kept=[_kept(graph, one) for one in kept],
+        stable=stable,
+        copies=[[one if one is None else _written(graph, one) for one in row] for row in copies],
+    )
     results.clear()
     copies.clear()
     audit.close()
     return reply
 
 
-def _float64(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+def _float64(state: _State, request: messages.Float64) -> messages.Float64Reply:
     """The outputs on `windows` of set `set`, and what is left in the inputs `inputs`, computed in float64;
     none where that does not run.
     """
-    graph, order = state.graphs[message["id"]], message["order"]
-    values = _values(graph, message["set"], message["windows"])
-    written = [order.index(i) for i in message["inputs"]]
+    graph, order = state.graphs[request.id], request.order
+    values = _values(graph, request.set, request.windows)
+    written = [order.index(i) for i in request.inputs]
     outputs = in_float64(graph.plain, [values[i] for i in order], written)
     graph.outputs.reset()
-    return {"outputs": None if outputs is None else [graph.outputs.write(tensor) for tensor in outputs]}
+    found = None if outputs is None else [_written(graph, tensor) for tensor in outputs]
+    return messages.Float64Reply(outputs=found)
 
 
-def _rounding(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+def _rounding(state: _State, request: messages.Rounding) -> messages.RoundingReply:
     """The operators of eager's whose rounding shows, on `windows` of set `set`."""
-    graph = state.graphs[message["id"]]
-    values = _values(graph, message["set"], message["windows"])
-    inputs = [values[i] for i in message["order"]]
-    return {"operators": operators_that_show(graph.plain, inputs)}
+    graph = state.graphs[request.id]
+    values = _values(graph, request.set, request.windows)
+    inputs = [values[i] for i in request.order]
+    return messages.RoundingReply(operators=operators_that_show(graph.plain, inputs))
 
 
-def _states(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+def _states(state: _State, request: messages.States) -> messages.StatesReply:
     """What each operator of the graph writes into the inputs `inputs`, on `windows` of set `set`."""
-    graph = state.graphs[message["id"]]
-    values = _values(graph, message["set"], message["windows"])
-    inputs = [values[i] for i in message["inputs"]]
-    found = states_of(graph.plain, [values[i] for i in message["order"]], inputs)
+    graph = state.graphs[request.id]
+    values = _values(graph, request.set, request.windows)
+    inputs = [values[i] for i in request.inputs]
+    found = states_of(graph.plain, [values[i] for i in request.order], inputs)
     graph.outputs.reset()
-    return {"states": [[graph.outputs.write(tensor) for tensor in states] for states in found]}
+    return messages.StatesReply(states=[[_written(graph, tensor) for tensor in one] for one in found])
 
 
 def _values(graph: calls.Graph, chosen: int, windows: Windows) -> list[Any]:
@@ -295,14 +302,13 @@ def _values(graph: calls.Graph, chosen: int, windows: Windows) -> list[Any]:
     ]
 
 
-def _release(state: _State, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    for name in message["ids"]:
+def _release(state: _State, names: list[str]) -> None:
+    for name in names:
         _drop(state, name)
     gc.collect()
     give_memory_back()
     if state.device.startswith("cuda"):
         torch.cuda.empty_cache()
-    return {}
 
 
 def _placed(audit: Blocks, graph: calls.Graph, chosen: int, position: int) -> Any:
@@ -313,13 +319,19 @@ def _placed(audit: Blocks, graph: calls.Graph, chosen: int, position: int) -> An
     return audit.place(values[: live.numel()].reshape(live.shape))
 
 
-def _kept(graph: calls.Graph, kept: calls.Kept) -> dict[str, Any]:
+def _kept(graph: calls.Graph, kept: calls.Kept) -> messages.Kept:
     """What the referee reads of a call: outputs described in the arena, and inputs that changed.
 
     `left`: what it left in the inputs that eager writes into, none where that is what was there.
     """
     outputs = [
-        graph.outputs.write(tensor) | facts for tensor, facts in zip(kept.copies, kept.facts, strict=True)
+        messages.Output(**vars(graph.outputs.write(tensor)), **facts)
+        for tensor, facts in zip(kept.copies, kept.facts, strict=True)
     ]
-    left = [one if one is None else graph.outputs.write(one) for one in kept.left]
-    return {"outputs": outputs, "mutated": kept.mutated, "left": left}
+    left = [one if one is None else _written(graph, one) for one in kept.left]
+    return messages.Kept(outputs=outputs, mutated=kept.mutated, left=left)
+
+
+def _written(graph: calls.Graph, tensor: torch.Tensor) -> messages.Tensor:
+    """A copy in the outputs' arena."""
+    return messages.Tensor(**vars(graph.outputs.write(tensor)))

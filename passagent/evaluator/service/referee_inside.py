@@ -10,8 +10,8 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.service.asking import answer
 from passagent.evaluator.service.referee_process import Lost
-from passagent.evaluator.service.requests import answer
 from passagent.faults import named
 
 

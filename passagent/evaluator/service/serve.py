@@ -66,7 +66,7 @@ def main() -> None:
         return {"ready": True}
 
     def evaluate() -> dict[str, Any]:
-        from passagent.evaluator.service.requests import answer as answer_of
+        from passagent.evaluator.service.asking import answer as answer_of
 
         return {"result": answer_of(referees[0], json.loads(requests.get()))}
 

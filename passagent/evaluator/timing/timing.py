@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -26,6 +26,17 @@ from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.runner.fresh import Draw, Windows
 from passagent.evaluator.runner.lockstep import Turn
+from passagent.evaluator.runner.messages import (
+    DeviceTimes,
+    Error,
+    Kept,
+    Lockstep,
+    LockstepReply,
+    R,
+    Request,
+    RunReply,
+    Turns,
+)
 from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.timing import clocks, estimate, turns
@@ -47,7 +58,7 @@ _AUDITED_SERIES = 4
 """Of so many series of groups one is followed by an audit."""
 _GRACE_S = 10.0
 """How long eager's worker may take to notice that its partner is gone, s."""
-_ENDED_EARLY = {"kind": "runtime_error", "message": "timed calls ended early, without an answer"}
+_ENDED_EARLY = Error(kind="runtime_error", message="timed calls ended early, without an answer")
 _DEVICE_CALLS = 20
 BETWEEN_WORKERS = 0.006
 """Standard deviation of the log ratio of eager to itself in one pair of workers: two pairs, and the noise
@@ -60,12 +71,12 @@ class Side(Protocol):
     overhead_ns: int
     """Of each of its times what is the host's and does not count."""
 
-    def ask(self, message: dict[str, Any], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer:
+    def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """Send a request, and descriptors beside, and wait for its reply."""
         ...
 
 
-Verify = Callable[[int, Windows, dict[str, Any]], None]
+Verify = Callable[[int, Windows, Kept], None]
 """Judge a timed call: (input set, windows, what the worker kept of it)."""
 Surprise = Callable[[], None]
 """Audit the candidate, between timed calls."""
@@ -74,8 +85,8 @@ Surprise = Callable[[], None]
 class TimedCallError(Exception):
     """A timed call raised; `error` is the worker's explanation."""
 
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error["message"])
+    def __init__(self, error: Error) -> None:
+        super().__init__(error.message)
         self.error = error
 
 
@@ -95,7 +106,7 @@ def measure(
     draw = Draw(reference.rotation)
     first, *probed = [draw.next() for _ in range(1 + _PROBE_CALLS)]
     probe = _block(baseline, reference, 1, probed, config, settle=first)
-    per_call_s = max(float(np.median(probe.message["samples"])) / 1e9, 1e-7)
+    per_call_s = max(float(np.median(probe.reply.samples)) / 1e9, 1e-7)
     warmups = int(min(config.warmups, max(2, config.budget_s / 4 / per_call_s)))
     if config.warmups:
         for side in (candidate, baseline):
@@ -162,7 +173,7 @@ def _blocks(
             answer = _block(candidate, reference, chosen, windows, config, verified, settle)
             timing.compiled.add(answer)
         if verified:
-            verify(chosen, windows[answer.message["call"]], answer.message["kept"])
+            verify(chosen, windows[-1], answer.reply.returned)
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
         if pair + 1 >= MIN_PAIRS and _enough(timing, reference, begun, config, patience):
@@ -192,7 +203,7 @@ def _groups(
     most = turns.groups_in(config.budget_s / 2, per_call_s)
     cores: list[int] = []
     while True:
-        groups: list[dict[str, Any]] = []
+        groups: list[Turns] = []
         count = most - secrets.randbelow(most // 2)
         if timing is None:
             count = min(count, turns.WARMING)
@@ -201,13 +212,12 @@ def _groups(
             if not cores:
                 cores = sorted(os.sched_getaffinity(0))
                 secrets.SystemRandom().shuffle(cores)
-            group = turns.group(draw, reference, per_call_s, is_verified=number in verified)
-            groups.append(group | {"core": cores.pop()})
+            is_verified = number in verified
+            groups.append(turns.group(draw, reference, per_call_s, cores.pop(), is_verified))
         answer = _in_turn(candidate, baseline, reference, groups, timing or Timing(), config)
-        checked = [group for group in groups if group["keep"] is not None]
-        for group, kept in zip(checked, answer.message["kept"], strict=True):
-            place, position = group["keep"]
-            verify(group["set"], group["turns"][place][position], kept)
+        checked = [(group, group.keep) for group in groups if group.keep is not None]
+        for (group, (place, position)), kept in zip(checked, answer.reply.kept, strict=True):
+            verify(group.set, group.turns[place][position], kept)
         if secrets.randbelow(_AUDITED_SERIES) == 0:
             surprise()
         if timing is None:
@@ -220,46 +230,46 @@ def _in_turn(
     candidate: Side,
     baseline: Side,
     reference: Reference,
-    groups: list[dict[str, Any]],
+    groups: list[Turns],
     timing: Timing,
     config: EvaluatorConfig,
-) -> Answer:
+) -> Answer[LockstepReply]:
     """Have both workers make the calls of `groups` in turn; adds the times. The candidate's answer."""
-    request = {"op": "lockstep", "id": reference.name, "groups": groups, "often": reference.often}
+    mine = Lockstep(id=reference.name, groups=groups, often=reference.often, side=1)
+    unkept = [group.model_copy(update={"keep": None}) for group in groups]
+    theirs = mine.model_copy(update={"groups": unkept, "side": 0})
     fd = Turn.create()
     turn = Turn(os.dup(fd))
-    unkept = [group | {"keep": None} for group in groups]
     try:
         with ThreadPoolExecutor(1) as beside:
             # It gets longer: it ends when the candidate does not come any more, and is not lost for that.
             patience_s = config.timeout_s + _GRACE_S
-            waiting = beside.submit(baseline.ask, request | {"side": 0, "groups": unkept}, patience_s, (fd,))
+            waiting = beside.submit(baseline.ask, theirs, patience_s, (fd,))
             # A side need not wait for one that does not come any more.
             waiting.add_done_callback(lambda done: turn.abort() if done.exception() else None)
             try:
-                answer = candidate.ask(request | {"side": 1}, config.timeout_s, (fd,))
-                if "groups" not in answer.message:
-                    raise TimedCallError(answer.message.get("error", _ENDED_EARLY))
+                answer = candidate.ask(mine, config.timeout_s, (fd,))
+                if answer.error is not None or answer.reply.ended_early:
+                    raise TimedCallError(answer.error or _ENDED_EARLY)
             except BaseException:
                 turn.abort()
                 lost = waiting.exception()
                 if isinstance(lost, InfrastructureError):
                     raise lost from None  # not the candidate's fault
                 raise
-            eager = waiting.result().message
+            eager = waiting.result().reply
     finally:
         turn.close()
         os.close(fd)
-    if "groups" not in eager:
+    if eager.ended_early:
         raise TimedCallError(_ENDED_EARLY)
-    for group, theirs, mine in zip(groups, eager["groups"], answer.message["groups"], strict=True):
-        for side, report, seen in (
-            (timing.eager, theirs, theirs["held"]),
-            (timing.compiled, mine, theirs["without"]),
+    for group, other, own in zip(groups, eager.groups, answer.reply.groups, strict=True):
+        for side, times, seen in (
+            (timing.eager, other.samples, other.held),
+            (timing.compiled, own.samples, other.without),
         ):
-            times = [int(n) for n in report["samples"]]
             side.blocks.append(turns.measured(times, group))
-            side.hidden.append(int(seen) - sum(times))
+            side.hidden.append(seen - sum(times))
     return answer
 
 
@@ -329,18 +339,13 @@ def _device_times(
 ) -> None:
     """Time between events, without the host's share: kept beside the end-to-end times."""
     for _ in range(2):
-        request = {
-            "op": "device",
-            "id": reference.name,
-            "set": 1,
-            "windows": [draw.next() for _ in range(_DEVICE_CALLS)],
-            "often": reference.often,
-        }
+        windows = [draw.next() for _ in range(_DEVICE_CALLS)]
+        request = DeviceTimes(id=reference.name, set=1, windows=windows, often=reference.often)
         for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
             answer = side.ask(request, config.timeout_s)
-            if "error" in answer.message:
-                raise TimedCallError(answer.message["error"])
-            samples.device += [int(n) for n in answer.message["samples"]]
+            if answer.error is not None:
+                raise TimedCallError(answer.error)
+            samples.device += answer.reply.samples
 
 
 OF_PASSBENCH = "speedup: ratio of the medians of all calls of each side"
@@ -358,10 +363,10 @@ def measure_passbench(
     still = reference.rotation.first()
     for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
         for calls in (config.warmups, config.trials):
-            request = run_request(reference, 0, [still] * max(1, calls)) | {"often": reference.mutated}
-            answer = side.ask(request, config.timeout_s)
-            if "error" in answer.message:
-                raise TimedCallError(answer.message["error"])
+            request = run_request(reference, 0, [still] * max(1, calls))
+            answer = side.ask(request.model_copy(update={"often": reference.mutated}), config.timeout_s)
+            if answer.error is not None:
+                raise TimedCallError(answer.error)
         samples.add(answer)
     timing.pairs = [1]
     eager, compiled = (float(np.median(samples.e2e)) for samples in (timing.eager, timing.compiled))
@@ -379,9 +384,9 @@ def _block(
     keep: bool = False,
     settle: Windows | None = None,
     core: int | None = None,
-) -> Answer:
+) -> Answer[RunReply]:
     request = run_request(reference, chosen, windows, keep=keep, settle=settle, core=core)
     answer = side.ask(request, config.timeout_s)
-    if "error" in answer.message:
-        raise TimedCallError(answer.message["error"])
+    if answer.error is not None:
+        raise TimedCallError(answer.error)
     return answer

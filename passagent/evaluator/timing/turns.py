@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner.fresh import Draw, Windows
+from passagent.evaluator.runner.messages import Turns
 
 TURNS = 4
 """Turns of either side on one core, before the workers move to another: an even number."""
@@ -49,31 +49,26 @@ def lengths(per_call_s: float) -> tuple[list[int], list[int]]:
     return [1] * count, [0] * count
 
 
-def group(draw: Draw, reference: Reference, per_call_s: float, is_verified: bool) -> dict[str, Any]:
+def group(draw: Draw, reference: Reference, per_call_s: float, core: int, is_verified: bool) -> Turns:
     """The calls of either side on one core: the windows of its turns, and how many go unmeasured."""
     counts, skips = lengths(per_call_s)
     keep = None
     if is_verified:
         place = secrets.randbelow(len(counts))
-        keep = [place, skips[place] + secrets.randbelow(counts[place] - skips[place])]
+        keep = (place, skips[place] + secrets.randbelow(counts[place] - skips[place]))
         counts[place] = keep[1] + 1  # the turn ends with it: what comes after finds another state
     calls = windows(draw, reference, sum(counts))
     turns = [calls[sum(counts[:i]) : sum(counts[: i + 1])] for i in range(len(counts))]
     chosen = 1 + secrets.randbelow(SETS - 1)
-    return {
-        "first": secrets.randbelow(2),
-        "set": chosen,
-        "turns": turns,
-        "skips": skips,
-        "keep": keep,
-    }
+    first = secrets.randbelow(2)
+    return Turns(first=first, set=chosen, turns=turns, skips=skips, keep=keep, core=core)
 
 
-def measured(times: list[int], group: dict[str, Any]) -> list[int]:
+def measured(times: list[int], group: Turns) -> list[int]:
     """The times without those of each turn's first calls."""
     left = iter(times)
-    turns = [[next(left) for _ in turn] for turn in group["turns"]]
-    return [n for turn, skip in zip(turns, group["skips"], strict=True) for n in turn[skip:]]
+    turns = [[next(left) for _ in turn] for turn in group.turns]
+    return [n for turn, skip in zip(turns, group.skips, strict=True) for n in turn[skip:]]
 
 
 def windows(draw: Draw, reference: Reference, calls: int) -> list[Windows]:
