@@ -128,7 +128,7 @@ def judge(referee: Referee, task: Task, subject: Subject, planted: float = 0.0) 
     """One evaluation as plain data; its failure as `error`."""
     measured: dict[str, Any] = {}
     confirmed: set[float] = set()
-    referee.workers.twins.close()  # what is planted is planted as a worker takes a graph
+    referee.workers.eager.close()  # what is planted is planted as a worker takes a graph
     name = subject if isinstance(subject, str) else "expert"
     record: dict[str, Any] = {"task": task.name, "subject": name, "planted": planted}
     started = time.monotonic()

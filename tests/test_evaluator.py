@@ -24,7 +24,7 @@ from passagent.evaluator.judging.effort import PAIRS
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.replies import Watched
-from passagent.evaluator.reference import baseline
+from passagent.evaluator.reference import baseline, keeping
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.timing import clocks
@@ -548,10 +548,10 @@ def test_references_beyond_a_limit_are_let_go_with_their_descriptors(referee, ta
     own = referee._baseline
     own._forget(list(own._kept))
     if limit == "graphs":
-        monkeypatch.setattr(baseline, "KEPT_GRAPHS", 1)
+        monkeypatch.setattr(keeping, "KEPT_GRAPHS", 1)
     else:
-        monkeypatch.setattr(baseline, "KEPT_BYTES", 1)
-        monkeypatch.setattr(baseline, "_KEPT_SHARE", 1 << 50)
+        monkeypatch.setattr(keeping, "KEPT_BYTES", 1)
+        monkeypatch.setattr(keeping, "_KEPT_SHARE", 1 << 50)
     opened = []
     for subgraph in task.subgraphs:
         latest = own.reference(subgraph, "direct")
@@ -578,7 +578,7 @@ def test_what_another_task_left_gives_way_where_it_is_much(referee, task, tmp_pa
     for one in (task, other):
         assert referee.evaluate(one, candidate()).status == "ok"
     assert len({reference.subgraph.name for reference in own._kept.values()}) == 4
-    monkeypatch.setattr(baseline, "KEPT_BYTES", 1)
+    monkeypatch.setattr(keeping, "KEPT_BYTES", 1)
     assert referee.evaluate(task, candidate()).status == "ok"
     names = [subgraph.name for subgraph in task.subgraphs]
     assert [reference.subgraph.name for reference in own._kept.values()] == names
@@ -604,7 +604,7 @@ def test_what_makes_much_of_little_is_large(referee, tmp_path, monkeypatch, most
     """128 elements become 4096: computed in float64, and on the last set, only where those are few."""
     spread = MODEL.replace("tmp_0 * in_1", "tmp_0 * in_1.reshape(-1, 1)")
     write_subgraph(tmp_path / "spread", [64], model=spread)
-    monkeypatch.setattr(baseline, "SMALL", most)
+    monkeypatch.setattr(keeping, "SMALL", most)
     [subgraph] = load_task(tmp_path / "spread").subgraphs
     made = referee._baseline.reference(subgraph, "direct")
     assert [expected.eager[0].numel() for expected in made.expected] == [4096] * sets

@@ -26,8 +26,9 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import baseline
 from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.runner import process
+from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.messages import Prepare
-from passagent.evaluator.runner.process import Worker, WorkerDied, Zygote
+from passagent.evaluator.runner.process import Worker, Zygote
 from passagent.evaluator.timing import timing
 from passagent.tasks.reader import load_task
 
@@ -59,7 +60,7 @@ def still_judges(referee, task):
     assert (result.status, result.graphs[0].matches) == ("ok", 1), (result.error, result.violations)
     made, zygote = referee.workers, referee.workers.zygote
     made.settle()
-    workers = 1 + len(made.spares) + len(made.twins._twins)  # the baseline's is the first
+    workers = 1 + len(made.spares) + len(made.eager._workers)  # the baseline's is the first
     assert len(_children(zygote._process.pid)) == workers
     scratches = [path for path in zygote._scratch.iterdir() if path.is_dir() and path.name.startswith("tmp")]
     assert len(scratches) == workers
@@ -169,20 +170,20 @@ def _fork_spares(referee):
 def killing(monkeypatch, referee, op, whose, victim=lambda worker: worker.pid):
     """Have somebody kill the victim while a worker is at a request `op`.
 
-    `whose`: the candidate's; the baseline's, which computes references; eager's in the timing, the twin's.
+    `whose`: the candidate's; the baseline's, which computes references; eager's in the timing, the eager's.
     """
     ask, killed = Worker.ask, []
-    twins = [twin.worker for twin in referee.workers.twins._twins.values()]
-    new_twin = EagerWorker.__init__
+    eager_workers = [eager.worker for eager in referee.workers.eager._workers.values()]
+    new_eager = EagerWorker.__init__
 
     def noted(self, worker, *more):
-        twins.append(worker)
-        new_twin(self, worker, *more)
+        eager_workers.append(worker)
+        new_eager(self, worker, *more)
 
     def owner(worker):
         if worker is referee._baseline._worker:
             return "baseline"
-        return "twin" if worker in twins else "candidate"
+        return "eager" if worker in eager_workers else "candidate"
 
     def kill(worker):
         os.kill(victim(worker), signal.SIGKILL)
@@ -206,9 +207,9 @@ def _lose(referee, whose):
     """Have eager's workers of a kind be others from now on, which take the subgraph anew."""
     if whose == "baseline":
         referee._baseline._worker.kill()
-    if whose == "twin":
-        for twin in referee.workers.twins._twins.values():
-            twin.worker.kill()
+    if whose == "eager":
+        for eager in referee.workers.eager._workers.values():
+            eager.worker.kill()
 
 
 def test_a_baseline_that_finds_no_device_is_nobodys_fault(task, monkeypatch):
@@ -241,7 +242,7 @@ def test_a_triton_that_cannot_be_imported_is_told_and_the_first_worker_does_not_
 
 OPS = [(op, "candidate") for op in ("load", "graph", "audit", "run", "lockstep")]
 OPS += [("graph", "baseline"), ("float64", "baseline"), ("run", "baseline")]
-OPS += [("load", "twin"), ("graph", "twin"), ("run", "twin"), ("lockstep", "twin")]
+OPS += [("load", "eager"), ("graph", "eager"), ("run", "eager"), ("lockstep", "eager")]
 
 
 @pytest.fixture
@@ -294,9 +295,9 @@ def test_a_worker_that_takes_its_time_to_end_was_killed_all_the_same(referee, mo
 def test_a_fault_in_a_call_in_turn_is_the_candidates(
     code, status, words, referee, task, monkeypatch, lockstep
 ):
-    """Its twin, which waits for it then, is not lost with it."""
+    """Its eager, which waits for it then, is not lost with it."""
     bad = python(f"if len(os.sched_getaffinity(0)) == 1:\n    {code}")
-    still_judges(referee, task)  # the twin is there, the kernel is built
+    still_judges(referee, task)  # the eager is there, the kernel is built
     if status == "timeout":
         _drop_spares(referee)
         _fork_spares(referee)

@@ -234,7 +234,7 @@ def test_an_evaluator_that_is_killed_for_memory_ends_no_candidate(small, memory_
         try:
             assert (await pool.evaluate(small, tiny.candidate())).status == "ok"
             (memory_group / "memory.limit_in_bytes").write_text("100M")  # it holds more when it draws
-            (memory_group / "cgroup.procs").write_text(str(pool._seats[0].owner.pid))
+            (memory_group / "cgroup.procs").write_text(str(pool._slots[0].owner.pid))
             with pytest.raises(MachineFault, match=r"killed the evaluator's process: .* out of memory; end"):
                 await pool.evaluate(task, tiny.candidate())
             assert (await pool.evaluate(small, tiny.candidate())).status == "ok"

@@ -19,7 +19,8 @@ from passagent.confine.channel import Channel, ChannelTimeout
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
 from passagent.evaluator.runner import messages
-from passagent.evaluator.runner.process import Worker, WorkerDied, Zygote
+from passagent.evaluator.runner.endings import WorkerDied
+from passagent.evaluator.runner.process import Worker, Zygote
 from passagent.tasks.reader import load_task
 
 TASK = Path(__file__).parents[1] / "examples/tasks/add_layer_norm"

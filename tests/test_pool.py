@@ -48,9 +48,9 @@ async def main():
     await pool.close()
 
 async def tell_pid(pool):
-    while pool._seats[0].owner.pid is None:
+    while pool._slots[0].owner.pid is None:
         await asyncio.sleep(0.01)
-    print(pool._seats[0].owner.pid, flush=True)
+    print(pool._slots[0].owner.pid, flush=True)
 
 asyncio.run(main())
 """
@@ -127,11 +127,11 @@ def kill_owner(evaluators: EvaluatorPool, times: int, after_s: float = 0.3) -> t
 
     def kill() -> None:
         for _ in range(times):
-            wait_for(lambda: (pid := evaluators._seats[0].owner.pid) and len(descendants(pid)) >= 3)
+            wait_for(lambda: (pid := evaluators._slots[0].owner.pid) and len(descendants(pid)) >= 3)
             time.sleep(after_s)
-            pid = evaluators._seats[0].owner.pid
+            pid = evaluators._slots[0].owner.pid
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda pid=pid: evaluators._seats[0].owner.pid != pid)
+            wait_for(lambda pid=pid: evaluators._slots[0].owner.pid != pid)
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
@@ -144,7 +144,7 @@ def judged_by(ahead, task):
     async def work(told):
         evaluators = EvaluatorPool(CONFIG, tell=told.append, ahead=ahead)
         result = await evaluators.evaluate(task, tiny.candidate())
-        pid = evaluators._seats[0].owner.pid
+        pid = evaluators._slots[0].owner.pid
         await evaluators.close()
         return result.status, pid
 
@@ -214,11 +214,11 @@ def test_who_waits_when_the_pool_is_closed_is_told(task, own_cpu):
     async def work(told):
         evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
         callers = [asyncio.create_task(evaluators.evaluate(task, tiny.candidate())) for _ in range(3)]
-        while evaluators._seats[0].owner.pid is None:
+        while evaluators._slots[0].owner.pid is None:
             await asyncio.sleep(0.01)
         await evaluators.close()
         ended = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 60)
-        assert evaluators._seats[0].owner.pid is None
+        assert evaluators._slots[0].owner.pid is None
         return ended
 
     ended, told = run(work)
@@ -239,7 +239,7 @@ def test_a_killed_evaluator_costs_nobody_anything_and_what_ends_every_one_is_nam
             with pytest.raises(SubjectLost) as error:
                 await evaluators.evaluate(task, tiny.candidate())
             thread.join()
-            assert evaluators._seats[0].quarantine is None
+            assert evaluators._slots[0].quarantine is None
             return evaluation, told_once, str(error.value)
         finally:
             await evaluators.close()
@@ -271,7 +271,7 @@ def test_neither_a_cancelled_evaluation_nor_a_broken_task_leaves_an_answer_behin
         evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append)
         try:
             first = asyncio.create_task(evaluators.evaluate(task, tiny.candidate()))
-            while len(descendants(evaluators._seats[0].owner.pid or 0)) < 3:
+            while len(descendants(evaluators._slots[0].owner.pid or 0)) < 3:
                 await asyncio.sleep(0.05)
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -355,14 +355,14 @@ def test_two_devices_measure_side_by_side_and_do_the_work_of_a_sick_one(task, ow
         try:
             all_three = [evaluators.evaluate(task, tiny.candidate()) for _ in range(3)]
             results = await asyncio.gather(*all_three)
-            return results, evaluators._seats, [seat.owner.pid for seat in evaluators._seats]
+            return results, evaluators._slots, [slot.owner.pid for slot in evaluators._slots]
         finally:
             await evaluators.close()
 
     (results, (sick, *healthy), pids), told = run(work)
     assert [(r.status, r.device) for r in results] == [("ok", "cpu")] * 3
     assert pids[0] is None and all(pids[1:]) and pids[1] != pids[2]
-    assert [seat.quarantine for seat in healthy] == [None, None]
+    assert [slot.quarantine for slot in healthy] == [None, None]
     assert "a kernel on cuda:7 failed" in sick.quarantine.reason
     assert any(line.startswith("cuda:7 is quarantined for 5 s: ") for line in told)
 
@@ -374,11 +374,11 @@ def test_without_a_fit_device_the_reason_is_told_and_it_is_tried_again(task, qui
         try:
             with pytest.raises(InfrastructureError) as error:
                 await evaluators.evaluate(task, tiny.candidate())
-            first = evaluators._seats[0].quarantine
+            first = evaluators._slots[0].quarantine
             await asyncio.sleep(0.6)
             with pytest.raises(InfrastructureError):
                 await evaluators.evaluate(task, tiny.candidate())
-            return str(error.value), first, evaluators._seats[0].quarantine
+            return str(error.value), first, evaluators._slots[0].quarantine
         finally:
             await evaluators.close()
 
@@ -487,7 +487,7 @@ def test_a_pool_on_a_gpu_survives_a_killed_evaluator(task):
         pid = None
         try:
             first = asyncio.create_task(evaluators.evaluate(task, "eager"))
-            while (pid := evaluators._seats[0].owner.pid) is None:
+            while (pid := evaluators._slots[0].owner.pid) is None:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(5)
             os.kill(pid, signal.SIGKILL)

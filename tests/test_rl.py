@@ -288,7 +288,7 @@ env.reset(task=sys.argv[1])
 for name, text in tiny.candidate().files.items():
     env.file_editor("create", name, file_text=text)
 env.pass_evaluator()
-pid = env._evaluator._pool._seats[0].owner.pid
+pid = env._evaluator._pool._slots[0].owner.pid
 print(json.dumps([env.reward, env.best.model_dump(mode="json"), pid]))
 """
 

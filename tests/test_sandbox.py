@@ -21,7 +21,8 @@ from passagent.confine.sandbox import Limits
 from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.runner import process
-from passagent.evaluator.runner.process import WorkerDied, Zygote
+from passagent.evaluator.runner.endings import WorkerDied
+from passagent.evaluator.runner.process import Zygote
 from passagent.memory import memory_bytes, memory_kills
 
 LAYERS = [

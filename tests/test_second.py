@@ -17,7 +17,7 @@ from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.verdict import Refused
-from passagent.evaluator.reference import baseline
+from passagent.evaluator.reference import keeping
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Violation
 from passagent.evaluator.runner.process import Worker
@@ -151,7 +151,7 @@ def test_large_subgraphs_are_shared_once_all_their_references_are_here(
     referee, task, asked, one_pair, monkeypatch
 ):
     assert referee.evaluate(task, candidate()).status == "ok"
-    monkeypatch.setattr(baseline, "KEPT_BYTES", 0)
+    monkeypatch.setattr(keeping, "KEPT_BYTES", 0)
     referee._baseline._worker.kill()
     for where in ("MainThread", "lane", "lane"):
         asked.clear()
@@ -207,7 +207,7 @@ def test_values_that_differ_in_the_check_beside_another_are_their_subgraphs(refe
 
 
 def test_eagers_worker_lost_while_it_gets_ready_is_nobodys_fault(referee, task, monkeypatch):
-    referee.workers.twins.close()
+    referee.workers.eager.close()
     killed = []
     warm = EagerWorker.warm
 

@@ -8,7 +8,7 @@ from passagent.config import EvaluatorConfig
 from passagent.evaluator.correctness.exactness import extreme_problem
 from passagent.evaluator.correctness.sets import BEYOND_SET
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.reference import baseline
+from passagent.evaluator.reference import keeping
 from passagent.evaluator.runner.fresh import Draw, Rotation, window_of
 from passagent.tasks.inputs import BEYOND, draw_one, make_inputs
 from passagent.tasks.straight import read_graph
@@ -182,7 +182,7 @@ def test_where_eager_does_not_stand_other_values_inputs_stay_as_recorded(tmp_pat
 
 def test_a_large_subgraph_has_a_set_beyond_the_recorded(tmp_path, referee, monkeypatch):
     """It is compared on five sets, the last of which a pass that leaves out the relu does not meet."""
-    monkeypatch.setattr(baseline, "SMALL", 100)
+    monkeypatch.setattr(keeping, "SMALL", 100)
     inputs = [([16, 16], F32, ["mean = 0.5", "std = 0.5", "min_val = 0.0"]), ([16, 16], F32)]
     made = referee._baseline.reference(
         subgraph_of(tmp_path, "return (torch.relu(in_0) + in_1,)", inputs), "direct"

@@ -21,9 +21,10 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner import lockstep, messages
+from passagent.evaluator.runner.endings import waited_ns
 from passagent.evaluator.runner.fresh import Draw, Rotation
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
-from passagent.evaluator.runner.process import Answer, waited_ns
+from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.timing import clocks, timing, turns
 from passagent.evaluator.timing.estimate import interval, line, log_ratios, ratio

@@ -112,7 +112,7 @@ def candidate(body: str = HONEST, setup: str = KERNEL, imports: str = "", **othe
 
 def spans_of(pool: Any) -> list[tuple[float, float]]:
     """From when to when the pool's first device is at an evaluation, monotonic s; grows with each."""
-    owner, spans = pool._seats[0].owner, []
+    owner, spans = pool._slots[0].owner, []
     ask = owner.ask
 
     async def timed(request: Any) -> Any:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from passagent.config import EvaluatorConfig
 from passagent.confine.channel import Arena
 from passagent.errors import TaskError
-from passagent.evaluator.reference.baseline import are_too_many
+from passagent.evaluator.reference.keeping import are_too_many
 from passagent.evaluator.reference.reference import Reference, load_request, run_request
+from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, failed, lost
 from passagent.evaluator.runner.messages import R, Release, Request
-from passagent.evaluator.runner.process import Answer, Worker, WorkerDied, WorkerTimeout, failed, lost
+from passagent.evaluator.runner.process import Answer, Worker
 
 USES = 8
 """Evaluations that an eager worker serves."""
@@ -107,35 +108,35 @@ class EagerWorker:
 
 
 class EagerWorkers:
-    """The twins of a referee, by the number of the pair that they are in."""
+    """The eager workers of a referee, by the number of the pair that they are in."""
 
     def __init__(
         self, new_worker: Callable[[], Worker], config: EvaluatorConfig, compiler: str | None = None
     ) -> None:
         self._new_worker, self._config, self._compiler = new_worker, config, compiler
-        self._twins: dict[int, EagerWorker] = {}
+        self._workers: dict[int, EagerWorker] = {}
 
     def get(self, number: int, task_key: str) -> EagerWorker:
         """The worker for pair `number` of an evaluation on a task."""
-        twin = self._twins.get(number)
-        if twin is None or twin.uses >= USES or not twin.worker.is_alive():
-            if twin is not None:
-                twin.worker.kill()
-            twin = self._twins[number] = EagerWorker(self._new_worker(), self._config, self._compiler)
-            twin.uses = number * USES // 2 % USES  # not all are replaced at once
-        twin.serve(task_key)
-        return twin
+        eager = self._workers.get(number)
+        if eager is None or eager.uses >= USES or not eager.worker.is_alive():
+            if eager is not None:
+                eager.worker.kill()
+            eager = self._workers[number] = EagerWorker(self._new_worker(), self._config, self._compiler)
+            eager.uses = number * USES // 2 % USES  # not all are replaced at once
+        eager.serve(task_key)
+        return eager
 
-    def replace(self, twin: EagerWorker, task_key: str) -> EagerWorker:
-        """A new worker in the place of `twin`, which ends."""
-        [number] = [number for number, one in self._twins.items() if one is twin]
-        twin.worker.kill()
+    def replace(self, eager: EagerWorker, task_key: str) -> EagerWorker:
+        """A new worker in the place of `eager`, which ends."""
+        [number] = [number for number, one in self._workers.items() if one is eager]
+        eager.worker.kill()
         return self.get(number, task_key)
 
     def close(self) -> None:
-        """End the twins; new ones are made when they are needed."""
-        while self._twins:
-            self._twins.popitem()[1].worker.kill()
+        """End them; new ones are made when they are needed."""
+        while self._workers:
+            self._workers.popitem()[1].worker.kill()
 
 
 class EagerAhead:
@@ -143,18 +144,18 @@ class EagerAhead:
 
     def __init__(self, get: Callable[[], EagerWorker]) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="warming")
-        self._twin = self._thread.submit(get)
+        self._worker = self._thread.submit(get)
         self._steps: list[Future[None]] = []
 
     def warm(self, reference: Reference) -> None:
         """Have it take the subgraph and call it; the reference must stay until `get`."""
-        self._steps.append(self._thread.submit(lambda: self._twin.result().warm(reference)))
+        self._steps.append(self._thread.submit(lambda: self._worker.result().warm(reference)))
 
     def get(self) -> EagerWorker:
         """The worker, ready. Raises InfrastructureError."""
         for step in self._steps:
             step.result()
-        return self._twin.result()
+        return self._worker.result()
 
     def close(self) -> None:
         """Wait for what is under way."""

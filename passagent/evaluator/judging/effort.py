@@ -56,7 +56,7 @@ def check_task_room(task: Task, device: str, free_bytes: int | None = None) -> N
     """Raise TaskError or MachineFault if a subgraph of `task` cannot be judged in this machine's memory.
 
     On a GPU the machine holds what is drawn. On the CPU it also holds a copy in the worker of the baseline,
-    the candidate's and its twins, and one for each audited call. See tasks.room.check_room.
+    the candidate's and eager's beside it, and one for each audited call. See tasks.room.check_room.
     """
     copies = _DRAWN if device != "cpu" else _DRAWN + 2 + PAIRS + _AUDITED
     for subgraph in task.subgraphs:

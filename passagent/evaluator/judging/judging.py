@@ -19,7 +19,6 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.confine import tools
-from passagent.confine.channel import Arena
 from passagent.errors import InfrastructureError
 from passagent.evaluator import score
 from passagent.evaluator.correctness.exactness import Expected
@@ -32,24 +31,24 @@ from passagent.evaluator.judging.loaded_worker import LoadedWorker, NextPair
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.references_ahead import ReferencesAhead
 from passagent.evaluator.judging.replies import Watched, outputs_of, refuse_kept
-from passagent.evaluator.judging.unrecorded import REFUSED
 from passagent.evaluator.judging.verdict import (
     Failed,
     Refused,
-    as_end,
     blank,
     fill_times,
     raise_for,
+    refuse_all,
     speedup_of,
+    why_beaten,
 )
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference import pace
 from passagent.evaluator.reference.baseline import Baseline
-from passagent.evaluator.reference.reference import Reference, run_request
+from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
+from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Windows
 from passagent.evaluator.runner.messages import Kept
-from passagent.evaluator.runner.process import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
@@ -99,15 +98,15 @@ class Judging:
         self._timings: dict[str, list[Timing]] = {}
         self._paces: dict[str, float | None] = {}
         self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
-        self._aside = Comparisons()
+        self._comparisons = Comparisons()
         self._has_room = has_room(config.device)
         self._held_bytes = held_bytes(config.device)
         self._lanes: dict[str, int] = {}
-        self._holders: list[LoadedWorker | None] = []
+        self._loaded: list[LoadedWorker | None] = []
         self._done: list[LoadedWorker] = []
-        self._second: NextPair | None = None
-        self._warming: EagerAhead | None = None
-        self._twin: EagerWorker | None = None
+        self._next: NextPair | None = None
+        self._eager_ahead: EagerAhead | None = None
+        self._eager: EagerWorker | None = None
         self._is_over = False
 
     def run(self) -> None:
@@ -118,48 +117,48 @@ class Judging:
         stay = self.baseline.turn_to(self.task.subgraphs, self.dispatch)
         fits = stay and self._has_room and self._is_candidate
         lanes = lanes_of(self.config.device) if fits and self.pairs == 1 else 1
-        self._holders = [None] * min(lanes, len(self.graphs))
-        drawing = ReferencesAhead(self.baseline, self.dispatch, self.task.subgraphs, len(self._holders))
+        self._loaded = [None] * min(lanes, len(self.graphs))
+        ahead = ReferencesAhead(self.baseline, self.dispatch, self.task.subgraphs, len(self._loaded))
         try:
             if self._has_room and self._is_candidate and self.pairs > 1:
-                self._second = NextPair(self._new_holder, self._held_bytes)
+                self._next = NextPair(self._new_worker, self._held_bytes)
             if fits:
-                self._warming = EagerAhead(functools.partial(self.workers.twins.get, 0, self.task.key))
-            self._check_all(drawing)
-            self._aside.wait()
-            drawing.finish()
+                self._eager_ahead = EagerAhead(functools.partial(self.workers.eager.get, 0, self.task.key))
+            self._check_all(ahead)
+            self._comparisons.wait()
+            ahead.finish()
             if self.violations:
-                self.refuse_all()
+                refuse_all(self.graphs)
             elif not self.interpreter:
                 self._time_all()
         except Refused as refused:
             self._note(refused)
-            self.refuse_all()
+            refuse_all(self.graphs)
         finally:
             self._put_aside()
-            for holder in self._done:
-                holder.close(self.workers.end)
-            if self._second is not None:
-                self._second.close(self.workers.end)
-            if self._warming is not None:
-                self._warming.close()
-            drawing.finish()
-            self._aside.close()
+            for loaded in self._done:
+                loaded.close(self.workers.end)
+            if self._next is not None:
+                self._next.close(self.workers.end)
+            if self._eager_ahead is not None:
+                self._eager_ahead.close()
+            ahead.finish()
+            self._comparisons.close()
 
-    def _check_all(self, drawing: ReferencesAhead) -> None:
+    def _check_all(self, ahead: ReferencesAhead) -> None:
         """Check every subgraph: a lane that is done with one takes the next."""
         left = deque(zip(self.task.subgraphs, self.graphs, strict=True))
-        lanes = range(len(self._holders))
+        lanes = range(len(self._loaded))
         if len(lanes) == 1:
-            self._check_lane(drawing, left, 0)
+            self._check_lane(ahead, left, 0)
             return
         with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as beside:
-            checked = [beside.submit(self._check_lane, drawing, left, lane) for lane in lanes]
+            checked = [beside.submit(self._check_lane, ahead, left, lane) for lane in lanes]
         for one in checked:
             one.result()
 
     def _check_lane(
-        self, drawing: ReferencesAhead, left: deque[tuple[Subgraph, GraphResult]], lane: int
+        self, ahead: ReferencesAhead, left: deque[tuple[Subgraph, GraphResult]], lane: int
     ) -> None:
         while not self._is_over:
             try:
@@ -168,7 +167,7 @@ class Judging:
                 return
             self._lanes[subgraph.name] = lane
             try:
-                self._guarded(subgraph, result, functools.partial(self._check, drawing))
+                self._guarded(subgraph, result, functools.partial(self._check, ahead))
             except Refused as refused:  # its author is told of what the others break, too
                 self._note(refused)
             except BaseException:
@@ -186,17 +185,17 @@ class Judging:
                 if result.passes_from_t is not None:
                     result.not_timed = "no subgraph is right"
             return
-        ready = self._second.get() if self._second is not None else None  # before anything is timed
+        ready = self._next.get() if self._next is not None else None  # before anything is timed
         order = list(zip(self.task.subgraphs, self.graphs, strict=True))
         for pair in range(self.pairs):
             order.reverse()  # where not all references have room, the last ones are those that are here
             if pair:
                 self._put_aside()
-                self._holders[0], ready = ready, None
-            if pair == 0 and self._warming is not None:
-                self._twin = self._warming.get()
+                self._loaded[0], ready = ready, None
+            if pair == 0 and self._eager_ahead is not None:
+                self._eager = self._eager_ahead.get()
             else:
-                self._twin = self.workers.twins.get(pair, self.task.key)
+                self._eager = self.workers.eager.get(pair, self.task.key)
             for subgraph, result in order:
                 if result.passes_from_t is not None:
                     self._guarded(subgraph, result, self._time)
@@ -207,38 +206,24 @@ class Judging:
                     whole = timings[0] if self.passbench else together(timings, self.config, pace_ns)
                     fill_times(result, whole)
             if pair + 1 < self.pairs:
-                self.stopped_early = self._why_beaten()
+                self.stopped_early = why_beaten(self.graphs, self.config, self.bar, self.pairs)
                 if self.stopped_early is not None:
                     return
         if self.config.reference != "eager":
-            self._twin = self.workers.compiled.get(0, self.task.key)
+            self._eager = self.workers.compiled.get(0, self.task.key)
             for subgraph, result in order:
                 if result.speedup is not None:
                     self._guarded(subgraph, result, self._compare)
-
-    def _why_beaten(self) -> str | None:
-        """In words, if the AS stays under the bar with every speedup at the upper end of its interval."""
-        if self.bar is None or (most := as_end(self.graphs, self.config, "high")) >= self.bar:
-            return None
-        limit = f"its AS, at most {most:.3f}, is under {self.bar:.3f}"
-        return f"timed by one of {self.pairs} pairs of workers: {limit}"
 
     def _put_aside(self, lane: int | None = None) -> None:
         """The lane's worker, or each one's, has done its work.
 
         It ends with the evaluation, as ending it disturbs what is timed.
         """
-        for number, holder in enumerate(self._holders):
-            if holder is not None and lane in (None, number):
-                self._done.append(holder)
-                self._holders[number] = None
-
-    def refuse_all(self) -> None:
-        """A candidate that breaks a rule on one subgraph is refused on all of them."""
-        for result in self.graphs:
-            beside = f"; beside that, {result.status}: {result.error}" if result.error else ""
-            result.status, result.error = "refused", REFUSED + beside
-            result.speedup = result.vs_reference = None
+        for number, loaded in enumerate(self._loaded):
+            if loaded is not None and lane in (None, number):
+                self._done.append(loaded)
+                self._loaded[number] = None
 
     def _guarded(self, subgraph: Subgraph, result: GraphResult, step: Any) -> None:
         """A step on a subgraph, whose failure is written into the result. Raises Refused."""
@@ -279,73 +264,61 @@ class Judging:
 
     def _ready(self, lane: int) -> LoadedWorker:
         """The lane's worker with the subject loaded. Raises Failed (every subgraph's failure) and Refused."""
-        holder = self._holders[lane]
-        if holder is None:
-            holder = self._holders[lane] = self._new_holder()
-            shut_in = holder.worker.protections
+        loaded = self._loaded[lane]
+        if loaded is None:
+            loaded = self._loaded[lane] = self._new_worker()
+            shut_in = loaded.worker.protections
             self.protections = shut_in and shut_in | tools.protections()
             try:
-                holder.load()
+                loaded.load()
             except Failed as failure:
                 status = "load_error" if failure.status == "runtime_error" else failure.status
                 self.stop = Failed(status, failure.message)
                 raise self.stop from failure
-        return holder
+        return loaded
 
-    def _new_holder(self) -> LoadedWorker:
+    def _new_worker(self) -> LoadedWorker:
         return LoadedWorker(
             self.workers.take(self.subject, self.interpreter), self.subject, self.config, self._prepared
         )
 
     def _check(
-        self, drawing: ReferencesAhead, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult
+        self, ahead: ReferencesAhead, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
     ) -> None:
         """Outputs on every input set, in audited calls; whether they agree with eager's is judged aside."""
-        reference = drawing.get(subgraph)
+        reference = ahead.get(subgraph)
         result.moved_bytes, result.narrowed = reference.moved_bytes, reference.narrowed
-        outputs = holder.take(reference, result)
-        if self._second is not None:
-            self._second.warm(reference)
-        if self._warming is not None:
-            self._warming.warm(reference)
-        drawing.follow()
-        found = self._outputs(holder, reference, outputs)
-        if holder.nbytes > self._held_bytes:
-            holder.release(reference)
+        outputs = loaded.take(reference, result)
+        if self._next is not None:
+            self._next.warm(reference)
+        if self._eager_ahead is not None:
+            self._eager_ahead.warm(reference)
+        ahead.follow()
+        found = loaded.outputs(reference, outputs)
+        if loaded.nbytes > self._held_bytes:
+            loaded.release(reference)
 
         def judge() -> None:
             with self._noting(subgraph, result):
                 judge_sets(reference, found, result, self._is_candidate)
 
-        self._aside.do(judge, sum(tensor.nbytes for one in found for tensor in one))
-
-    def _outputs(
-        self, holder: LoadedWorker, reference: Reference, outputs: Arena
-    ) -> list[list[torch.Tensor]]:
-        """What the subject returns on each input set."""
-        if self._is_candidate:
-            return holder.audited(reference, outputs, list(range(len(reference.expected))))
-        found = []
-        for chosen in range(SETS):
-            request = run_request(reference, chosen, [reference.rotation.first()], keep=True)
-            found.append(outputs_of(outputs, holder.ask(request).returned, reference.expected[chosen].states))
-        return found
+        self._comparisons.do(judge, sum(tensor.nbytes for one in found for tensor in one))
 
     def _time(
-        self, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False
+        self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult, is_repeat: bool = False
     ) -> None:
         """Time the subject against eager; raises Failed and Refused.
 
         What a clock audit finds may be the machine's doing: all is measured again, once, by new workers.
         """
-        reference, timing = self._measured(holder, subgraph, result)
+        reference, timing = self._measured(loaded, subgraph, result)
         if timing.hidden is not None and self._is_candidate:
             if is_repeat:
                 raise Refused([clocks.refusal(timing.hidden)])
             lane = self._lanes[subgraph.name]
             self._put_aside(lane)
-            assert self._twin is not None
-            self._twin = self.workers.twins.replace(self._twin, self.task.key)
+            assert self._eager is not None
+            self._eager = self.workers.eager.replace(self._eager, self.task.key)
             self._time(self._ready(lane), subgraph, result, is_repeat=True)
             return
         if not self.passbench and reference.pace_ns is None:
@@ -354,20 +327,20 @@ class Judging:
         self._paces[result.name] = reference.pace_ns
         self._timings.setdefault(result.name, []).append(timing)
 
-    def _compare(self, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
+    def _compare(self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult) -> None:
         """Time the subject against the compiler that is the reference; raises Failed and Refused.
 
         Its clock was audited beside eager's.
         """
-        _, timing = self._measured(holder, subgraph, result)
+        _, timing = self._measured(loaded, subgraph, result)
         result.vs_reference = speedup_of(together([timing], self.config))
 
     def _measured(
-        self, holder: LoadedWorker, subgraph: Subgraph, result: GraphResult
+        self, loaded: LoadedWorker, subgraph: Subgraph, result: GraphResult
     ) -> tuple[Reference, Timing]:
-        """Time the subject against the twin, verifying outputs of calls among them."""
+        """Time the subject against the eager, verifying outputs of calls among them."""
         reference = self.baseline.reference(subgraph, self.dispatch)
-        outputs = holder.take(reference, result)
+        outputs = loaded.take(reference, result)
         assert result.passes_from_t is not None
         allowed = max(result.passes_from_t, score.STRICT_T) + 1
 
@@ -382,36 +355,36 @@ class Judging:
             work = functools.partial(
                 judge_timed, expected, eager, got, result, allowed, is_candidate=self._is_candidate
             )
-            self._aside.do(
+            self._comparisons.do(
                 work, sum(tensor.nbytes for tensor in (*eager.eager, *(eager.float64 or ()), *got))
             )
             if not self._has_room:
-                self._aside.wait()
+                self._comparisons.wait()
 
         def surprise() -> None:
             if self._is_candidate:
                 chosen = secrets.randbelow(SETS)
-                (got,) = holder.audited(reference, outputs, [chosen])
+                (got,) = loaded.audited(reference, outputs, [chosen])
                 judge(reference.expected[chosen], reference.expected[chosen], got)
 
-        assert self._twin is not None
-        self._twin.take(reference)
-        dispatches = holder.dispatches(reference)
+        assert self._eager is not None
+        self._eager.take(reference)
+        dispatches = loaded.dispatches(reference)
         if self._is_candidate:  # no more than eager's, whatever its worker says
             dispatches = min(dispatches, reference.dispatches)
-        side = Watched(holder.worker, reference.host_ns(dispatches))
+        side = Watched(loaded.worker, reference.host_ns(dispatches))
         # the pace is eager's
-        known = reference if self._twin.compiler is None else replace(reference, pace_ns=None)
+        known = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
-            with self.workers.quiet, self._aside.finished():
+            with self.workers.quiet, self._comparisons.finished():
                 if self.passbench:
-                    timing = measure_passbench(side, self._twin, reference, self.config)
+                    timing = measure_passbench(side, self._eager, reference, self.config)
                 else:
                     # Who stays under the bar is seen at a glance.
                     patience = 1 if self.bar is not None and result.name not in self._timings else PATIENCE
                     timing = measure(
                         side,
-                        self._twin,
+                        self._eager,
                         known,
                         verify,
                         surprise,
@@ -422,6 +395,6 @@ class Judging:
         except TimedCallError as failure:
             raise_for(failure.error)
             raise
-        if holder.nbytes > self._held_bytes:
-            holder.release(reference)
+        if loaded.nbytes > self._held_bytes:
+            loaded.release(reference)
         return reference, timing

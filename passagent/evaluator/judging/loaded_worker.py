@@ -16,10 +16,11 @@ from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.replies import checked, outputs_of, refuse_copies, refuse_kept
 from passagent.evaluator.judging.verdict import Failed, Refused, blank
-from passagent.evaluator.reference.reference import Reference, load_request
+from passagent.evaluator.reference.reference import Reference, load_request, run_request
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
+from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.messages import Audit, R, Release, Request
-from passagent.evaluator.runner.process import Worker, WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.text import plain
 
 
@@ -106,6 +107,16 @@ class LoadedWorker:
         self._held.pop(reference.name).outputs.close()
         self.ask(Release(ids=[reference.name]))
 
+    def outputs(self, reference: Reference, arena: Arena) -> list[list[torch.Tensor]]:
+        """What the subject returns on each input set: a candidate in audited calls."""
+        if isinstance(self._subject, Candidate):
+            return self.audited(reference, arena, list(range(len(reference.expected))))
+        found = []
+        for chosen in range(SETS):
+            request = run_request(reference, chosen, [reference.rotation.first()], keep=True)
+            found.append(outputs_of(arena, self.ask(request).returned, reference.expected[chosen].states))
+        return found
+
     def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""
         before = secrets.choice([one for one in range(SETS) if one != sets[0]])
@@ -143,7 +154,7 @@ class NextPair:
         """`limit`: bytes of the subgraphs that it may hold."""
         self._make, self._limit = make, limit
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="second")
-        self._holder: LoadedWorker | None = None
+        self._loaded: LoadedWorker | None = None
         self._steps = [self._thread.submit(self._begin)]
 
     def warm(self, reference: Reference) -> None:
@@ -158,28 +169,28 @@ class NextPair:
                 step.result()
         except (Failed, WorkerDied, WorkerTimeout, OSError):
             return None
-        return self._holder
+        return self._loaded
 
     def close(self, end_worker: Callable[[Worker], None]) -> None:
         """End the worker, and with it what is under way."""
-        if self._holder is not None:
-            self._holder.worker.interrupt()
+        if self._loaded is not None:
+            self._loaded.worker.interrupt()
         self._thread.shutdown()
-        if self._holder is not None:
-            self._holder.close(end_worker)
+        if self._loaded is not None:
+            self._loaded.close(end_worker)
 
     def _begin(self) -> None:
-        self._holder = self._make()
-        self._holder.load()
+        self._loaded = self._make()
+        self._loaded.load()
 
     def _warm(self, reference: Reference, inputs: int) -> None:
         result = blank(reference.subgraph, "ok")
         try:
             lost = any(step.done() and step.exception() is not None for step in self._steps)
-            if lost or self._holder is None or self._holder.nbytes + reference.handed() > self._limit:
+            if lost or self._loaded is None or self._loaded.nbytes + reference.handed() > self._limit:
                 return
-            outputs = self._holder.take(reference, result, inputs)
-            self._holder.audited(reference, outputs, [secrets.randbelow(SETS)])
+            outputs = self._loaded.take(reference, result, inputs)
+            self._loaded.audited(reference, outputs, [secrets.randbelow(SETS)])
         except Refused as refused:
             refused.are_in(result)
             raise

@@ -22,8 +22,9 @@ from passagent.evaluator.judging.judging import Judging
 from passagent.evaluator.judging.recorder import Prepared, Recorder
 from passagent.evaluator.judging.verdict import Failed, Refused, conclude
 from passagent.evaluator.judging.workers import Workers
-from passagent.evaluator.reference.baseline import SMALL, Baseline
+from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.eager import EagerGraph
+from passagent.evaluator.reference.keeping import SMALL
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.target import uses_triton

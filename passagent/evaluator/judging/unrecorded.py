@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.judging.verdict import Failed, blank, conclude
+from passagent.evaluator.judging.verdict import REFUSED, Failed, blank, conclude
 from passagent.evaluator.result import Candidate, Evaluation, GraphResult, Violation
 from passagent.tasks.reader import Subgraph, Task
-
-REFUSED = "broke an integrity rule; see violations"
 
 
 def refused(

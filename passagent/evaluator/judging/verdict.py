@@ -28,6 +28,7 @@ from passagent.evaluator.timing import estimate
 from passagent.evaluator.timing.timing import OF_PASSBENCH, Timing
 from passagent.tasks.reader import Subgraph, Task
 
+REFUSED = "broke an integrity rule; see violations"
 _FAILURES: dict[str, score.Failure] = {
     "mismatch": "compilation",
     "load_error": "compilation",
@@ -192,3 +193,21 @@ def _es(
 ) -> dict[int, float]:
     scores = [graph_score(graph, end) for graph in graphs]
     return {t: score.es(scores, t, config.b, config.p) for t in score.T_RANGE}
+
+
+def why_beaten(
+    graphs: list[GraphResult], config: EvaluatorConfig, bar: float | None, pairs: int
+) -> str | None:
+    """In words, if the AS stays under the bar with every speedup at the upper end of its interval."""
+    if bar is None or (most := as_end(graphs, config, "high")) >= bar:
+        return None
+    limit = f"its AS, at most {most:.3f}, is under {bar:.3f}"
+    return f"timed by one of {pairs} pairs of workers: {limit}"
+
+
+def refuse_all(graphs: list[GraphResult]) -> None:
+    """A candidate that breaks a rule on one subgraph is refused on all of them."""
+    for result in graphs:
+        beside = f"; beside that, {result.status}: {result.error}" if result.error else ""
+        result.status, result.error = "refused", REFUSED + beside
+        result.speedup = result.vs_reference = None

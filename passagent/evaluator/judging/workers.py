@@ -38,7 +38,7 @@ class Workers:
         )
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
-        self.twins = EagerWorkers(self._spare, config)
+        self.eager = EagerWorkers(self._spare, config)
         self.compiled = EagerWorkers(functools.partial(self.take, "inductor", False), config, "inductor")
         self._interpreter: Zygote | None = None
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="spare-worker")
@@ -87,7 +87,7 @@ class Workers:
         """End every process."""
         self._ahead.shutdown(wait=True)
         self._building.shutdown(wait=True)
-        self.twins.close()
+        self.eager.close()
         self.compiled.close()
         self.zygote.close()
         if self._interpreter is not None:

@@ -13,7 +13,7 @@ import secrets
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,37 +21,27 @@ import torch
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.channel import Arena, Described
-from passagent.confine.environment import device_memory_bytes, give_memory_back
+from passagent.confine.environment import give_memory_back
 from passagent.errors import InfrastructureError, TaskError
 from passagent.evaluator import captures
 from passagent.evaluator.correctness.exactness import Expected, Fact
 from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
-from passagent.evaluator.reference import beyond, pace
+from passagent.evaluator.reference import beyond, keeping, pace
 from passagent.evaluator.reference.eager import EagerGraph, Output
-from passagent.evaluator.reference.reference import Reference, load_request, of_eager, run_request
-from passagent.evaluator.runner import hostless, messages
-from passagent.evaluator.runner.fresh import MORE, Rotation, Windows
+from passagent.evaluator.reference.reference import Reference, describe, load_request, of_eager, run_request
+from passagent.evaluator.runner import endings, hostless, messages
+from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.runner.fresh import Rotation, Windows
 from passagent.evaluator.runner.messages import R, Request
-from passagent.evaluator.runner.process import (
-    Answer,
-    Worker,
-    WorkerDied,
-    WorkerTimeout,
-    Zygote,
-    answered,
-    failed,
-    last_line,
-    lost,
-    named_by_worker,
-)
+from passagent.evaluator.runner.process import Answer, Worker, Zygote, answered
 from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.reader import Subgraph
-from passagent.tasks.room import input_bytes, itemsize
+from passagent.tasks.room import input_bytes
 from passagent.tasks.uses import Wider, as_recorded, is_recorded
 
 _VARIANTS = (0, 1, 2, 4, BEYOND, RARE)
@@ -60,14 +50,6 @@ ones, and with a few large ones among ordinary ones, outputs must be finite wher
 captured with the last. A large subgraph does without RARE, for the memory that this takes."""
 EPOCH = 32
 """Uses of a reference before its inputs are drawn anew: an evaluation checks and then times with it."""
-KEPT_GRAPHS = 64
-"""References that are kept for later calls and candidates, at most: each takes file descriptors."""
-KEPT_BYTES = 2 << 30
-_KEPT_SHARE = 4
-"""So many bytes of references are kept, or of one task's this part of the memory of machine and device."""
-SMALL = 1 << 26
-"""Elements of a subgraph's inputs, and of its outputs, where it is computed in float64, and on the last set;
-input sets of no more are drawn side by side."""
 MAX_AGE_S = 3600.0
 """The baseline's worker is replaced after this long, s: before it runs into its limit of processor time."""
 _REFRESH_SHARE = 8.0
@@ -106,7 +88,7 @@ class Baseline:
             return found
         self._forget([key] if found is not None else [])
         made = self._kept[key] = self._draw(key, subgraph, dispatch)
-        while len(self._kept) > 1 and are_too_many(
+        while len(self._kept) > 1 and keeping.are_too_many(
             [one.size for one in self._kept.values()], self._config.device
         ):
             self._forget([next(iter(self._kept))])
@@ -143,7 +125,7 @@ class Baseline:
         return captured
 
     def turn_to(self, subgraphs: Sequence[Subgraph], dispatch: str) -> bool:
-        """Forget what other tasks left, the oldest first, if all of it takes more than KEPT_BYTES.
+        """Forget what other tasks left, the oldest first, if all of it takes more than keeping.KEPT_BYTES.
 
         Returns whether the references of all these stay while they are used: small ones, or those that are
         here, and so have room side by side.
@@ -151,9 +133,9 @@ class Baseline:
         self._see_whether_it_lives()
         own = {_key(subgraph, dispatch) for subgraph in subgraphs}
         others = [key for key in self._kept if key not in own]
-        while others and sum(reference.size for reference in self._kept.values()) > KEPT_BYTES:
+        while others and sum(reference.size for reference in self._kept.values()) > keeping.KEPT_BYTES:
             self._forget([others.pop(0)])
-        return own <= self._kept.keys() or _are_small(subgraphs)
+        return own <= self._kept.keys() or keeping.are_small(subgraphs, len(_VARIANTS))
 
     def close(self) -> None:
         """Free the references; the worker ends with its zygote."""
@@ -198,9 +180,9 @@ class Baseline:
             answer = self._worker.ask(request, timeout_s, fds)
         except (WorkerDied, WorkerTimeout) as error:
             self._lose()
-            raise lost("the baseline's worker was lost", error) from error
+            raise endings.lost("the baseline's worker was lost", error) from error
         if answer.error is not None:
-            raise failed("eager fails where it ran before", answer.error)
+            raise endings.failed("eager fails where it ran before", answer.error)
         return answer
 
     def _draw(self, name: str, subgraph: Subgraph, dispatch: str) -> Reference:
@@ -239,13 +221,13 @@ class Baseline:
             ]
 
         # A small tensor's generator takes one core. Of large ones each set takes all, and much memory.
-        arena, described, is_small = None, [], _is_small(subgraph)
+        arena, described, is_small = None, [], keeping.is_small(subgraph)
         variants = _VARIANTS if is_small else _VARIANTS[: BEYOND_SET + 1]
         try:
             with ThreadPoolExecutor(min(len(variants), len(os.sched_getaffinity(0)))) as beside:
                 for values in (beside.map if is_small else map)(drawn, variants):
-                    arena = arena or Arena.create(len(variants) * _room(values))
-                    described.append(_describe(values, subgraph, arena))
+                    arena = arena or Arena.create(len(variants) * keeping.room_of(values))
+                    described.append(describe(values, subgraph, arena))
             assert arena is not None
             arena.seal()
             pace_ns = pace.kept_ns(subgraph, self._config.device, dispatch)
@@ -276,7 +258,7 @@ class Baseline:
         mutated: set[int] = set()
         found: list[tuple[list[torch.Tensor], list[Fact]]] = []
         first = made.rotation.first()
-        is_small = _is_small(subgraph)
+        is_small = keeping.is_small(subgraph)
         for chosen in range(len(_VARIANTS)):
             if chosen > BEYOND_SET and not is_small:
                 break
@@ -290,7 +272,7 @@ class Baseline:
                 ]
                 new = [item.new for item in kept.outputs]
                 made.moved_bytes += sum(tensor.nbytes for tensor in itertools.compress(eager, new))
-                is_small = is_small and sum(tensor.numel() for tensor in eager) <= SMALL
+                is_small = is_small and sum(tensor.numel() for tensor in eager) <= keeping.SMALL
             mutated |= set(kept.mutated)
             found.append((eager, facts))
         made.mutated = sorted(mutated)
@@ -358,7 +340,7 @@ class Baseline:
                 raise _too_large(subgraph) from death
             raise TaskError(f"{subgraph.path}: eager {death.describe()}{last_line(death.log)}") from death
         if answer.error is not None:
-            fault = named_by_worker(f"{subgraph.path}: eager", answer.error)
+            fault = endings.named_by_worker(f"{subgraph.path}: eager", answer.error)
             if fault is not None:
                 raise fault
             if answer.error.kind == "out_of_memory":
@@ -410,41 +392,5 @@ def _too_large(subgraph: Subgraph) -> TaskError:
     return TaskError(f"{subgraph.path}: eager needs more memory than there is ({free}); use a smaller task")
 
 
-def _is_small(subgraph: Subgraph) -> bool:
-    return sum(meta.numel for meta in subgraph.inputs) <= SMALL
-
-
-def _are_small(subgraphs: Sequence[Subgraph]) -> bool:
-    """Whether the inputs of all of these fit in side by side for sure."""
-    inputs = [meta for one in subgraphs for meta in one.inputs if not meta.is_python_scalar]
-    nbytes = sum((meta.numel + max(MORE, meta.numel)) * itemsize(meta) for meta in inputs)
-    return len(subgraphs) <= KEPT_GRAPHS and len(_VARIANTS) * nbytes <= KEPT_BYTES
-
-
-def are_too_many(sizes: Collection[int], device: str) -> bool:
-    """Whether references of these sizes, bytes, are more than a referee keeps, or one of its workers."""
-    size = sum(sizes)
-    most = max(KEPT_BYTES, device_memory_bytes(device) // _KEPT_SHARE)
-    return len(sizes) > KEPT_GRAPHS or size > most
-
-
 def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:
     return eager + [one.after[-1] for one in states]
-
-
-def _room(values: list[Any]) -> int:
-    """Bytes that a set of inputs needs."""
-    return sum(Arena.room(value) for value in values if isinstance(value, list))
-
-
-def _describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[messages.Given]:
-    """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
-    described = []
-    for meta, value in zip(subgraph.inputs, values, strict=True):
-        if isinstance(value, list):
-            host = subgraph.home == "cuda" and meta.device.startswith("cpu")
-            tensor = arena.write_flat(value, is_shared=True)
-            described.append(messages.Given(tensor=tensor, shape=list(meta.shape), host=host))
-        else:
-            described.append(messages.Given(value=value))
-    return described

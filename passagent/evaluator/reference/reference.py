@@ -161,3 +161,16 @@ def of_eager(kind: type[_OfEager], reference: Reference, chosen: int, windows: W
         order=reference.order,
         inputs=reference.mutated,
     )
+
+
+def describe(values: list[Any], subgraph: Subgraph, arena: Arena) -> list[Given]:
+    """The inputs for a worker; `host`: it stays on the CPU, as it was recorded beside inputs on a GPU."""
+    described = []
+    for meta, value in zip(subgraph.inputs, values, strict=True):
+        if isinstance(value, list):
+            host = subgraph.home == "cuda" and meta.device.startswith("cpu")
+            tensor = arena.write_flat(value, is_shared=True)
+            described.append(Given(tensor=tensor, shape=list(meta.shape), host=host))
+        else:
+            described.append(Given(value=value))
+    return described

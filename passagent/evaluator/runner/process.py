@@ -17,84 +17,33 @@ from typing import Any, Generic
 
 from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.confine.environment import worker_memory
-from passagent.confine.sandbox import Limits
 from passagent.confine.unseen import hidden
-from passagent.errors import InfrastructureError, MachineFault, PassagentError
-from passagent.evaluator.result import Status
+from passagent.errors import InfrastructureError, PassagentError
 from passagent.evaluator.runner import messages
 from passagent.evaluator.runner.builds import answer
+from passagent.evaluator.runner.endings import (
+    LIMITS,
+    Ending,
+    WorkerDied,
+    WorkerTimeout,
+    failed,
+    is_exiting,
+    last_line,
+    lost,
+    tail,
+    waited_ns,
+)
 from passagent.evaluator.runner.marks import MOST_CALLS, Marks
 from passagent.evaluator.runner.messages import Error, Failure, R, Request, Run
 from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
-from passagent.evaluator.text import plain
-from passagent.faults import NO_MEMORY, machine_fault, named
+from passagent.faults import named
 from passagent.memory import memory_kills
 
-LIMITS = Limits()
-"""Of every worker; its address space is limited beside."""
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 60.0
 """For the kernel to take a process down, which takes seconds where a GPU's memory is freed for many."""
 _TAKE_S = 20.0
 """For a worker to take what it asked for."""
-_PF_EXITING = 0x4  # include/linux/sched.h
-
-
-class WorkerDied(Exception):
-    """A worker ended by itself, or broke the protocol (`code` is None). `code` is negative for a signal.
-
-    `status` says whose fault it was, as far as that can be told. A sandboxed worker cannot send SIGKILL or
-    SIGTERM to itself, so one of these came from the kernel or from outside. It came from the kernel if the
-    worker had used up its processor time (SIGXCPU comes first, and a worker may ignore it), or if the count
-    of processes killed for want of memory rose while it lived: this control group's count, or where there is
-    none the machine's, which another process may have raised. Without seccomp a candidate can end
-    itself as if it were killed from outside, and is then not charged. `lost`: its zygote ended before it.
-    """
-
-    def __init__(
-        self, code: int | None, log: str, *, no_memory: bool = False, cpu_s: float = 0.0, lost: bool = False
-    ) -> None:
-        super().__init__(code)
-        self.code, self.log = code, log
-        used_up = code == -signal.SIGKILL and cpu_s >= LIMITS.cpu_s
-        self.status: Status = "runtime_error"
-        if code == -signal.SIGXCPU or used_up:
-            self.status = "timeout"
-        elif code == -signal.SIGKILL and no_memory:
-            self.status = "out_of_memory"
-        elif lost or code in (-signal.SIGKILL, -signal.SIGTERM):
-            self.status = "infrastructure"
-
-    def __str__(self) -> str:
-        return self.describe()
-
-    @property
-    def killed_from_outside(self) -> bool:
-        """By the machine or a person, not by a candidate's own fault."""
-        return self.status == "infrastructure"
-
-    def describe(self) -> str:
-        """In words, such as `died with SIGSEGV` or `exited with code 3`."""
-        if self.code is None and self.status == "infrastructure":
-            return "was lost with the process that it was forked from"
-        if self.code is None:
-            return "broke off, or sent what is no answer"
-        if self.status == "timeout":
-            return f"used more than {LIMITS.cpu_s} s of processor time"
-        if self.status == "out_of_memory":
-            return "was killed by the kernel: no memory left"
-        if self.code == -signal.SIGXFSZ:
-            return f"wrote more than {LIMITS.file >> 20} MB to its log or to a file"
-        if self.code < 0:
-            return f"died with {signal.Signals(-self.code).name}"
-        return f"exited with code {self.code}"
-
-
-class WorkerTimeout(Exception):
-    """A worker did not answer in time and was killed."""
-
-    def __str__(self) -> str:
-        return "gave no answer in time"
 
 
 @dataclass(frozen=True)
@@ -116,14 +65,6 @@ class Answer(Generic[R]):
         """What was asked for, where there is no error."""
         assert not isinstance(self.said, Failure)
         return self.said
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a worker ended: its exit code (negative: the signal), and the processor time it had taken, s."""
-
-    code: int
-    cpu_s: float
 
 
 class Zygote:
@@ -148,7 +89,7 @@ class Zygote:
         try:
             self._channel.receive(START_TIMEOUT_S)
         except (ChannelClosed, ChannelTimeout) as error:
-            why = last_line(_tail(self._scratch / "zygote.log")) or f": {error}"
+            why = last_line(tail(self._scratch / "zygote.log")) or f": {error}"
             self.close()
             raise InfrastructureError(f"the evaluator's worker did not start{why}") from error
 
@@ -211,7 +152,7 @@ class Zygote:
             ours.close()
             if "errno" in reply:
                 raise OSError(reply["errno"], os.strerror(reply["errno"]))
-            raise InfrastructureError(str(reply["error"]) + last_line(_tail(scratch / "log")))
+            raise InfrastructureError(str(reply["error"]) + last_line(tail(scratch / "log")))
         return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
 
     def ending(self, pid: int) -> Ending | None:
@@ -235,7 +176,7 @@ class Zygote:
         except (ChannelClosed, ChannelTimeout) as error:
             self._process.kill()  # what does not answer is not asked again
             self._process.wait()
-            why = last_line(_tail(self._scratch / "zygote.log"))
+            why = last_line(tail(self._scratch / "zygote.log"))
             raise InfrastructureError(f"the evaluator's warm process is gone{why}") from error
 
     def close(self) -> None:
@@ -359,7 +300,7 @@ class Worker:
 
     def log(self, limit: int = 2000) -> str:
         """The end of what the worker printed, at most `limit` characters."""
-        return _tail(self.scratch / "log", limit)
+        return tail(self.scratch / "log", limit)
 
     def interrupt(self) -> None:
         """Kill the worker's processes; who waits for an answer is told that it died."""
@@ -389,66 +330,3 @@ def answered(worker: Worker, request: Request[Any], timeout_s: float, name: str)
         worker.kill()
         raise failed(f"{name} did not start", error)
     return worker
-
-
-def lost(what: str, error: WorkerDied | WorkerTimeout) -> InfrastructureError:
-    """That a worker with none but trusted code has died, or is silent: the machine's fault."""
-    if isinstance(error, WorkerDied) and error.status == "out_of_memory":
-        return MachineFault(f"{what}: {NO_MEMORY}")
-    return InfrastructureError(f"{what}: {error}")
-
-
-def failed(what: str, error: Error) -> InfrastructureError:
-    """That such a worker answered with an `error` (explain.py) where it did not fail before."""
-    fault = named_by_worker(what, error)
-    if fault is None and error.kind == "out_of_memory":
-        fault = MachineFault(f"{what}: {NO_MEMORY}")
-    return fault or InfrastructureError(f"{what}: {error.message}")
-
-
-def named_by_worker(what: str, error: Error) -> MachineFault | None:
-    """The machine's fault that the `error` of a worker with none but trusted code is, if it is one."""
-    number = error.errno
-    return machine_fault(OSError(number, os.strerror(number)), what, error.path) if number else None
-
-
-def is_exiting(pid: int) -> bool:
-    """Whether the kernel is taking a process down: all that it had is closed, but it is not gone."""
-    try:
-        flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
-    except OSError:
-        return False
-    return bool(int(flags) & _PF_EXITING)
-
-
-def waited_ns(pid: int) -> int:
-    """How long a process's first thread was ready to run without a core so far, as the kernel counts it, ns.
-
-    Less what its other threads ran, so that they are not taken for others. 0 where the kernel does not say.
-    """
-    try:
-        found = {task.name: _ran_and_waited(task) for task in Path(f"/proc/{pid}/task").iterdir()}
-        return found[str(pid)][1] - sum(ran for name, (ran, _) in found.items() if name != str(pid))
-    except (OSError, ValueError, KeyError):
-        return 0
-
-
-def _ran_and_waited(task: Path) -> tuple[int, int]:
-    ran, waited, _ = (task / "schedstat").read_text().split()
-    return int(ran), int(waited)
-
-
-def last_line(log: str) -> str:
-    """`": LINE"` of the last line of a log, empty if there is none."""
-    lines = [line for line in log.strip().splitlines() if line.strip()]
-    return f": {plain(lines[-1][:300])}" if lines else ""
-
-
-def _tail(path: Path, limit: int = 2000) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - limit))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -19,7 +19,8 @@ import torch
 
 from passagent.confine.channel import Channel
 from passagent.evaluator.runner import worker
-from passagent.evaluator.runner.process import Worker, WorkerDied
+from passagent.evaluator.runner.endings import WorkerDied
+from passagent.evaluator.runner.process import Worker
 from passagent.faults import named
 
 _END_S = 5.0

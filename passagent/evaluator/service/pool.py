@@ -91,7 +91,7 @@ class EvaluatorPool:
         self.tell = tell
         found = devices or find_devices(config.device)
         shares = core_shares(len(found))
-        self._seats = [
+        self._slots = [
             DeviceSlot(device, _owner(device, config, cores, ahead))
             for device, cores in zip(found, shares, strict=True)
         ]
@@ -113,18 +113,18 @@ class EvaluatorPool:
             request["compiler"], name = subject, f"compiler {subject}"
         losses: list[str] = []
         while len(losses) < ATTEMPTS:
-            async with self._next_seat() as seat:
+            async with self._next_slot() as slot:
                 try:
-                    return await self._measure(seat, request)
+                    return await self._measure(slot, request)
                 except Lost as lost:
-                    await seat.owner.stop()
-                    if not self._is_closed and await self._is_fit(seat, lost):
+                    await slot.owner.stop()
+                    if not self._is_closed and await self._is_fit(slot, lost):
                         losses.append(str(lost))
                 except (asyncio.CancelledError, MachineFault):
-                    await seat.owner.stop()  # its answer would be read as the next caller's
+                    await slot.owner.stop()  # its answer would be read as the next caller's
                     raise
                 if len(losses) == 2:
-                    self.tell(f"{name} was lost twice though {seat.device.name} is healthy: {losses[-1]}")
+                    self.tell(f"{name} was lost twice though {slot.device.name} is healthy: {losses[-1]}")
         raise SubjectLost(
             f"{losses[-1]}; tried {ATTEMPTS} times on healthy devices: {name} may be what ends the evaluator"
         )
@@ -147,80 +147,80 @@ class EvaluatorPool:
 
     async def _ask(self, request: dict[str, Any]) -> Any:
         """The answer to what measures nothing that counts."""
-        async with self._next_seat() as seat:
+        async with self._next_slot() as slot:
             try:
-                return await seat.owner.ask(request)
+                return await slot.owner.ask(request)
             except Lost as lost:
-                await seat.owner.stop()
-                raise InfrastructureError(f"{seat.device.name}: {lost}") from lost
+                await slot.owner.stop()
+                raise InfrastructureError(f"{slot.device.name}: {lost}") from lost
             except asyncio.CancelledError:
-                await seat.owner.stop()  # its answer would be read as the next caller's
+                await slot.owner.stop()  # its answer would be read as the next caller's
                 raise
 
-    async def _measure(self, seat: DeviceSlot, request: dict[str, Any]) -> Evaluation:
+    async def _measure(self, slot: DeviceSlot, request: dict[str, Any]) -> Evaluation:
         """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""
         try:
-            evaluation = Evaluation.model_validate(await seat.owner.ask(request))
+            evaluation = Evaluation.model_validate(await slot.owner.ask(request))
         except TaskError:
-            await self._clear(seat, quick=False)
+            await self._clear(slot, quick=False)
             raise
         if evaluation.status == "infrastructure":
             raise Lost(evaluation.error or "the machine failed an evaluation")
-        others = [other for other in self._seats if other is not seat and other.is_open()]
+        others = [other for other in self._slots if other is not slot and other.is_open()]
         if evaluation.status == "timeout":
-            await self._clear(seat, quick=False)
+            await self._clear(slot, quick=False)
         elif (
             evaluation.status in ("runtime_error", "out_of_memory")
             or (evaluation.status == "load_error" and speaks_of_places(evaluation.error or ""))
             or (others and health.is_throttled(evaluation.device_state))
         ):
-            await self._clear(seat, quick=True)
-        if seat.quarantine is not None:
-            self.tell(f"{seat.device.name} is fit again")
-        seat.failed_starts, seat.quarantine = 0, None
+            await self._clear(slot, quick=True)
+        if slot.quarantine is not None:
+            self.tell(f"{slot.device.name} is fit again")
+        slot.failed_starts, slot.quarantine = 0, None
         return evaluation
 
-    async def _clear(self, seat: DeviceSlot, quick: bool) -> None:
+    async def _clear(self, slot: DeviceSlot, quick: bool) -> None:
         """Raise Lost if the device is sick."""
-        problem = await health.check(seat.device, quick)
+        problem = await health.check(slot.device, quick)
         if problem is not None:
             raise Lost(problem)
 
-    async def _is_fit(self, seat: DeviceSlot, lost: Lost) -> bool:
+    async def _is_fit(self, slot: DeviceSlot, lost: Lost) -> bool:
         """After a loss: whether the device is healthy and the loss must be the subject's or chance's."""
-        self.tell(f"{seat.device.name}: {lost}")
-        problem = await health.check(seat.device)
+        self.tell(f"{slot.device.name}: {lost}")
+        problem = await health.check(slot.device)
         if problem is None and lost.starting:
-            seat.failed_starts += 1
-            if seat.failed_starts >= STARTS:
+            slot.failed_starts += 1
+            if slot.failed_starts >= STARTS:
                 problem = f"its evaluator does not start: {lost}"
         if problem is not None:
-            self._quarantine(seat, problem)
+            self._quarantine(slot, problem)
         return problem is None and not lost.starting
 
-    def _quarantine(self, seat: DeviceSlot, reason: str) -> None:
-        times = seat.quarantine.times + 1 if seat.quarantine else 1
+    def _quarantine(self, slot: DeviceSlot, reason: str) -> None:
+        times = slot.quarantine.times + 1 if slot.quarantine else 1
         pause = PAUSES_S[min(times, len(PAUSES_S)) - 1]
-        seat.quarantine = Quarantine(reason, time.strftime("%H:%M:%S"), time.monotonic() + pause, times)
-        self.tell(f"{seat.device.name} is quarantined for {pause:.0f} s: {reason}")
+        slot.quarantine = Quarantine(reason, time.strftime("%H:%M:%S"), time.monotonic() + pause, times)
+        self.tell(f"{slot.device.name} is quarantined for {pause:.0f} s: {reason}")
 
     @asynccontextmanager
-    async def _next_seat(self) -> AsyncIterator[DeviceSlot]:
+    async def _next_slot(self) -> AsyncIterator[DeviceSlot]:
         """The next free device in good health, its lock held meanwhile. Raises InfrastructureError."""
         while True:
-            seat = await self._take()
+            slot = await self._take()
             try:
-                if seat.quarantine is not None:
-                    problem = await health.check(seat.device)
+                if slot.quarantine is not None:
+                    problem = await health.check(slot.device)
                     if problem is not None:
-                        self._quarantine(seat, problem)
+                        self._quarantine(slot, problem)
                         continue
-                    seat.failed_starts = 0
-                yield seat
+                    slot.failed_starts = 0
+                yield slot
                 return
             finally:
-                seat.lock.release()
-                seat.is_busy = False
+                slot.lock.release()
+                slot.is_busy = False
                 self._changed.set()
 
     async def _take(self) -> DeviceSlot:
@@ -231,42 +231,42 @@ class EvaluatorPool:
                 while True:
                     if self._is_closed:
                         raise InfrastructureError("the evaluator was closed before it came to this candidate")
-                    seats = [seat for seat in self._seats if seat.is_open()]
-                    if not seats:
+                    slots = [slot for slot in self._slots if slot.is_open()]
+                    if not slots:
                         raise InfrastructureError(f"no device is fit: {self._reasons()}")
-                    free = [seat for seat in seats if not seat.is_busy]
-                    for seat in sorted(free, key=lambda seat: seat.quarantine is not None):
-                        if seat.lock.try_acquire():
-                            seat.is_busy = True
-                            return seat
+                    free = [slot for slot in slots if not slot.is_busy]
+                    for slot in sorted(free, key=lambda slot: slot.quarantine is not None):
+                        if slot.lock.try_acquire():
+                            slot.is_busy = True
+                            return slot
                     # an owner that prepares for its first task is no other process
                     others = [s for s in free if s.owner.pid is None or s.lock.holder_pid() != s.owner.pid]
                     if others and not is_told:
                         is_told = True
-                        used = [f"{seat.device.name} is in use by {seat.lock.holder()}" for seat in others]
+                        used = [f"{slot.device.name} is in use by {slot.lock.holder()}" for slot in others]
                         self.tell(f"waiting: {'; '.join(used)}")
                     self._changed.clear()
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait(), POLL_S if free else PAUSES_S[0])
             finally:
-                for seat in self._seats:
-                    if not seat.is_busy:
-                        seat.lock.release()
+                for slot in self._slots:
+                    if not slot.is_busy:
+                        slot.lock.release()
 
     def _reasons(self) -> str:
         """Of each quarantined device: since when, why, and when it is tried again."""
         return "; ".join(
-            f"{seat.device.name} is quarantined since {q.since} ({q.reason}), "
+            f"{slot.device.name} is quarantined since {q.since} ({q.reason}), "
             f"tried again in {max(0.0, q.until - time.monotonic()):.0f} s"
-            for seat in self._seats
-            if (q := seat.quarantine) is not None
+            for slot in self._slots
+            if (q := slot.quarantine) is not None
         )
 
     async def close(self) -> None:
         """End the owners' processes and their workers; who still waits gets InfrastructureError."""
         self._is_closed = True
         self._changed.set()
-        await asyncio.gather(*(seat.owner.stop() for seat in self._seats))
+        await asyncio.gather(*(slot.owner.stop() for slot in self._slots))
 
 
 def _owner(

@@ -27,7 +27,8 @@ def stages() -> list[Stage]:
     from passagent.confine.channel import MAX_MESSAGE
     from passagent.confine.limits import TOOLS
     from passagent.evaluator.runner.builds import MAX_OBJECT
-    from passagent.evaluator.runner.process import LIMITS, START_TIMEOUT_S
+    from passagent.evaluator.runner.endings import LIMITS
+    from passagent.evaluator.runner.process import START_TIMEOUT_S
     from passagent.kernels import lexer, objects
     from passagent.plan import messages, record
 

@@ -1,0 +1,45 @@
+"""How much memory references take, and how many of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from passagent.confine.channel import Arena
+from passagent.confine.environment import device_memory_bytes
+from passagent.evaluator.runner.fresh import MORE
+from passagent.tasks.reader import Subgraph
+from passagent.tasks.room import itemsize
+
+KEPT_GRAPHS = 64
+"""References that are kept for later calls and candidates, at most: each takes file descriptors."""
+KEPT_BYTES = 2 << 30
+_KEPT_SHARE = 4
+"""So many bytes of references are kept, or of one task's this part of the memory of machine and device."""
+SMALL = 1 << 26
+"""Elements of a subgraph's inputs, and of its outputs, where it is computed in float64, and on the last set;
+input sets of no more are drawn side by side."""
+
+
+def is_small(subgraph: Subgraph) -> bool:
+    """Whether a subgraph is, by its inputs."""
+    return sum(meta.numel for meta in subgraph.inputs) <= SMALL
+
+
+def are_small(subgraphs: Sequence[Subgraph], sets: int) -> bool:
+    """Whether so many sets of the inputs of all of these fit in side by side for sure."""
+    inputs = [meta for one in subgraphs for meta in one.inputs if not meta.is_python_scalar]
+    nbytes = sum((meta.numel + max(MORE, meta.numel)) * itemsize(meta) for meta in inputs)
+    return len(subgraphs) <= KEPT_GRAPHS and sets * nbytes <= KEPT_BYTES
+
+
+def are_too_many(sizes: Collection[int], device: str) -> bool:
+    """Whether references of these sizes, bytes, are more than a referee keeps, or one of its workers."""
+    size = sum(sizes)
+    most = max(KEPT_BYTES, device_memory_bytes(device) // _KEPT_SHARE)
+    return len(sizes) > KEPT_GRAPHS or size > most
+
+
+def room_of(values: list[Any]) -> int:
+    """Bytes that a set of inputs needs."""
+    return sum(Arena.room(value) for value in values if isinstance(value, list))
