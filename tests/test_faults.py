@@ -25,7 +25,7 @@ from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.reference import baseline
 from passagent.evaluator.reference.reference import load_request
-from passagent.evaluator.runner import process
+from passagent.evaluator.runner import endings
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.messages import Prepare
 from passagent.evaluator.runner.process import Worker, Zygote
@@ -139,7 +139,7 @@ def test_a_fault_costs_one_candidate(name, referee, task, monkeypatch):
     bad, status, words = FAULTS[name]
     cpu_s = 1 if "processor time" in words else 3600
     limits = Limits(file=16 << 20, scratch=12 << 20, threads=200, cpu_s=cpu_s)
-    monkeypatch.setattr(process, "LIMITS", limits)
+    monkeypatch.setattr(endings, "LIMITS", limits)
     config = CONFIG.model_copy(update={"memory_gb": 2} if "pieces" in name else {})
     monkeypatch.setattr(referee, "config", config)
     _drop_spares(referee)  # it was forked with the usual limits

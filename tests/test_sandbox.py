@@ -20,7 +20,7 @@ from passagent.confine.environment import worker_memory
 from passagent.confine.sandbox import Limits
 from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.result import MANIFEST
-from passagent.evaluator.runner import process
+from passagent.evaluator.runner import endings
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Zygote
 from passagent.memory import memory_bytes, memory_kills
@@ -268,7 +268,7 @@ FILLERS = {
 def test_a_disk_is_not_filled(name, zygote, layers, monkeypatch):
     if "private_scratch" not in layers:
         pytest.skip("no mount namespace here")
-    monkeypatch.setattr(process, "LIMITS", Limits(scratch=8 << 20, files=500))
+    monkeypatch.setattr(endings, "LIMITS", Limits(scratch=8 << 20, files=500))
     assert "No space left on device" in attempt(zygote, FILLERS[name])[0]
 
 
@@ -350,7 +350,7 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_how_a_worker_ended_is_named(name, zygote, monkeypatch):
-    monkeypatch.setattr(process, "LIMITS", Limits(file=4 << 20, cpu_s=1))
+    monkeypatch.setattr(endings, "LIMITS", Limits(file=4 << 20, cpu_s=1))
     code, status, words = ENDS[name]
     with pytest.raises(WorkerDied) as died:
         attempt(zygote, code)

@@ -19,10 +19,9 @@ from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.confine.environment import worker_memory
 from passagent.confine.unseen import hidden
 from passagent.errors import InfrastructureError, PassagentError
-from passagent.evaluator.runner import messages
+from passagent.evaluator.runner import endings, messages
 from passagent.evaluator.runner.builds import answer
 from passagent.evaluator.runner.endings import (
-    LIMITS,
     Ending,
     WorkerDied,
     WorkerTimeout,
@@ -131,7 +130,7 @@ class Zygote:
     def _fork(self, memory_gb: float | None, sandboxed: bool, compiled: Path | None, triton: bool) -> Worker:
         scratch = Path(tempfile.mkdtemp(dir=self._scratch))
         ours, theirs = socket.socketpair()
-        limits = replace(LIMITS, memory=worker_memory(memory_gb))
+        limits = replace(endings.LIMITS, memory=worker_memory(memory_gb))
         environment = zygote_environment(scratch, self._threads, self._device, self._interpreter)
         if compiled is not None:
             environment |= {
