@@ -22,7 +22,6 @@ from passagent.search import context
 from passagent.search.relatives import attempt
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, evaluations, nodes, runs
-from passagent.store.packing import pack_diagnosis, pack_result
 
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
@@ -32,7 +31,7 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
-    parent: Any = SimpleNamespace(diagnosis=pack_diagnosis(json.dumps({"label": label, "text": ""})))
+    parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
     return [p.path for p in context.passages(known, None if label == "start" else parent)]
 
 
@@ -135,10 +134,7 @@ def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> 
         evaluation = evaluations.get_evaluation(store, child.evaluation_id or 0)
         build = "scale does not compile:\nscale.cpp:1:5: error: 'b' was not declared (Fused.py:3)"
         evaluation["graphs"][0] |= {"status": "compile_error", "error": build}
-        store.execute(
-            "UPDATE evaluations SET result = :result WHERE id = :id",
-            {"result": pack_result(evaluation | {"status": "compile_error"}).head, "id": child.evaluation_id},
-        )
+        tiny_search.give_evaluation(store, child, evaluation | {"status": "compile_error"})
         store.execute("UPDATE nodes SET status = 'compile_error' WHERE id = :id", {"id": child.id})
         child = nodes.get_node(store, child.id)
         told: Any = {}

@@ -27,10 +27,8 @@ from passagent.evaluator.hardware import health
 from passagent.report.tail import happening_line
 from passagent.report.tree import tree_text
 from passagent.store import Store, episodes, evaluations, files, nodes, runs, workers
-from passagent.store.evaluations import PIECES
 from passagent.store.happenings import Happening
 from passagent.store.leftovers import size_of
-from passagent.store.packing import pack_result
 
 
 @pytest.fixture
@@ -209,10 +207,7 @@ def test_diff_says_whether_intervals_separate(call, copy):
                 result = evaluations.get_evaluation(store, node.evaluation_id)
                 speedup = {"e2e": value, "low": low, "high": high, "device": None}
                 result["graphs"][0] |= {"speedup": speedup, "status": status}
-                store.execute(
-                    "UPDATE evaluations SET result = :result WHERE candidate_key = :key",
-                    {"result": pack_result(result).head, "key": node.candidate_key},
-                )
+                tiny_search.give_evaluation(store, node, result)
             store.db.commit()
         return json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["graphs"][0]
 
@@ -226,8 +221,8 @@ def test_diff_says_whether_intervals_separate(call, copy):
 
     change(
         copy,
-        "INSERT INTO conditions (task_key, evaluator_version, environment) "
-        "SELECT task_key, evaluator_version, 'elsewhere' FROM conditions LIMIT 1",
+        "INSERT INTO conditions (task_key, evaluator_version, environment, example) "
+        "SELECT task_key, evaluator_version, 'elsewhere', example FROM conditions LIMIT 1",
         "UPDATE evaluations SET conditions_id = (SELECT max(id) FROM conditions) "
         f"WHERE candidate_key = '{one.candidate_key}'",
     )
@@ -441,8 +436,6 @@ DAMAGE = {
     "duplicates": [
         "CREATE TEMP TABLE again AS SELECT * FROM evaluations WHERE id = "
         "(SELECT evaluation_id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
-        f"INSERT INTO samples SELECT id % {PIECES} + 999 * {PIECES}, body FROM samples "
-        f"WHERE id / {PIECES} = (SELECT id FROM again)",
         "UPDATE again SET id = 999",
         "INSERT INTO evaluations SELECT * FROM again",
         "UPDATE nodes SET evaluation_id = 999 WHERE id = "
@@ -478,7 +471,7 @@ def test_doctor_warns(findings, copy):
         assert found[check]["verdict"] == "warn", found[check]
     assert found["finalists"]["figures"]["mean_change"] == pytest.approx(math.log(0.9))
     assert "12 times: HTTP 529" in found["models"]["advice"]
-    change(copy, "DELETE FROM files WHERE id = 1")
+    change(copy, "DELETE FROM files WHERE rowid = 1")
     found, code = findings(copy)
     [missing] = found["files"]["figures"]["missing"]
     with Store.open(copy) as store, pytest.raises(PassagentError, match="are gone"):

@@ -173,7 +173,7 @@ def test_what_an_unknown_owner_holds_is_taken_over_at_once(tmp_path: Path) -> No
         run, gone = session.run, workers.join(store, session.run.id)
         episode = episodes.claim(store, run, 0, gone)
         assert episode is not None
-        node = nodes.propose(store, episode, "call", {"a.py": ""}, "key", "", None)
+        node = nodes.propose(store, episode, "call", {"a.py": ""}, "", None)
         nodes.start(store, node.id, gone)
         assert workers.take_run(store, run.id, gone, "search")
         reservations.reserve(store, run.id, gone, 1, 1.0, 1)

@@ -81,7 +81,7 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
                     "status": node.status,
                     "as_score": node.as_score,
                     "note": node.note,
-                    "files": node.files,
+                    "files": node.candidate_key,
                     "created_at": node.created_at,
                 }
                 for node in found

@@ -28,7 +28,6 @@ from passagent.search.relatives import Told, attempt, relatives
 from passagent.store import Store, evaluations, hints, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
-from passagent.store.packing import unpack_diagnosis
 from passagent.store.runs import SEEDS, Run
 from passagent.store.similar import similar_tasks
 from passagent.tasks import Task
@@ -160,9 +159,9 @@ def diagnosis_of(node: Node | None) -> Diagnosis:
 
 
 @functools.lru_cache(maxsize=64)
-def _diagnosis(stored: bytes) -> Diagnosis:
+def _diagnosis(stored: str) -> Diagnosis:
     """An elite is the parent of many episodes."""
-    found = unpack_diagnosis(stored)
+    found = json.loads(stored)
     return Diagnosis(found["label"], found["text"])
 
 

@@ -41,8 +41,8 @@ from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
 from passagent.store import episodes, gains, hints, migrations, nodes, runs
+from passagent.store import messages as stored
 from passagent.store.episodes import Episode
-from passagent.store.messages import Packed
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -61,12 +61,12 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
 
     meter = meter_of(session, episode)
-    unsaved: list[tuple[Packed, dict[str, int] | None]] = []
+    unsaved: list[tuple[stored.Packed, dict[str, int] | None]] = []
     replies: list[tuple[Usage, str | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        packed = episodes.pack_message(session.store, episode, message, len(messages) + 1)
+        packed = stored.pack(session.store, episode, message, len(messages) + 1)
         unsaved.append((packed, vars(usage) if usage else None))
         if usage:
             replies.append((usage, message.get("stop_reason")))
@@ -136,7 +136,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         context = episode_context(session, episode, parent)
         # what stands beside it, the tools' descriptions, is ours
         messages = [one | {"content": redact(one["content"])} for one in compose(context)]
-        packed = [episodes.pack_message(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
+        packed = [stored.pack(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
     with store.transaction():
         episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:

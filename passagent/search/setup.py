@@ -61,7 +61,6 @@ def new_run(store: Store, task: Task, config: Config, trial: int | None = None) 
                 store,
                 run,
                 seed.files,
-                candidate_key=seed.key,
                 note=note_of(seed.files),
                 marks=marks_of(seed.files, seed.key),
                 number=-search.expert_seeds,

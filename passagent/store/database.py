@@ -10,7 +10,6 @@ import functools
 import os
 import sqlite3
 import time
-from collections import OrderedDict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,6 @@ from sqlite_utils import Database
 from passagent.errors import UsageError
 from passagent.faults import os_fault
 from passagent.store.faults import BUSY_TIMEOUT_S, sqlite_fault
-from passagent.store.messages import Messages
 from passagent.store.schema import check, create_or_check
 
 DATABASE = "passagent.db"
@@ -45,9 +43,6 @@ class Store:
     def __init__(self, runs_dir: Path, db: Database) -> None:
         self.runs_dir = runs_dir
         self.db = db
-        self.messages = Messages(self)
-        self.examples: OrderedDict[int, bytes] = OrderedDict()
-        """Of conditions (see evaluations.pack) what their results are packed with; it never changes."""
         self.only_reads = False
         """Whether a `reading` is open."""
         self._file = _file_number(runs_dir / DATABASE)
@@ -212,7 +207,6 @@ class Transaction:
         finally:
             if self.store.db.conn.in_transaction:
                 self.store.db.conn.execute("ROLLBACK")
-                self.store.messages.forget()
 
 
 class Reading:

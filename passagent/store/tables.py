@@ -111,8 +111,7 @@ CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
-    base INTEGER,
-    beside INTEGER,
+    base INTEGER REFERENCES messages (id),
     body BLOB NOT NULL
 );
 
@@ -169,7 +168,6 @@ CREATE TABLE nodes (
     status TEXT,
     as_score REAL,
     note TEXT NOT NULL,
-    files TEXT NOT NULL,
     candidate_key TEXT NOT NULL,
     repeat_of INTEGER REFERENCES nodes (id),
     evaluation_id INTEGER REFERENCES evaluations (id),
@@ -197,6 +195,8 @@ CREATE TABLE evaluations (
     as_score REAL,
     seconds REAL NOT NULL,
     result BLOB NOT NULL,
+    samples BLOB,
+    plans TEXT,
     created_at TEXT NOT NULL,
     conditions_id INTEGER NOT NULL REFERENCES conditions (id)
 );
@@ -207,21 +207,14 @@ CREATE TABLE conditions (
     task_key TEXT NOT NULL,
     evaluator_version TEXT NOT NULL,
     environment TEXT NOT NULL,
-    example BLOB,
-    UNIQUE (task_key, evaluator_version, environment)
+    example TEXT NOT NULL
 );
-
-CREATE TABLE samples (
-    id INTEGER PRIMARY KEY,
-    body BLOB NOT NULL
-);
+CREATE INDEX conditions_by_task ON conditions (task_key);
 
 CREATE TABLE files (
-    id INTEGER PRIMARY KEY,
-    mark TEXT NOT NULL,
+    key TEXT PRIMARY KEY,
     content BLOB NOT NULL
 );
-CREATE INDEX files_by_mark ON files (mark);
 
 CREATE TABLE tasks (
     key TEXT PRIMARY KEY,
