@@ -237,7 +237,6 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
         "best that an island knows of": lambda node: nodes.best_known(
             store, run.id, node.island, node.number
         ),
-        "best before an episode": lambda node: nodes.best_before(store, run.id, node.island, node.number),
         "AS of parent and best when a node was made": lambda node: nodes.as_before(store, node),
         "newest failures": lambda node: nodes.latest_failures(store, run.id, node.island, 4),
         "attempts shown in a prompt": lambda node: attempts(

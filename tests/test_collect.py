@@ -41,17 +41,17 @@ from paid_collection import (
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.collect import plan, work
+from passagent.collect import merging, plan, trials, work
 from passagent.collect.plan import Entry
 from passagent.collect.summary import Summary, summarise
+from passagent.collect.trials import Outcome
 from passagent.commands import beginning, collecting
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.report.collect_table import status_line
 from passagent.report.text import width
-from passagent.store import Store, evaluations, merging, nodes, runs, trials
+from passagent.store import Store, evaluations, nodes, runs
 from passagent.store.episodes import Episode, get_episode
 from passagent.store.trajectories import trajectory
-from passagent.store.trials import Outcome
 
 
 @pytest.fixture(scope="module", autouse=True)

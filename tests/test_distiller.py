@@ -21,9 +21,10 @@ from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
+from passagent.report import lineage
 from passagent.search import distilling
 from passagent.search.setup import check_money, new_run, open_session
-from passagent.store import calls, episodes, hints, lineage, nodes, runs
+from passagent.store import calls, episodes, hints, nodes, runs
 
 ADVICE = "Keep the row in registers\n  and write it once; it pays where launches limit."
 FIELDS = {
@@ -237,8 +238,8 @@ def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noq
     assert all(first in hints_of(store, row["id"]) for row in later)
     shown = episodes.conversation(store, later[0]["id"])[1]["content"]
     assert f"[{first}] Keep the row in registers and write it once" in shown
-    record = hints.statistics(store)[first]
-    assert record.credited == len(later) and record.total_gain != 0
+    credited, mean = hints.mean_gains(store)[first]
+    assert credited == len(later) and mean != 0
 
     again = taught_session(store, task, None, iters=2)
     finish(again)

@@ -22,13 +22,13 @@ import tiny_search
 from passagent import cli
 from passagent.agent.observe import read_status
 from passagent.commands import beginning, searching
+from passagent.commands.tidying import size_of
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
+from passagent.report.happenings import Happening
 from passagent.report.tail import happening_line
 from passagent.report.tree import tree_text
 from passagent.store import Store, episodes, evaluations, files, nodes, runs, workers
-from passagent.store.happenings import Happening
-from passagent.store.leftovers import size_of
 
 
 @pytest.fixture

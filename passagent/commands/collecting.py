@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent.collect import plan
+from passagent.collect import merging, plan, trials
 from passagent.collect.lock import alone, is_held
 from passagent.collect.plan import Listing, Pair
 from passagent.collect.summary import Summary, summarise
@@ -27,7 +27,7 @@ from passagent.report.collect_progress import CollectProgress
 from passagent.report.text import counted
 from passagent.search.runlog import run_log
 from passagent.search.setup import check_money, check_roles
-from passagent.store import Store, merging, trials
+from passagent.store import Store
 from passagent.tasks.tasklist import find_tasks
 
 log = logging.getLogger("passagent.commands")

@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
-from passagent.errors import UsageError
+from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.faults import os_fault
-from passagent.store.faults import BUSY_TIMEOUT_S, sqlite_fault
 from passagent.store.schema import check, create_or_check
 
 DATABASE = "passagent.db"
+BUSY_TIMEOUT_S = 15.0
+"""How long a write waits for another process's transaction, s."""
 _PRAGMAS = (
     "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
     "wal_autocheckpoint = 4000",  # pages (16 MB): a page that is written often is forced to disk once
@@ -240,6 +241,24 @@ def _when_free(connection: sqlite3.Connection, sql: str, parameters: dict[str, A
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(_LOOK_AGAIN_S)
+
+
+def sqlite_fault(error: sqlite3.Error, path: Path) -> PassagentError | None:
+    """An error of SQLite on the database at `path`; None if it is a mistake of passagent's own."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith("SQLITE_FULL"):
+        return InfrastructureError(f"{path}: the disk is full; free some space")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return InfrastructureError(
+            f"{path}: locked by another process for over {BUSY_TIMEOUT_S:.0f} s; end that one, then try again"
+        )
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+        return UsageError(f"{path}: cannot be written ({error}); choose another place with --runs-dir")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return UsageError(f"{path}: not a healthy SQLite database ({error}); move it away or restore it")
+    if name.startswith(("SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_PROTOCOL")):
+        return InfrastructureError(f"{path}: {error}; check the disk, then go on")
+    return None
 
 
 def read_only(path: Path) -> str:

@@ -347,17 +347,6 @@ def best_of_others(store: Store, run_id: str, island: int, number: int) -> Node 
     )
 
 
-def best_before(store: Store, run_id: str, island: int, number: int) -> Node | None:
-    """The best correct node that the island's episodes below `number` made."""
-    found = _nodes(
-        store,
-        "WHERE run_id = :run AND island = :island AND status = 'ok' AND repeat_of IS NULL "
-        "AND number < :number ORDER BY as_score DESC, number, place LIMIT 1",
-        {"run": run_id, "island": island, "number": number},
-    )
-    return next(iter(found), None)
-
-
 def best_known(store: Store, run_id: str, island: int, number: int) -> float | None:
     """The best AS that the island knows of when its episode `number` begins: its own, migrants' and seeds'.
 

@@ -1,6 +1,6 @@
 """Which tables a database has: those of this version of passagent, or none yet. Any other one is refused.
 
-There has been no release, so nothing is migrated: whoever changes a table in tables.py raises SCHEMA.
+There has been no release, so nothing is migrated: whoever changes a table in schema.sql raises SCHEMA.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from pathlib import Path
 
 from passagent import __version__
 from passagent.errors import UsageError
-from passagent.store import tables
 
 SCHEMA = 17
-"""Of the tables in tables.py (`PRAGMA user_version`)."""
+"""Of the tables in schema.sql (`PRAGMA user_version`)."""
 _PASSAGENT = 0x70617373
 """`PRAGMA application_id` of passagent's databases: "pass"."""
 
@@ -25,7 +24,7 @@ def create_or_check(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             if _is_empty(connection):
-                for statement in tables.TABLES.split(";\n"):
+                for statement in Path(__file__).with_name("schema.sql").read_text().split(";\n"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {_PASSAGENT}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")

@@ -1,6 +1,6 @@
-"""The tables of passagent.db. docs/database.md says what each column means."""
+-- The tables of passagent.db. docs/database.md says what each column means.
+-- Whoever changes one raises SCHEMA in schema.py.
 
-TABLES = """
 CREATE TABLE runs (
     id TEXT PRIMARY KEY,
     task TEXT NOT NULL,
@@ -37,8 +37,7 @@ CREATE UNIQUE INDEX runs_trials ON runs (task_key, model, trial) WHERE trial IS 
 CREATE TABLE collections (
     model TEXT PRIMARY KEY,
     elapsed_s REAL NOT NULL
-) WITHOUT ROWID
-;
+) WITHOUT ROWID;
 
 CREATE TABLE workers (
     id INTEGER PRIMARY KEY,
@@ -67,8 +66,7 @@ CREATE TABLE reservations (
     evaluations INTEGER NOT NULL,
     created_at TEXT NOT NULL
 );
-CREATE INDEX reservations_of_run ON reservations (run_id)
-;
+CREATE INDEX reservations_of_run ON reservations (run_id);
 
 CREATE TABLE islands (
     run_id TEXT NOT NULL REFERENCES runs (id),
@@ -294,8 +292,7 @@ CREATE TABLE tree (
     PRIMARY KEY (run_id, node_id)
 ) WITHOUT ROWID;
 CREATE INDEX tree_children ON tree (run_id, parent_id, number);
-CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL
-;
+CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL;
 
 CREATE TABLE hints (
     id TEXT PRIMARY KEY,
@@ -326,6 +323,4 @@ CREATE TABLE distilled_hints (
     written_at TEXT,
     CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
 );
-CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted'
-;
-"""
+CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted';
