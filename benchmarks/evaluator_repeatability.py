@@ -48,7 +48,7 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.timing.timing import measure_passbench
 from passagent.models.expert.author import author
-from passagent.models.expert.plan import default, neighbours
+from passagent.models.expert.choices import default, neighbours
 from passagent.models.expert.reading import graph_of
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.runner import messages, worker
+from passagent.evaluator.runner import worker, worker_messages
 
 FLOOR_NS = 1000
 """More than it takes to find out that the time is over."""
@@ -40,13 +40,13 @@ def plant() -> None:
     worker._graph = planted
 
 
-class _Graph(messages._Graph):
+class _Graph(worker_messages._Graph):
     """What a worker replies that has planted something."""
 
     planted: float = 0.0
 
 
-class _CapturedGraph(messages._CapturedGraph):
+class _CapturedGraph(worker_messages._CapturedGraph):
     planted: float = 0.0
 
 
@@ -102,11 +102,11 @@ def planting() -> Iterator[None]:
         (Path(folder) / "sitecustomize.py").write_text("\n".join(lines) + "\n")
         places = [folder, str(Path(__file__).parent)]
         sys.path[:0] = places
-        kinds = messages._REPLIES["graph"], messages._CapturedGraph
-        messages._REPLIES["graph"], messages._CapturedGraph = _Graph, _CapturedGraph
+        kinds = worker_messages._REPLIES["graph"], worker_messages._CapturedGraph
+        worker_messages._REPLIES["graph"], worker_messages._CapturedGraph = _Graph, _CapturedGraph
         try:
             yield
         finally:
-            messages._REPLIES["graph"], messages._CapturedGraph = kinds
+            worker_messages._REPLIES["graph"], worker_messages._CapturedGraph = kinds
             for place in places:
                 sys.path.remove(place)

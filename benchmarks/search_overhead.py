@@ -204,7 +204,7 @@ def rss() -> float:
 
 def query_part(args: argparse.Namespace) -> dict[str, Any]:
     """Times of each context query, ms."""
-    from passagent.search.context import attempts
+    from passagent.search.gathering import attempts
     from passagent.search.islandview import IslandView
     from passagent.search.setup import stored_config, stored_task
     from passagent.store import Store, episodes, nodes, runs

@@ -28,7 +28,7 @@ from typing import Any
 from evaluator_repeatability import keep
 from search_overhead import ROOT, ask, summary
 
-from passagent.store import Store, messages
+from passagent.store import Store, conversations
 from passagent.store.packing import pack, unpack
 
 
@@ -36,7 +36,7 @@ def rewrite(source: Path, target: Path, written: Callable[[bytes], bytes | str])
     """Write a copy of the database with all texts `written` in another way, without dictionaries."""
     with Store.open(source.parent, create=False) as store, sqlite3.connect(target) as copy:
         for row in store.rows("SELECT id, base, body FROM messages"):
-            text = unpack(row["body"], messages.dictionary(store, row["base"]))
+            text = unpack(row["body"], conversations.dictionary(store, row["base"]))
             copy.execute("UPDATE messages SET base = NULL, body = ? WHERE id = ?", (written(text), row["id"]))
         for row in store.rows(
             "SELECT evaluations.id, result, samples, example FROM evaluations "

@@ -14,11 +14,11 @@ import pytest
 import tiny_search
 
 from passagent.agent.prompt import attempt_line
-from passagent.commands import beginning
+from passagent.commands import beginning, running
 from passagent.config import AgentConfig
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
-from passagent.search import context
+from passagent.search import gathering
 from passagent.search.relatives import attempt
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, evaluations, nodes, runs
@@ -32,7 +32,7 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
     parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
-    return [p.path for p in context.passages(known, None if label == "start" else parent)]
+    return [p.path for p in gathering.passages(known, None if label == "start" else parent)]
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -57,7 +57,7 @@ def searched(place: Path) -> Iterator[tuple[Store, runs.Run]]:
     parts = beginning.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     settings = tiny_search.settings(6, 2, 4)
     task = tiny_search.write_task(place / "task")
-    beginning.run(str(task), None, settings, str(place / "runs"), True, False, parts)
+    running.run(str(task), None, settings, str(place / "runs"), True, False, parts)
     with Store.open(place / "runs") as store:
         yield store, runs.find_run(store, "last")
 
@@ -75,7 +75,7 @@ def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) 
                 config=SimpleNamespace(agent=agent.model_copy(update=changes)),
                 task=SimpleNamespace(operators=operators, key="another"),
             )
-            return context.past_tasks(known)
+            return gathering.past_tasks(known)
 
         (past,) = shown()
         assert (past.operators, past.as_score) == (operators, best.as_score)
@@ -85,7 +85,7 @@ def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) 
             store=store, run=run, config=SimpleNamespace(agent=agent),
             task=SimpleNamespace(operators=operators, key=run.task_key),
         )  # fmt: skip
-        assert context.past_tasks(own) == []
+        assert gathering.past_tasks(own) == []
         node = next(node for node in nodes.of_run(store, run.id) if node.parent_id is None)
         episode = episodes.get_episode(store, node.episode_id)
         prompt = episodes.conversation(store, episode.id)[1]["content"]
@@ -113,7 +113,7 @@ def test_an_episode_remembers_its_relatives_and_fills_the_places(tmp_path: Path)
             children = [node.id for node in made if node.parent_id == parent.id]
             above = [node.id for node in nodes.ancestors(store, parent.id, 50)]
             for limit in (0, 1, 3, 5, 50):
-                shown, more = context.attempts(known_of(store, run, limit), episode, parent, len(made))
+                shown, more = gathering.attempts(known_of(store, run, limit), episode, parent, len(made))
                 ids = [attempt.node_id for attempt in shown]
                 others = {node.id for node in made} | {*above}
                 assert len(ids) == len({*ids}) == min(limit, len(others) - 1)

@@ -27,7 +27,7 @@ from passagent.export.building import build
 from passagent.export.columns import Revision, Told
 from passagent.export.formats import FORMATS
 from passagent.export.selection import Selection, select
-from passagent.report.export import stats_text
+from passagent.report.export_summary import stats_text
 from passagent.store import Store
 from passagent.store import files as stored_files
 from passagent.store.packing import pack

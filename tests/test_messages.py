@@ -18,7 +18,7 @@ from passagent.config import EvaluatorConfig
 from passagent.confine.channel import Channel, ChannelTimeout
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.runner import messages
+from passagent.evaluator.runner import worker_messages
 from passagent.evaluator.runner.process import Worker, WorkerDied, Zygote
 from passagent.tasks.reader import load_task
 
@@ -96,7 +96,7 @@ def wrong(draw):
 
 @pytest.mark.parametrize(("request_", "reply"), HONEST)
 def test_what_honest_workers_reply_is_taken_as_it_is(request_, reply):
-    assert messages.read(request_, reply) == reply
+    assert worker_messages.read(request_, reply) == reply
 
 
 @given(wrong())
@@ -107,7 +107,7 @@ def test_what_is_taken_is_within_the_limits(case):
     if not isinstance(message, dict):
         return
     try:
-        taken = messages.read(request, message)
+        taken = worker_messages.read(request, message)
     except ValueError:
         return
     assert isinstance(taken, dict) and taken == message
@@ -117,7 +117,7 @@ def test_what_is_taken_is_within_the_limits(case):
             part = part[key]
         assert type(part) in (dict, list, str, int, bool, type(None))
         assert not isinstance(part, int) or 0 <= part <= 1 << 50
-        assert not isinstance(part, str) or len(part) <= messages.TEXT
+        assert not isinstance(part, str) or len(part) <= worker_messages.TEXT
 
 
 class Parent:

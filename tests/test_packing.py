@@ -12,15 +12,7 @@ from test_resume import make_run
 
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.redaction import redact
-from passagent.store import (
-    Store,
-    episodes,
-    evaluations,
-    removal,
-    runs,
-    similar,
-    workers,
-)
+from passagent.store import Store, episodes, evaluations, participants, removal, runs, similar
 from passagent.store.packing import pack, unpack
 
 TASK_TEXT = "\n".join(
@@ -110,7 +102,7 @@ def write_conversation(store, run, owner, number: int, messages: list[dict]) -> 
 
 def test_what_prompts_repeat_is_stored_once(store):
     run = make_run(store, iters=100)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     made = [write_conversation(store, run, owner, n, conversation_of(n)) for n in range(5)]
     for number, episode in enumerate(made):
         assert episodes.conversation(store, episode.id) == conversation_of(number)
@@ -127,10 +119,10 @@ def test_what_prompts_repeat_is_stored_once(store):
 def test_a_message_that_others_are_packed_against_outlives_its_run(store):
     first, second = make_run(store, iters=100), make_run(store, iters=100)
     for run in (first, second):
-        owner = workers.join(store, run.id)
+        owner = participants.join(store, run.id)
         write_conversation(store, run, owner, 1, conversation_of(1))
         kept = write_conversation(store, run, owner, 2, conversation_of(2))
-        workers.leave(store, run.id, owner, workers.Watch(), "finished", "done", 1.0)
+        participants.leave(store, run.id, owner, participants.Watch(), "finished", "done", 1.0)
     with Store.open(store.runs_dir) as another:
         removal.for_removal(another)
         with another.transaction():
@@ -140,7 +132,7 @@ def test_a_message_that_others_are_packed_against_outlives_its_run(store):
 
 def test_a_row_that_was_not_committed_is_no_base(store):
     run = make_run(store, iters=100)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     episode = episodes.claim(store, run, 0, owner)
     messages = [(message, None) for message in conversation_of(1)[:2]]
     with suppress(ZeroDivisionError), store.transaction():
@@ -154,7 +146,7 @@ def test_a_row_that_was_not_committed_is_no_base(store):
 @pytest.mark.parametrize("write", [json.dumps, lambda data: json.dumps(data, separators=(",", ":")), str])
 def test_arguments_of_calls_come_out_as_the_model_wrote_them(store, write):
     run = make_run(store, iters=100)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     call = {"id": "1", "name": "x", "arguments": write({"text": 'a "b"\n', "é": [1, {"c": 1.5}], "n": None})}
     odd = {"id": "2", "name": "x", "arguments": '{"a": 1, "a": 2.50}'}
     said = {"role": "assistant", "content": "", "tool_calls": [call, odd]}

@@ -28,7 +28,7 @@ from passagent.search.setup import new_run, open_session
 from passagent.search.treerows import TASK
 from passagent.search.treeview import open_tree, outcome, take_in_own
 from passagent.search.waiting import is_ready
-from passagent.store import archive, episodes, migrations, nodes, runs, workers
+from passagent.store import archive, episodes, migrations, nodes, participants, runs
 
 
 @pytest.mark.long
@@ -226,7 +226,7 @@ def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
     session = open_tiny(store, task, islands=2, iters=100, policy="mcts")
     run, config = session.run, session.config.search
     ready = lambda episode: is_ready(store, run, config, session.model, episode)  # noqa: E731
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     first, other = (episodes.claim(store, run, island, owner) for island in (0, 1))
     assert ready(first) and ready(other)
     store.execute("UPDATE episodes SET model = 'm' WHERE id = :id", {"id": first.id})
@@ -248,7 +248,7 @@ def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
 
 def test_the_archive_keeps_the_best_of_every_behaviour(store, task):  # noqa: F811
     run = open_tiny(store, task, islands=2, iters=100).run
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
 
     def made(behaviour, score, status="ok", island=0):
         node = add_node(store, run, owner, island, score=score, status=status)

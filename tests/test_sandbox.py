@@ -20,7 +20,7 @@ from passagent.confine.sandbox import Limits
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.runner import process
 from passagent.evaluator.runner.process import WorkerDied, Zygote
-from passagent.memory import memory_bytes, memory_kills
+from passagent.machine_memory import memory_bytes, memory_kills
 
 LAYERS = [
     "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",

@@ -20,12 +20,12 @@ from passagent.store import (
     episodes,
     evaluations,
     files,
-    hints,
+    hint_uses,
     migrations,
     nodes,
+    participants,
     removal,
     runs,
-    workers,
 )
 from passagent.store.schema import SCHEMA
 
@@ -93,7 +93,7 @@ def test_the_columns_that_others_rely_on(store):
 
 def test_conversation_round_trip_and_the_system_message_stored_once(store):
     run = make_run(store)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     system = {"role": "system", "content": "Be brief. 好 \ud800"}
     reply = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "x", "arguments": "{"}]}
     usage = {"input_tokens": 10, "output_tokens": 4, "cached_tokens": 3, "reasoning_tokens": 2}
@@ -110,7 +110,7 @@ def test_conversation_round_trip_and_the_system_message_stored_once(store):
 
 def test_node_round_trip(store):
     run = make_run(store)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     episode = episodes.claim(store, run, 0, owner)
     texts = {"b.py": "x = 'ä'\n", "a.json": "[]"}
     node = nodes.propose(store, episode, "call", texts, "note", None)
@@ -127,7 +127,7 @@ def test_node_round_trip(store):
 
 def test_one_node_for_a_call_is_enforced_by_the_database(store):
     run = make_run(store)
-    node = add_node(store, run, workers.join(store, run.id))
+    node = add_node(store, run, participants.join(store, run.id))
     with pytest.raises(sqlite3.IntegrityError):
         store.execute(
             "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, candidate_key, "
@@ -138,7 +138,7 @@ def test_one_node_for_a_call_is_enforced_by_the_database(store):
 
 def test_queries_of_the_tree(store):
     run = make_run(store, iters=100)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     a = add_node(store, run, owner, score=1.5)
     b = add_node(store, run, owner, score=1.2, parent=a.id)
     c = add_node(store, run, owner, score=None, parent=b.id)
@@ -164,7 +164,7 @@ def test_queries_of_the_tree(store):
 
 def test_siblings_are_what_episodes_from_the_same_parent_made(store):
     run = make_run(store, iters=100)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     first = add_node(store, run, owner)
     made = []
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_siblings_are_what_episodes_from_the_same_parent_made(store):
 
 def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
     run = make_run(store)
-    node = add_node(store, run, workers.join(store, run.id), files={"a.py": "1"}, score=1.25)
+    node = add_node(store, run, participants.join(store, run.id), files={"a.py": "1"}, score=1.25)
     known = {
         "candidate_key": node.candidate_key,
         "task_key": "k",
@@ -197,13 +197,13 @@ def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
 
 def test_hints_are_credited_once(store):
     run = make_run(store)
-    episode = episodes.claim(store, run, 0, workers.join(store, run.id))
+    episode = episodes.claim(store, run, 0, participants.join(store, run.id))
     for _ in range(2):
-        hints.record_uses(store, episode, ["fuse", "tile"])
+        hint_uses.record_uses(store, episode, ["fuse", "tile"])
     for gain in (0.25, 0.5):
-        hints.credit(store, episode, gain)
-    other = episodes.claim(store, run, 1, workers.join(store, run.id))
-    hints.record_uses(store, other, ["tile"])
+        hint_uses.credit(store, episode, gain)
+    other = episodes.claim(store, run, 1, participants.join(store, run.id))
+    hint_uses.record_uses(store, other, ["tile"])
     found = {row["id"]: row for row in store.rows("SELECT * FROM hints")}
     assert [hint.id for hint in lineage.hints_shown(store, episode.id)] == ["fuse", "tile"]
     assert [found["tile"][name] for name in ("uses", "credited", "total_gain")] == [2, 1, 0.25]
@@ -233,7 +233,7 @@ def test_an_ambiguous_prefix_names_the_runs(store):
 
 def claim_all(runs_dir: str, run_id: str, island: int) -> None:
     with Store.open(runs_dir) as store:
-        run, owner, held = runs.get_run(store, run_id), workers.join(store, run_id), 0
+        run, owner, held = runs.get_run(store, run_id), participants.join(store, run_id), 0
         while True:
             try:
                 episode = episodes.claim(store, run, island, owner)
@@ -267,11 +267,11 @@ def test_claims_from_several_processes_are_exact(tmp_path):
 
 def test_claims_are_the_owner_s(store):
     run = make_run(store)
-    workers.join(store, run.id)
+    participants.join(store, run.id)
     with pytest.raises(PassagentError, match="another process took over"):
         episodes.claim(store, run, 0, "elsewhere:1:1")
     with pytest.raises(PassagentError, match="another process took over"):
-        workers.beat(store, run.id, "elsewhere:1:1", 0)
+        participants.beat(store, run.id, "elsewhere:1:1", 0)
 
 
 def test_a_seed_is_a_function_of_run_and_number():
@@ -299,12 +299,12 @@ def test_files_are_stored_once_and_whole_or_told(store):
 
 def test_plans_outlive_the_removal_of_another_run(store):
     first, second = make_run(store), make_run(store)
-    owner = workers.join(store, first.id)
+    owner = participants.join(store, first.id)
     add_node(store, first, owner)
-    workers.leave(store, first.id, owner, workers.Watch(), "finished", "done", 1.0)
+    participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
     plans = files.pack({"plan.json": "{}"})
     files.keep(store, plans)
-    node = add_node(store, second, workers.join(store, second.id), plans=plans.key)
+    node = add_node(store, second, participants.join(store, second.id), plans=plans.key)
     assert nodes.get_plans(store, node) == {"plan.json": "{}"}
     removal.for_removal(store)
     with store.transaction():
@@ -314,11 +314,11 @@ def test_plans_outlive_the_removal_of_another_run(store):
 
 def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
     first, second = make_run(store), make_run(store)
-    owner = workers.join(store, first.id)
+    owner = participants.join(store, first.id)
     one = add_node(store, first, owner, files={"a.py": "shared"})
     add_node(store, first, owner, files={"a.py": "its own"})
-    workers.leave(store, first.id, owner, workers.Watch(), "finished", "done", 1.0)
-    add_node(store, second, workers.join(store, second.id), files={"a.py": "shared"})
+    participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
+    add_node(store, second, participants.join(store, second.id), files={"a.py": "shared"})
     removal.for_removal(store)
     with store.transaction():
         removal.remove_run(store, first.id)
@@ -460,7 +460,7 @@ def test_equal_programs_and_candidates_are_found_by_an_index(store, monkeypatch)
         plans.extend(step[3] for step in self.db.execute(f"EXPLAIN QUERY PLAN {sql}", parameters).fetchall())
         return ask(self, sql, parameters, rows)
 
-    node = add_node(store, run := make_run(store), workers.join(store, run.id))
+    node = add_node(store, run := make_run(store), participants.join(store, run.id))
     monkeypatch.setattr(Store, "_ask", explained)
     nodes.first_of_program(store, run.id, 0, node.canonical_key)
     nodes.twins(store, node, 3)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from passagent.collect import trials
 from passagent.collect.budget import CollectionBudget
-from passagent.collect.plan import Pair, config_of
+from passagent.collect.trial_list import Pair, config_of
 from passagent.collect.trials import Outcome
 from passagent.config import Config
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError

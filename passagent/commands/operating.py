@@ -7,8 +7,8 @@ from typing import Literal
 
 from passagent.errors import UsageError
 from passagent.report import attendance
+from passagent.report.run_summary import runs_dir_flag, shown_state
 from passagent.report.status import status_data, status_text
-from passagent.report.summary import runs_dir_flag, shown_state
 from passagent.store import Store, runs
 from passagent.store.runs import Run
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from passagent.report import attendance, happenings
 from passagent.report.happenings import Happening
-from passagent.report.summary import shown_state
+from passagent.report.run_summary import shown_state
 from passagent.report.tail import happening_line
 from passagent.store import Store, runs
 

@@ -15,7 +15,7 @@ from passagent.errors import UsageError
 from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
 from passagent.faults import os_fault
 from passagent.report import attendance
-from passagent.report.summary import runs_dir_flag
+from passagent.report.run_summary import runs_dir_flag
 from passagent.report.text import table
 from passagent.store import Store, removal, runs
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TextIO
 
 from passagent.collect.budget import CollectionBudget
-from passagent.collect.plan import Pair
-from passagent.collect.summary import Summary
+from passagent.collect.collection_figures import Summary
+from passagent.collect.trial_list import Pair
 from passagent.collect.trials import Outcome
 from passagent.faults import os_fault
 from passagent.report.collect_table import status_line

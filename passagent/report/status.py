@@ -8,7 +8,7 @@ from typing import Any
 
 from passagent.report import attendance
 from passagent.report.attendance import UnderWay
-from passagent.report.summary import (
+from passagent.report.run_summary import (
     again_of,
     best_data,
     evaluation_of,
@@ -20,8 +20,8 @@ from passagent.report.summary import (
 )
 from passagent.report.text import clock, interval, number, table, thousands
 from passagent.store import Store, confirmations, nodes, runs
+from passagent.store.participants import BEAT_S
 from passagent.store.runs import Run
-from passagent.store.workers import BEAT_S
 
 
 def status_data(store: Store, run: Run) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from passagent.agent.prompt import short_note
 from passagent.report.lineage import hints_shown, lineage, migration_reason, rank_then
-from passagent.report.summary import again_of, evaluation_of, runs_dir_flag, score_data
+from passagent.report.run_summary import again_of, evaluation_of, runs_dir_flag, score_data
 from passagent.report.text import counted, interval, number, percent, printable
 from passagent.search import planting
 from passagent.search.changes import Change, changes

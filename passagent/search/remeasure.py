@@ -13,7 +13,7 @@ from passagent.search.candidates import evaluate
 from passagent.search.events import Trouble
 from passagent.search.joining import environment_of
 from passagent.search.session import Session
-from passagent.store import Store, archive, evaluations, nodes, runs, workers
+from passagent.store import Store, archive, evaluations, nodes, participants, runs
 from passagent.store.nodes import Node
 from passagent.store.owner import named
 
@@ -39,9 +39,9 @@ async def measure_again(session: Session) -> None:
         while (known := runs.get_run(store, run_id).environment) != environment:
             if known is None:
                 runs.set_environment(store, run_id, environment)
-            elif workers.take_run(store, run_id, session.owner, "search"):
+            elif participants.take_run(store, run_id, session.owner, "search"):
                 await _measure(session, environment)
-                workers.give_run(store, run_id, session.owner)
+                participants.give_run(store, run_id, session.owner)
             else:
                 await session.changed.wait()
             if session.is_interrupted:

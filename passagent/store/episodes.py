@@ -13,11 +13,11 @@ from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
-from passagent.store import messages as stored
+from passagent.store import conversations as stored
+from passagent.store.conversations import Packed
 from passagent.store.database import Store, now
-from passagent.store.messages import Packed
+from passagent.store.participants import taken_over
 from passagent.store.runs import SEEDS, Run
-from passagent.store.workers import taken_over
 
 
 @dataclass(frozen=True)

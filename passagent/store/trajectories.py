@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.errors import UsageError
 from passagent.redaction import redacted
-from passagent.store import messages, nodes, runs
+from passagent.store import conversations, nodes, runs
 from passagent.store.database import Store, written
 from passagent.store.episodes import Episode, get_episode
 from passagent.store.runs import Run
@@ -165,7 +165,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
         created_at=episode.created_at,
         finished_at=episode.finished_at,
         messages=[
-            _turn(row, cleaned(said)) for row, said in zip(rows, messages.read(store, rows), strict=True)
+            _turn(row, cleaned(said)) for row, said in zip(rows, conversations.read(store, rows), strict=True)
         ],
         nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )

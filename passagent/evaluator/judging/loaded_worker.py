@@ -20,7 +20,7 @@ from passagent.evaluator.judging.verdict import Failed, Refused, blank
 from passagent.evaluator.reference.reference import Reference, load_request
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.runner.process import Worker, WorkerDied, WorkerTimeout, last_line
-from passagent.evaluator.text import plain
+from passagent.evaluator.worker_text import plain
 
 
 @dataclass

@@ -45,7 +45,7 @@ from passagent.evaluator.runner.process import (
     named_by_worker,
 )
 from passagent.evaluator.runner.samples import counted
-from passagent.memory import available_bytes
+from passagent.machine_memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.reader import Subgraph

@@ -21,13 +21,13 @@ from passagent.confine.sandbox import Limits
 from passagent.confine.unseen import hidden
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
 from passagent.evaluator.result import Status
-from passagent.evaluator.runner import messages
-from passagent.evaluator.runner.builds import answer
+from passagent.evaluator.runner import worker_messages
+from passagent.evaluator.runner.kernel_builds import answer
 from passagent.evaluator.runner.marks import MOST_CALLS, Marks
 from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
-from passagent.evaluator.text import plain
+from passagent.evaluator.worker_text import plain
 from passagent.faults import NO_MEMORY, machine_fault, named
-from passagent.memory import memory_kills
+from passagent.machine_memory import memory_kills
 
 LIMITS = Limits()
 """Of every worker; its address space is limited beside."""
@@ -266,13 +266,13 @@ class Worker:
             while True:
                 said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
-                reply = messages.read(message, said)
+                reply = worker_messages.read(message, said)
                 if isinstance(reply, dict):
                     clocked = None if started is None or ended is None else ended - started
                     if marks is not None and "samples" in reply:
                         reply["samples"] = marks.times()
                     return Answer(reply, clocked, max(0, waited))
-                if not isinstance(reply, messages.Mark):
+                if not isinstance(reply, worker_messages.Mark):
                     self._channel.send(answer(reply), (), _TAKE_S)
                 elif reply.mark == "end":
                     ended = now

@@ -27,7 +27,7 @@ from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.integrity.blocks import Blocks
 from passagent.evaluator.matching.passes import load_passes
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.runner import calls, messages, subgraphs, toolchain
+from passagent.evaluator.runner import asked_toolchain, calls, subgraphs, worker_messages
 from passagent.evaluator.runner.explain import explain, told
 from passagent.evaluator.runner.fresh import Windows, window_of
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
@@ -73,7 +73,7 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
     """Answer requests until the channel closes. In a sandbox (`protections`) the referee builds kernels."""
     state = _State(channel)
     if protections:
-        toolchain.install(lambda request: _built_by_referee(channel, request))
+        asked_toolchain.install(lambda request: _built_by_referee(channel, request))
     torch.set_grad_enabled(False)
     handlers = {
         "prepare": _prepare,
@@ -98,7 +98,7 @@ def serve(channel: Channel, protections: dict[str, str]) -> None:
         except Exception as error:
             reply = {"error": explain(error, state.root)}
         if state.loaded is not None:
-            reply["violations"] = [told(found) for found in state.blocks.take()[: messages.VIOLATIONS]]
+            reply["violations"] = [told(found) for found in state.blocks.take()[: worker_messages.VIOLATIONS]]
         channel.send(reply)
 
 

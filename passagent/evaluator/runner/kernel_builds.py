@@ -28,7 +28,7 @@ from passagent.cache import cache_dir
 from passagent.confine import tools
 from passagent.confine.limits import ASK
 from passagent.errors import InfrastructureError, MachineFault
-from passagent.evaluator.runner.messages import (
+from passagent.evaluator.runner.worker_messages import (
     BuildRequest,
     CppBuild,
     CudaBuild,
@@ -37,7 +37,7 @@ from passagent.evaluator.runner.messages import (
     PtxBuild,
 )
 from passagent.kernels import build, build_cuda, launch, toolchain
-from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 
 MAX_OBJECT = 11 << 20
 """Bytes that fit into one message."""

@@ -23,9 +23,9 @@ from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.search.drafts import is_draft, is_first
-from passagent.search.models import EXPERT
 from passagent.search.relatives import Told, attempt, relatives
-from passagent.store import Store, evaluations, hints, nodes, runs
+from passagent.search.writers import EXPERT
+from passagent.store import Store, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -189,7 +189,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
     limit = known.config.agent.hints
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
-    distilled = map(_hint, hints.distilled(known.store))
+    distilled = map(_hint, hint_uses.distilled(known.store))
     works = target.target_of(known.run.device)
     ranked = retrieve(
         [hint for hint in (*known.hints, *distilled) if works.admits(hint.advice)],
@@ -197,7 +197,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
         known.task.operators,
         target_of(known.run.device),
         {subgraph.dtype for subgraph in known.task.subgraphs},
-        hints.mean_gains(known.store),
+        hint_uses.mean_gains(known.store),
         limit,
         rng=random.Random(f"hints:{episode.seed}"),
         island=(episode.island, known.run.islands),
