@@ -45,11 +45,11 @@ from passagent.evaluator.judging import judging
 from passagent.evaluator.judging.judging import Subject
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.runner.messages import Request, TakeGraph
 from passagent.evaluator.runner.process import Worker
+from passagent.evaluator.runner.worker_messages import Request, TakeGraph
 from passagent.evaluator.timing.timing import measure_passbench
 from passagent.models.expert.author import author
-from passagent.models.expert.plan import default, neighbours
+from passagent.models.expert.choices import default, neighbours
 from passagent.models.expert.reading import graph_of
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task

@@ -43,8 +43,8 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.runner.messages import Request
 from passagent.evaluator.runner.process import Worker
+from passagent.evaluator.runner.worker_messages import Request
 from passagent.tasks import load_task
 from passagent.tasks.reader import Subgraph, Task
 

@@ -25,7 +25,6 @@ from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphRes
 from passagent.models.scripted import calling
 from passagent.models.types import TOOLS, Message, Reply, ToolSpec, Usage
 from passagent.store import Store, runs
-from passagent.store.evaluations import PIECES
 
 VARIANTS = 256
 """Different evaluations that are given out."""
@@ -235,7 +234,7 @@ def grow(database: Path, run_id: str, nodes: int, lower: float = 1e-6) -> None:
     """Copy the run's rows until it has `nodes` nodes: the same shapes, keys and numbers of their own.
 
     Copies have the parents of their originals, so that a good node keeps getting children as in a long
-    search, and scores that are `lower` by a little. Their candidates' objects are the originals'.
+    search, and scores that are `lower` by a little. Their candidates' files are the originals'.
     """
     connection = sqlite3.connect(database, isolation_level=None)
     connection.create_function("fresh", 2, _fresh, deterministic=True)
@@ -330,13 +329,11 @@ _COPIED = {
         "candidate_key": "fresh(candidate_key, :copy)",
         "as_score": "as_score * :below",
     },
-    "samples": {"id": f"id + :evaluations_up * {PIECES}"},
     "nodes": {
         "id": "id + :nodes_up",
         "episode_id": "episode_id + :episodes_up",
         "evaluation_id": "evaluation_id + :evaluations_up",
         "number": "number + :last * :copy",
-        "candidate_key": "fresh(candidate_key, :copy)",
         "canonical_key": "fresh(canonical_key, :copy)",
         "as_score": "as_score * :below",
         "repeat_of": "repeat_of + :nodes_up",
@@ -350,7 +347,7 @@ _COPIED = {
     "hints_shown": {"episode_id": "episode_id + :episodes_up"},
 }
 """Tables that grow with every iteration, and what is another in a copied row."""
-_OF_OTHERS = ("steps", "hints_shown", "samples")
+_OF_OTHERS = ("steps", "hints_shown")
 """Those whose keys are of other tables' rows."""
 _LAST = "(SELECT min(id) - 1 + :part FROM episodes WHERE run_id = :run AND number > 0)"
 _EPISODE = f"> :seeds AND episode_id <= :episodes_top AND episode_id <= {_LAST}"
@@ -358,9 +355,6 @@ _WHERE = {
     "episodes": f"run_id = :run AND number > 0 AND id <= {_LAST}",
     "nodes": f"run_id = :run AND number > 0 AND episode_id {_EPISODE}",
     "evaluations": "id IN (SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
-    f"AND id <= :nodes_top AND episode_id {_EPISODE})",
-    "samples": f"id < (:evaluations_top + 1) * {PIECES} AND id / {PIECES} IN "
-    "(SELECT evaluation_id FROM nodes WHERE run_id = :run AND number > 0 "
     f"AND id <= :nodes_top AND episode_id {_EPISODE})",
     "messages": f"id IN (SELECT message_id FROM steps WHERE episode_id {_EPISODE}) "
     "AND id IN (SELECT message_id FROM own)",

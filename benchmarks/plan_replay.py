@@ -37,7 +37,7 @@ from passagent.evaluator.matching.passes import load_passes  # noqa: E402
 from passagent.evaluator.matching.rewrite import apply_passes  # noqa: E402
 from passagent.plan import record  # noqa: E402
 from passagent.plan.compile import compile_plan  # noqa: E402
-from passagent.plan.process import RecordingProcess, recording_process  # noqa: E402
+from passagent.plan.recorder_process import RecordingProcess, recording_process  # noqa: E402
 from passagent.plan.replay import Replay  # noqa: E402
 from passagent.tasks import graphio  # noqa: E402
 from passagent.tasks.inputs import make_inputs  # noqa: E402

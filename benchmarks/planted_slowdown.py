@@ -18,19 +18,19 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.runner import messages, worker
+from passagent.evaluator.runner import worker, worker_messages
 
 FLOOR_NS = 1000
 """More than it takes to find out that the time is over."""
 
 
-class PlantedGraph(messages.TakeGraph):
+class PlantedGraph(worker_messages.TakeGraph):
     """A request for a graph whose calls take longer."""
 
     planted: float | None = None
 
 
-class PlantedReply(messages.GraphReply):
+class PlantedReply(worker_messages.GraphReply):
     """What a worker replies that has planted something."""
 
     planted: float | None = None
@@ -40,7 +40,7 @@ def plant() -> None:
     """In a zygote (see `planting`): what a worker calls takes longer if the request says so."""
     take = worker._take
 
-    def planted(state: Any, request: PlantedGraph, fds: list[int]) -> messages.GraphReply:
+    def planted(state: Any, request: PlantedGraph, fds: list[int]) -> worker_messages.GraphReply:
         reply = take(state, request, fds)
         if request.planted is None:
             return reply
@@ -50,7 +50,7 @@ def plant() -> None:
         return PlantedReply(**reply.model_dump(exclude_unset=True), planted=share)
 
     worker._take = planted
-    messages._BY_NAME["graph"] = PlantedGraph
+    worker_messages._BY_NAME["graph"] = PlantedGraph
 
 
 def _longer(call: Callable[..., Any], share: float, on_gpu: bool) -> Callable[..., Any]:
@@ -105,10 +105,10 @@ def planting() -> Iterator[None]:
         (Path(folder) / "sitecustomize.py").write_text("\n".join(lines) + "\n")
         places = [folder, str(Path(__file__).parent)]
         sys.path[:0] = places
-        messages._KINDS[PlantedGraph] = PlantedReply
+        worker_messages._KINDS[PlantedGraph] = PlantedReply
         try:
             yield
         finally:
-            del messages._KINDS[PlantedGraph]
+            del worker_messages._KINDS[PlantedGraph]
             for place in places:
                 sys.path.remove(place)

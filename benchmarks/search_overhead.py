@@ -204,7 +204,7 @@ def rss() -> float:
 
 def query_part(args: argparse.Namespace) -> dict[str, Any]:
     """Times of each context query, ms."""
-    from passagent.search.context import attempts
+    from passagent.search.gathering import attempts
     from passagent.search.islandview import IslandView
     from passagent.search.setup import stored_config, stored_task
     from passagent.store import Store, episodes, nodes, runs
@@ -237,7 +237,6 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
         "best that an island knows of": lambda node: nodes.best_known(
             store, run.id, node.island, node.number
         ),
-        "best before an episode": lambda node: nodes.best_before(store, run.id, node.island, node.number),
         "AS of parent and best when a node was made": lambda node: nodes.as_before(store, node),
         "newest failures": lambda node: nodes.latest_failures(store, run.id, node.island, 4),
         "attempts shown in a prompt": lambda node: attempts(

@@ -180,7 +180,7 @@ def _server(run: Run) -> Iterator[WireServer]:
 
 def build(directory: Path, names: Iterable[str] = RUNS) -> Path:
     """Make the database below `directory`: a run for each of `names` in RUNS; of all: EPISODES episodes."""
-    from passagent.commands import beginning
+    from passagent.commands import running
 
     task, runs_dir = tiny_search.write_task(directory / "task"), directory / "runs"
     for run in map(RUNS.__getitem__, names):
@@ -193,5 +193,5 @@ def build(directory: Path, names: Iterable[str] = RUNS) -> Path:
                 "agent.max_steps=16",
                 *run.pairs,
             )
-            beginning.run(str(task), None, chosen, str(runs_dir), True, False, paid_run.parts())
+            running.run(str(task), None, chosen, str(runs_dir), True, False, paid_run.parts())
     return runs_dir

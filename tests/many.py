@@ -27,7 +27,7 @@ import tiny_search
 
 from passagent.errors import InfrastructureError
 from passagent.search import candidates, describing, finalists
-from passagent.store import Store, episodes, nodes, runs, workers
+from passagent.store import Store, episodes, nodes, participants, runs
 
 FORKS = multiprocessing.get_context("forkserver")
 PRELOAD = ["many", "paid_run", "openai", "anthropic"]
@@ -45,14 +45,14 @@ def forks() -> Iterator[None]:
 
 def warm_up() -> None:
     """A first search, so that those of the forked processes find all loaded and read."""
-    from passagent.commands import beginning
+    from passagent.commands import running
     from passagent.search import setup
 
     setup.load_hints = functools.cache(setup.load_hints)
     with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         task = tiny_search.write_task(Path(root) / "task")
         settings = tiny_search.settings(4, 2, 1)
-        beginning.run(str(task), None, settings, f"{root}/runs", True, False, tiny_search.parts())
+        running.run(str(task), None, settings, f"{root}/runs", True, False, tiny_search.parts())
 
 
 def child(
@@ -70,12 +70,12 @@ def child(
     if prepare := how.get("prepare"):
         prepare()
     from passagent.cli import guarded
-    from passagent.commands import beginning, searching
+    from passagent.commands import running, searching
 
     parts = tiny_search.parts(how.get("seconds", 0.0), tiny_search.Gate(how["gate"]))
     sys.argv = ["passagent"]
     if verb == "run":
-        guarded(lambda: beginning.run(target, None, settings, runs_dir, True, False, parts))
+        guarded(lambda: running.run(target, None, settings, runs_dir, True, False, parts))
     else:
         guarded(lambda: searching.resume(target, settings, runs_dir, True, parts))
 
@@ -173,7 +173,7 @@ class Runs:
         with Store.open(self.dir) as store:
             run = self.run(store)
             assert (run.state, run.owner) == ("finished", None), self.said()[-2000:]
-            assert workers.present(store, run.id) == []
+            assert participants.present(store, run.id) == []
             assert nodes.unfinished(store, run.id) == []
             rows = store.rows("SELECT number, state, steps, owner FROM episodes ORDER BY number")
             assert rows == [
@@ -208,7 +208,7 @@ def kill(process: BaseProcess) -> None:
 def is_in(store: Store, process: BaseProcess) -> bool:
     """Whether the process works on the last run."""
     run = runs.find_run(store, "last")
-    return any(f":{process.pid}:" in worker.owner for worker in workers.present(store, run.id))
+    return any(f":{process.pid}:" in worker.owner for worker in participants.present(store, run.id))
 
 
 def steps_of(store: Store) -> int:

@@ -19,7 +19,8 @@ import paid_run
 import tiny_search
 from wire_server import Said, WireServer
 
-from passagent.store import Store, trials
+from passagent.collect import trials
+from passagent.store import Store
 
 FORKS = multiprocessing.get_context("forkserver")
 MODEL = "openai/m-1"

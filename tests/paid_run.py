@@ -95,7 +95,7 @@ def child(environment: dict[str, str], log: str, words: list[str]) -> None:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.commands import beginning, searching
+    from passagent.commands import running, searching
     from passagent.models import retry
 
     retry.BACKOFF = wait_random(0, 0.05)  # type: ignore[assignment]
@@ -105,7 +105,7 @@ def program() -> None:
     if verb == "run":
         iters, islands, models, *pairs = rest
         chosen = settings(int(iters), int(islands), models, *pairs)
-        beginning.run(target, None, chosen, runs_dir, True, False, parts())
+        running.run(target, None, chosen, runs_dir, True, False, parts())
     else:
         searching.resume(target, {}, runs_dir, True, parts())
 

@@ -24,7 +24,7 @@ from passagent.plan import check, convert, facts, record
 from passagent.plan.arguments import ParameterArg, TupleArg
 from passagent.plan.compile import compile_plan
 from passagent.plan.interpret import interpret
-from passagent.plan.process import recording_process
+from passagent.plan.recorder_process import recording_process
 from passagent.plan.replay import Replay
 from passagent.tasks import graphio
 from passagent.tasks.inputs import make_inputs

@@ -13,7 +13,7 @@ import pytest
 from passagent.agent.episode import EpisodeEnd, evaluations, run_episode
 from passagent.agent.observe import NOT_RUN
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.tools import Tool, check, file_editor, pass_evaluator, search_knowledge
+from passagent.agent.toolbox import Tool, check, file_editor, pass_evaluator, search_knowledge
 from passagent.agent.workspace import Workspace
 from passagent.config import AgentConfig
 from passagent.errors import InfrastructureError

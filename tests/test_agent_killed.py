@@ -76,14 +76,14 @@ def die_after_one_step() -> None:
 
 
 def program() -> None:
-    from passagent.commands import beginning, searching
+    from passagent.commands import beginning, running, searching
 
     verb, *words = sys.argv[1:]
     parts = beginning.Parts(Model(), Evaluator(), tiny_search.diagnose)
     if "DIE" in os.environ:
         die_after_one_step()
     if verb == "run":
-        beginning.run(words[0], None, SETTINGS, words[1], True, False, parts)
+        running.run(words[0], None, SETTINGS, words[1], True, False, parts)
     else:
         searching.resume("last", {}, words[0], True, parts)
 

@@ -15,7 +15,7 @@ from wire_server import Said, WireServer
 
 from passagent import cli
 from passagent.cli.options import model_flags
-from passagent.commands import beginning, searching
+from passagent.commands import running, searching
 from passagent.config import SearchConfig, load_config, parse_models
 from passagent.errors import UsageError
 from passagent.models import limiter, prices
@@ -38,7 +38,7 @@ def spend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setenv("OPENAI_BASE_URL", f"{there.url}/v1")
             monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdef")
             chosen = paid_run.settings(iters, islands, "openai/m-1", *SMALL, *settings)
-            beginning.run(str(task), None, chosen, str(tmp_path / "runs"), True, True, paid_run.parts())
+            running.run(str(task), None, chosen, str(tmp_path / "runs"), True, True, paid_run.parts())
         with Store.open(tmp_path / "runs") as store:
             return runs.find_run(store, "last"), there
 

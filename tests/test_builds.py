@@ -10,7 +10,7 @@ from test_sandbox import attempt
 
 from passagent.confine import privileges, sandbox
 from passagent.errors import InfrastructureError
-from passagent.evaluator.runner import build_requests, builds
+from passagent.evaluator.runner import build_requests, kernel_builds
 from passagent.evaluator.runner.process import Zygote
 from passagent.kernels import toolchain
 
@@ -24,7 +24,7 @@ def zygote():
 
 
 def answer(request):
-    return builds.answer(build_requests.build_request({"build": request}))
+    return kernel_builds.answer(build_requests.build_request({"build": request}))
 
 
 CPP = '''
@@ -146,7 +146,7 @@ def test_types_of_a_launcher_are_tritons_words():
         "tensordesc<fp16[64, 32]>",
         ["i32", ["fp64"]],
     ]
-    assert builds._types(words) == (*words[:-1], ("i32", ("fp64",)))
+    assert kernel_builds._types(words) == (*words[:-1], ("i32", ("fp64",)))
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_a_full_disk_is_not_the_candidates_fault(tmp_path):
 @pytest.mark.parametrize("kind", ["launch", pytest.param("cuda_utils", marks=pytest.mark.gpu)])
 def test_what_the_first_kernel_on_a_gpu_asks_for_is_made_ahead(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))
-    builds.prepare()
+    kernel_builds.prepare()
 
     def run(*_):
         raise AssertionError("a compiler is run")

@@ -49,9 +49,9 @@ def task(tmp_path):
 @pytest.fixture
 def stored(task, call, capsys):
     """A finished tiny run in `runs`."""
-    from passagent.commands import beginning
+    from passagent.commands import running
 
-    beginning.run(str(task), None, tiny_search.settings(6, 2, 1), "runs", True, False, tiny_search.parts())
+    running.run(str(task), None, tiny_search.settings(6, 2, 1), "runs", True, False, tiny_search.parts())
     capsys.readouterr()
 
 
@@ -245,10 +245,10 @@ def test_best_overwrites_only_when_told(call, stored):
 
 
 def test_a_run_without_a_correct_pass(call, task, monkeypatch, capsys):
-    from passagent.commands import beginning
+    from passagent.commands import running
 
     monkeypatch.setattr(tiny_search, "share", lambda *words: 0.0)
-    beginning.run(str(task), None, tiny_search.settings(2, 1, 1), "runs", False, False, tiny_search.parts())
+    running.run(str(task), None, tiny_search.settings(2, 1, 1), "runs", False, False, tiny_search.parts())
     assert "no candidate was correct" in capsys.readouterr().out
     code, out, _ = call("show", "last")
     assert code == 0

@@ -41,17 +41,17 @@ from paid_collection import (
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.collect import plan, work
-from passagent.collect.plan import Entry
-from passagent.collect.summary import Summary, summarise
-from passagent.commands import beginning, collecting
+from passagent.collect import merging, trial_list, trials, work
+from passagent.collect.collection_figures import Summary, summarise
+from passagent.collect.trial_list import Entry
+from passagent.collect.trials import Outcome
+from passagent.commands import collecting, running
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.report.collect_table import status_line
 from passagent.report.text import width
-from passagent.store import Store, evaluations, merging, nodes, runs, trials
+from passagent.store import Store, evaluations, nodes, runs
 from passagent.store.episodes import Episode, get_episode
 from passagent.store.trajectories import trajectory
-from passagent.store.trials import Outcome
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,8 +73,8 @@ def call(monkeypatch, capsys, tmp_path):
     real = collecting.collect
     run.parts = paid_run.parts()
     monkeypatch.setattr(collecting, "collect", lambda request: real(request, run.parts))
-    search = beginning.run
-    monkeypatch.setattr(beginning, "run", lambda *words: search(*words, run.parts))
+    search = running.run
+    monkeypatch.setattr(running, "run", lambda *words: search(*words, run.parts))
 
     def called(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
@@ -189,13 +189,21 @@ def test_trials_do_not_know_of_each_other(call, server, tmp_path):
 def test_shards_are_a_partition(count):
     entries = [Entry(Path(f"t{n}"), f"t{n}", str(n)) for n in range(7)]
     for shuffle in (None, 3):
-        whole = plan.pairs_of(entries, 2, shuffle)
+        whole = trial_list.pairs_of(entries, 2, shuffle)
         assert len(set(whole)) == 14
-        shards = [plan.pairs_of(entries, 2, shuffle, (index, count)) for index in range(count)]
+        shards = [trial_list.pairs_of(entries, 2, shuffle, (index, count)) for index in range(count)]
         assert sorted(map(str, whole)) == sorted(str(pair) for shard in shards for pair in shard)
         assert max(map(len, shards)) - min(map(len, shards)) <= 1
-    assert plan.pairs_of(entries, 2, 3) != plan.pairs_of(entries, 2) == plan.pairs_of(entries, 2, None)
-    assert plan.pairs_of(entries, 2, 3) == plan.pairs_of(entries, 2, 3) != plan.pairs_of(entries, 2, 4)
+    assert (
+        trial_list.pairs_of(entries, 2, 3)
+        != trial_list.pairs_of(entries, 2)
+        == trial_list.pairs_of(entries, 2, None)
+    )
+    assert (
+        trial_list.pairs_of(entries, 2, 3)
+        == trial_list.pairs_of(entries, 2, 3)
+        != trial_list.pairs_of(entries, 2, 4)
+    )
 
 
 def outcome(first: float | None, best: float | None, right: list[bool], state: str = "finished") -> Outcome:
@@ -533,7 +541,7 @@ def test_merged_databases_are_their_union(call, server, tmp_path):
     assert "part0: 4 runs\npart1: 4 runs\nall: 8 runs\n" in out and re.search(r"^runs +6$", out, re.M)
     with Store.open("all", create=False) as merged:
         assert merged.rows("PRAGMA foreign_key_check") == []
-        assert merged.row("SELECT count(*) AS n FROM conditions") == {"n": 3}
+        assert merged.row("SELECT count(DISTINCT task_key) AS n FROM conditions") == {"n": 3}
         places = {(one.task_key, one.trial, one.created_at): one.id for one in runs.list_runs(merged)}
         for part in ("part0", "part1"):
             with Store.open(part, create=False) as store:
@@ -548,7 +556,7 @@ def test_merged_databases_are_their_union(call, server, tmp_path):
                     ids = r'"(node|parent|best_node)": ?\d+|"run": ?"\w+"'
                     assert re.sub(ids, "", shown[0]) == re.sub(ids, "", shown[1]) and '"messages"' in shown[0]
         for table in ("episodes", "steps", "calls", "nodes", "evaluations", "islands", "workers", "tree",
-                      "archive", "gains", "samples", "messages", "hints_shown"):  # fmt: skip
+                      "archive", "gains", "messages", "hints_shown"):  # fmt: skip
             counts = []
             for place in ("part0", "part1", "all"):
                 with Store.open(place, create=False) as store:

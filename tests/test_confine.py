@@ -20,8 +20,8 @@ from passagent.confine import tools
 from passagent.confine.limits import COMPILE, MESSAGE, ToolLimits
 from passagent.errors import InfrastructureError
 from passagent.kernels import build as cpp_build
-from passagent.kernels import build_cuda, lexer, messages, objects, toolchain
-from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels import build_cuda, compiler_output, lexer, objects, toolchain
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 
 SIGNATURE = cpp_build.Signature(("float*",))
 BODY = "void f(float* x) { x[0] = 1; }\n"
@@ -334,12 +334,12 @@ In file included from {secret}:1,
   {SECRET}
 /usr/bin/ld: kernel.o: undefined reference
 compilation terminated due to -fmax-errors=3."""
-    said = messages.shown(text, ["f.cpp"], ["/usr/include/"])
+    said = compiler_output.shown(text, ["f.cpp"], ["/usr/include/"])
     assert SECRET not in said
     assert str(secret) not in said
     for kept in ("f.cpp:3:5", "    3 | y = 1;", "stl_algo.h:9:1: note", "undefined reference", "terminated"):
         assert kept in said
-    assert len(messages.shown("f.cpp:1:1: error\n" * 10_000, ["f.cpp"], [])) <= MESSAGE
+    assert len(compiler_output.shown("f.cpp:1:1: error\n" * 10_000, ["f.cpp"], [])) <= MESSAGE
 
 
 def test_binary_tools_read_their_object_only(tmp_path):

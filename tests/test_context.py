@@ -14,15 +14,14 @@ import pytest
 import tiny_search
 
 from passagent.agent.prompt import attempt_line
-from passagent.commands import beginning
+from passagent.commands import beginning, running
 from passagent.config import AgentConfig
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
-from passagent.search import context
+from passagent.search import gathering
 from passagent.search.relatives import attempt
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, evaluations, nodes, runs
-from passagent.store.packing import pack_diagnosis, pack_result
 
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
@@ -32,8 +31,8 @@ def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: i
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),
     )
-    parent: Any = SimpleNamespace(diagnosis=pack_diagnosis(json.dumps({"label": label, "text": ""})))
-    return [p.path for p in context.passages(known, None if label == "start" else parent)]
+    parent: Any = SimpleNamespace(diagnosis=json.dumps({"label": label, "text": ""}))
+    return [p.path for p in gathering.passages(known, None if label == "start" else parent)]
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -58,7 +57,7 @@ def searched(place: Path) -> Iterator[tuple[Store, runs.Run]]:
     parts = beginning.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     settings = tiny_search.settings(6, 2, 4)
     task = tiny_search.write_task(place / "task")
-    beginning.run(str(task), None, settings, str(place / "runs"), True, False, parts)
+    running.run(str(task), None, settings, str(place / "runs"), True, False, parts)
     with Store.open(place / "runs") as store:
         yield store, runs.find_run(store, "last")
 
@@ -76,7 +75,7 @@ def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) 
                 config=SimpleNamespace(agent=agent.model_copy(update=changes)),
                 task=SimpleNamespace(operators=operators, key="another"),
             )
-            return context.past_tasks(known)
+            return gathering.past_tasks(known)
 
         (past,) = shown()
         assert (past.operators, past.as_score) == (operators, best.as_score)
@@ -86,7 +85,7 @@ def test_a_first_episode_is_shown_what_worked_on_a_similar_task(tmp_path: Path) 
             store=store, run=run, config=SimpleNamespace(agent=agent),
             task=SimpleNamespace(operators=operators, key=run.task_key),
         )  # fmt: skip
-        assert context.past_tasks(own) == []
+        assert gathering.past_tasks(own) == []
         node = next(node for node in nodes.of_run(store, run.id) if node.parent_id is None)
         episode = episodes.get_episode(store, node.episode_id)
         prompt = episodes.conversation(store, episode.id)[1]["content"]
@@ -114,7 +113,7 @@ def test_an_episode_remembers_its_relatives_and_fills_the_places(tmp_path: Path)
             children = [node.id for node in made if node.parent_id == parent.id]
             above = [node.id for node in nodes.ancestors(store, parent.id, 50)]
             for limit in (0, 1, 3, 5, 50):
-                shown, more = context.attempts(known_of(store, run, limit), episode, parent, len(made))
+                shown, more = gathering.attempts(known_of(store, run, limit), episode, parent, len(made))
                 ids = [attempt.node_id for attempt in shown]
                 others = {node.id for node in made} | {*above}
                 assert len(ids) == len({*ids}) == min(limit, len(others) - 1)
@@ -135,10 +134,7 @@ def test_an_attempt_tells_what_was_changed_and_why_it_failed(tmp_path: Path) -> 
         evaluation = evaluations.get_evaluation(store, child.evaluation_id or 0)
         build = "scale does not compile:\nscale.cpp:1:5: error: 'b' was not declared (Fused.py:3)"
         evaluation["graphs"][0] |= {"status": "compile_error", "error": build}
-        store.execute(
-            "UPDATE evaluations SET result = :result WHERE id = :id",
-            {"result": pack_result(evaluation | {"status": "compile_error"}).head, "id": child.evaluation_id},
-        )
+        tiny_search.give_evaluation(store, child, evaluation | {"status": "compile_error"})
         store.execute("UPDATE nodes SET status = 'compile_error' WHERE id = :id", {"id": child.id})
         child = nodes.get_node(store, child.id)
         told: Any = {}

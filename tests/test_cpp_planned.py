@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from passagent.kernels import cpp_kernel, launch
-from passagent.kernels.errors import KernelBuildError
+from passagent.kernels.source_errors import KernelBuildError
 
 AXPY = """
 template <class T>

@@ -21,9 +21,10 @@ from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
+from passagent.report import lineage
 from passagent.search import distilling
 from passagent.search.setup import check_money, new_run, open_session
-from passagent.store import calls, episodes, hints, lineage, nodes, runs
+from passagent.store import episodes, hint_uses, ledger, nodes, runs
 
 ADVICE = "Keep the row in registers\n  and write it once; it pays where launches limit."
 FIELDS = {
@@ -224,7 +225,7 @@ def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noq
         assert row["hint_id"] == hint.id == f"run-{run.id}-episode-{number}"
         assert hint.source == f"run {run.id}, episode {number}"
 
-    spent = {group.group: group for group in calls.spent(store, run.id, "role")}
+    spent = {group.group: group for group in ledger.spent(store, run.id, "role")}
     theirs = spent["hint_distiller"]
     count = len(gained)
     assert (theirs.replies, theirs.input_tokens, theirs.output_tokens) == (count, 10 * count, 2 * count)
@@ -237,8 +238,8 @@ def test_each_progress_is_asked_about_once_counted_and_used(store, task):  # noq
     assert all(first in hints_of(store, row["id"]) for row in later)
     shown = episodes.conversation(store, later[0]["id"])[1]["content"]
     assert f"[{first}] Keep the row in registers and write it once" in shown
-    record = hints.statistics(store)[first]
-    assert record.credited == len(later) and record.total_gain != 0
+    credited, mean = hint_uses.mean_gains(store)[first]
+    assert credited == len(later) and mean != 0
 
     again = taught_session(store, task, None, iters=2)
     finish(again)
@@ -251,7 +252,7 @@ def test_without_a_distiller_nothing_is_asked(store, task):  # noqa: F811
     session = taught_session(store, task, None)
     finish(session)
     assert progress(store, session.run) and table(store, session.run) == {}
-    assert [group.group for group in calls.spent(store, session.run.id, "role")] == ["agent"]
+    assert [group.group for group in ledger.spent(store, session.run.id, "role")] == ["agent"]
 
 
 def go_on(store, task, before, teacher, **settings):  # noqa: F811
@@ -289,7 +290,7 @@ def test_an_end_without_its_hint_is_asked_about_by_the_next_process(store, task)
 
 def test_reply_and_hint_are_stored_together_or_not_at_all(store, task, monkeypatch):  # noqa: F811
     session = taught_session(store, task, Teacher())
-    whole = hints.settle_distilled
+    whole = hint_uses.settle_distilled
 
     def killed(*arguments):
         whole(*arguments)
@@ -301,7 +302,7 @@ def test_reply_and_hint_are_stored_together_or_not_at_all(store, task, monkeypat
     monkeypatch.undo()
     (row,) = table(store, session.run).values()
     assert row["state"] == "wanted" and row["hint"] is None
-    (spent,) = (s for s in calls.spent(store, session.run.id, "role") if s.group == "hint_distiller")
+    (spent,) = (s for s in ledger.spent(store, session.run.id, "role") if s.group == "hint_distiller")
     assert (spent.requests, spent.replies) == (1, 0)
     rows = go_on(store, task, session, Teacher())
     assert {row["state"] for row in rows.values()} == {"written"}

@@ -20,10 +20,10 @@ from passagent.models.prices import Price
 from passagent.models.scripted import ScriptedModel, as_reply
 from passagent.models.types import Message, Reply, ToolSpec, Usage
 from passagent.search.controller import search
-from passagent.search.models import outcomes
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
-from passagent.store import Store, calls, runs
+from passagent.search.writers import outcomes
+from passagent.store import Store, ledger, runs
 from passagent.tasks import load_task
 
 HALVES = {"openai/good": 0.5, "openai/bad": 0.5}
@@ -121,7 +121,7 @@ def test_a_run_shifts_to_the_better_model(store: Store, tmp_path: Path) -> None:
     models = chosen(store, session.run.id)
     assert models[:20].count("openai/bad") >= 4
     assert models[-30:].count("openai/good") > 22
-    by_model = {group.group: group for group in calls.spent(store, session.run.id)}
+    by_model = {group.group: group for group in ledger.spent(store, session.run.id)}
     assert by_model["openai/good"].replies == 5 * models.count("openai/good")
     steps = store.rows("SELECT steps FROM episodes WHERE model = 'openai/bad'")
     assert (

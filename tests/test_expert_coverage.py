@@ -69,7 +69,7 @@ def test_reading_and_writing_import_neither_dynamo_nor_sympy_and_leave_them_to_b
     code = f"""
         import sys
         from passagent.models.expert import model, reading
-        from passagent.models.expert.plan import default
+        from passagent.models.expert.choices import default
         from passagent.tasks import load_task
 
         def shapes(graph):

@@ -27,10 +27,10 @@ from passagent.export.building import build
 from passagent.export.columns import Revision, Told
 from passagent.export.formats import FORMATS
 from passagent.export.selection import Selection, select
-from passagent.report.export import stats_text
+from passagent.report.export_summary import stats_text
 from passagent.store import Store
 from passagent.store import files as stored_files
-from passagent.store.messages import pack_text
+from passagent.store.packing import pack
 from passagent.store.trajectories import Trajectory
 
 KEY = "hf_" + "a1" * 17
@@ -253,10 +253,8 @@ def test_a_half_written_export_is_never_there(call, home, tmp_path, monkeypatch)
 def test_a_key_in_the_database_does_not_go_out(call, runs, tmp_path):
     with Store.open(runs) as store:
         [row] = store.rows("SELECT max(seq) AS seq FROM steps WHERE episode_id = 3")
-        body = pack_text(
-            json.dumps({"role": "assistant", "content": f"use {KEY}", "tool_calls": []}).encode()
-        )
-        new = store.execute("INSERT INTO messages (base, beside, body) VALUES (NULL, NULL, :b)", {"b": body})
+        body = pack(json.dumps({"role": "assistant", "content": f"use {KEY}", "tool_calls": []}).encode())
+        new = store.execute("INSERT INTO messages (body) VALUES (:b)", {"b": body})
         store.execute(
             "UPDATE steps SET message_id = :id WHERE episode_id = 3 AND seq = :seq",
             {"id": new.lastrowid, "seq": row["seq"]},
@@ -299,8 +297,8 @@ SPOIL = {
     "(SELECT evaluation_id, as_score FROM nodes AS o WHERE o.status = 'ok' AND o.as_score > nodes.as_score "
     "LIMIT 1) WHERE id = :node",
     "none": "UPDATE nodes SET evaluation_id = NULL WHERE id = :node",
-    "another's files": "UPDATE nodes SET files = (SELECT files FROM nodes AS o WHERE o.candidate_key != "
-    "nodes.candidate_key LIMIT 1) WHERE id = :node",
+    "another's files": "UPDATE nodes SET candidate_key = (SELECT o.candidate_key FROM nodes AS o "
+    "WHERE o.canonical_key != nodes.canonical_key LIMIT 1) WHERE id = :node",
 }
 
 
@@ -321,7 +319,7 @@ def test_a_tampered_node_does_not_go_out(call, runs, tmp_path, how):
 
 def test_damaged_files_are_told(call, runs, tmp_path):
     with Store.open(runs) as store:
-        store.execute("UPDATE files SET content = X'00' WHERE id = 2", {})
+        store.execute("UPDATE files SET content = X'00' WHERE rowid = 2", {})
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", runs)
     assert code == 1 and "are damaged" in err
     assert nothing_is_left(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passagent.agent.tools import SPECS
+from passagent.agent.toolbox import SPECS
 from passagent.errors import UsageError
 from passagent.export.example import Example, Turn, steps, whole
 from passagent.export.formats import FORMATS, find_format

@@ -27,8 +27,8 @@ from passagent.evaluator.reference import baseline
 from passagent.evaluator.reference.reference import load_request
 from passagent.evaluator.runner import endings
 from passagent.evaluator.runner.endings import WorkerDied
-from passagent.evaluator.runner.messages import Prepare
 from passagent.evaluator.runner.process import Worker, Zygote
+from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.evaluator.timing import timing
 from passagent.tasks.reader import load_task
 

@@ -1,6 +1,8 @@
-"""Imports between the packages of the evaluation go one way."""
+"""Imports go one way: no circles anywhere, and between the packages of the evaluation from the lowest up."""
 
 import ast
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -23,17 +25,52 @@ def layer(module: str) -> str | None:
     return parts[0] if parts and parts[0] in LAYERS else None
 
 
+def modules() -> dict[str, Path]:
+    """The modules of passagent, by their dotted names; a package's own is its `__init__`."""
+    found = {}
+    for path in sorted((ROOT / "passagent").rglob("*.py")):
+        found[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
+    return found
+
+
 def imported(path: Path) -> set[str]:
-    """The modules of passagent that a file imports; its functions' own imports, too."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    """The modules of passagent that a file imports; its functions' own imports, too, but for types."""
+    found: set[str] = set()
+
+    def walk(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names if alias.name.startswith("passagent"))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("passagent"):
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 place = ROOT / inner.replace(".", "/")
                 is_module = place.with_suffix(".py").exists() or place.is_dir()
                 found.add(inner if is_module else str(node.module))
+        for child in ast.iter_child_nodes(node):
+            walk(child)
+
+    walk(ast.parse(path.read_text()))
     return found
+
+
+def test_no_import_comes_back_to_where_it_began():
+    try:
+        TopologicalSorter({name: imported(path) - {name} for name, path in modules().items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_modules_share_a_name():
+    """A package's own module may have its name: judging/judging.py."""
+    places = defaultdict(set)
+    for name, path in modules().items():
+        package, _, last = name.rpartition(".")
+        own = package.endswith(f".{last}")
+        if not own and (path.name != "__init__.py" or package):
+            places[last].add(name)
+    assert {last: names for last, names in places.items() if len(names) > 1} == {}
 
 
 @pytest.mark.parametrize("own", LAYERS)

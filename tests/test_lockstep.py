@@ -11,7 +11,7 @@ import torch
 from passagent.confine.channel import Arena
 from passagent.evaluator.runner import calls, lockstep
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
-from passagent.evaluator.runner.messages import Turns
+from passagent.evaluator.runner.worker_messages import Turns
 
 
 def in_another_process(work):

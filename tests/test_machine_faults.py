@@ -23,11 +23,11 @@ from pathlib import Path
 import pytest
 import tiny
 
-from passagent import cli, faults, memory
+from passagent import cli, faults, machine_memory
 from passagent.benchmark import measure
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault
-from passagent.evaluator.runner import builds
+from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.build_requests import ModuleBuild
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.search import candidates
@@ -146,7 +146,7 @@ def test_a_cache_that_cannot_be_written_ends_a_run_and_charges_no_candidate(
 def test_a_read_only_cache_is_named(read_only_disk, monkeypatch):
     monkeypatch.setenv("PASSAGENT_CACHE", str(read_only_disk))
     with pytest.raises(MachineFault, match=r"cannot be used \(read-only file system\).*PASSAGENT_CACHE"):
-        builds.answer(ModuleBuild(kind="launch"))
+        kernel_builds.answer(ModuleBuild(kind="launch"))
     with pytest.raises(MachineFault, match="read-only file system"):
         faults.check_places()
 
@@ -186,7 +186,7 @@ def memory_group(tmp_path) -> Iterator[Path]:
     group = GROUPS / f"passagent-test-{os.getpid()}"
     try:
         group.mkdir()
-        (group / "memory.limit_in_bytes").write_text("2000M")
+        (group / "machine_memory.limit_in_bytes").write_text("2000M")
     except OSError:
         pytest.skip("no memory control group can be made here")
     yield group
@@ -217,7 +217,7 @@ def test_a_reference_that_is_killed_for_memory_is_the_tasks_fault(words, memory_
 
 
 def test_the_memory_that_is_free_is_that_of_the_control_group(memory_group):
-    code = "from passagent.memory import *; print(memory_bytes(), available_bytes())"
+    code = "from passagent.machine_memory import *; print(memory_bytes(), available_bytes())"
     there, free = map(int, inside(memory_group, "-c", code).stdout.split())
     assert 0 < free < there == 2000 << 20
 
@@ -233,7 +233,7 @@ def test_an_evaluator_that_is_killed_for_memory_ends_no_candidate(small, memory_
         )
         try:
             assert (await pool.evaluate(small, tiny.candidate())).status == "ok"
-            (memory_group / "memory.limit_in_bytes").write_text("100M")  # it holds more when it draws
+            (memory_group / "machine_memory.limit_in_bytes").write_text("100M")  # it holds more when it draws
             (memory_group / "cgroup.procs").write_text(str(pool._slots[0].owner.pid))
             with pytest.raises(MachineFault, match=r"killed the evaluator's process: .* out of memory; end"):
                 await pool.evaluate(task, tiny.candidate())
@@ -288,11 +288,11 @@ def test_what_a_candidate_says_of_the_machine_is_not_believed(small, tmp_path, m
 
 
 def test_processes_killed_for_memory_are_counted(memory_group):
-    before = memory.memory_kills()
-    (memory_group / "memory.limit_in_bytes").write_text("100M")
+    before = machine_memory.memory_kills()
+    (memory_group / "machine_memory.limit_in_bytes").write_text("100M")
     done = inside(memory_group, "-c", "x = bytearray(1 << 29)")
     assert done.returncode == -9
-    assert memory.memory_kills() > before
+    assert machine_memory.memory_kills() > before
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from passagent.config import EvaluatorConfig
 from passagent.confine.channel import Channel, ChannelTimeout
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
-from passagent.evaluator.runner import messages
+from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Worker, Zygote
 from passagent.tasks.reader import load_task

@@ -21,16 +21,14 @@ import tiny_search
 
 from passagent import cli
 from passagent.agent.observe import read_status
-from passagent.commands import beginning, searching
+from passagent.commands import running, searching
+from passagent.commands.tidying import size_of
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
+from passagent.report.happenings import Happening
 from passagent.report.tail import happening_line
 from passagent.report.tree import tree_text
-from passagent.store import Store, episodes, evaluations, files, nodes, runs, workers
-from passagent.store.evaluations import PIECES
-from passagent.store.happenings import Happening
-from passagent.store.leftovers import size_of
-from passagent.store.packing import pack_result
+from passagent.store import Store, episodes, evaluations, files, nodes, participants, runs
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("place")
     task = tiny_search.write_task(path / "task")
     settings = tiny_search.settings(12, 2, 1) | {"search.finalists": 2}
-    beginning.run(str(task), None, settings, str(path / "runs"), True, False, tiny_search.parts())
+    running.run(str(task), None, settings, str(path / "runs"), True, False, tiny_search.parts())
     return path
 
 
@@ -209,10 +207,7 @@ def test_diff_says_whether_intervals_separate(call, copy):
                 result = evaluations.get_evaluation(store, node.evaluation_id)
                 speedup = {"e2e": value, "low": low, "high": high, "device": None}
                 result["graphs"][0] |= {"speedup": speedup, "status": status}
-                store.execute(
-                    "UPDATE evaluations SET result = :result WHERE candidate_key = :key",
-                    {"result": pack_result(result).head, "key": node.candidate_key},
-                )
+                tiny_search.give_evaluation(store, node, result)
             store.db.commit()
         return json.loads(call("diff", one.id, other.id, "--json", "--runs-dir", copy)[1])["graphs"][0]
 
@@ -226,8 +221,8 @@ def test_diff_says_whether_intervals_separate(call, copy):
 
     change(
         copy,
-        "INSERT INTO conditions (task_key, evaluator_version, environment) "
-        "SELECT task_key, evaluator_version, 'elsewhere' FROM conditions LIMIT 1",
+        "INSERT INTO conditions (task_key, evaluator_version, environment, example) "
+        "SELECT task_key, evaluator_version, 'elsewhere', example FROM conditions LIMIT 1",
         "UPDATE evaluations SET conditions_id = (SELECT max(id) FROM conditions) "
         f"WHERE candidate_key = '{one.candidate_key}'",
     )
@@ -295,7 +290,7 @@ def test_pause_resume_drain(call, start, tmp_path):
     assert [p["pid"] for p in data["processes"]] == [process.pid]
     assert {of["doing"] for of in data["under_way"]} <= {"thinking", "evaluating", "waiting"}
     seconds = data["budget"]["seconds"]["used"]
-    assert seconds >= workers.BEAT_S or (data["eta_s"], data["per_hour"]["episodes"]) == (None, None)
+    assert seconds >= participants.BEAT_S or (data["eta_s"], data["per_hour"]["episodes"]) == (None, None)
 
     code, out, _ = call("pause", "last", *at)
     assert code == 0 and "asked to pause" in out
@@ -323,7 +318,7 @@ def test_pause_resume_drain(call, start, tmp_path):
     process.communicate(timeout=120)
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
-        assert (run.state, workers.is_live(store, run.id)) == ("stopped", False)
+        assert (run.state, participants.is_live(store, run.id)) == ("stopped", False)
         assert store.rows("SELECT 1 FROM episodes WHERE state != 'done' AND model IS NOT NULL") == []
     code, _, err = call("pause", "last", *at)
     assert code == 2 and "no process works on it; nothing to pause" in one_line(err)
@@ -441,8 +436,6 @@ DAMAGE = {
     "duplicates": [
         "CREATE TEMP TABLE again AS SELECT * FROM evaluations WHERE id = "
         "(SELECT evaluation_id FROM nodes WHERE repeat_of IS NOT NULL LIMIT 1)",
-        f"INSERT INTO samples SELECT id % {PIECES} + 999 * {PIECES}, body FROM samples "
-        f"WHERE id / {PIECES} = (SELECT id FROM again)",
         "UPDATE again SET id = 999",
         "INSERT INTO evaluations SELECT * FROM again",
         "UPDATE nodes SET evaluation_id = 999 WHERE id = "
@@ -478,7 +471,7 @@ def test_doctor_warns(findings, copy):
         assert found[check]["verdict"] == "warn", found[check]
     assert found["finalists"]["figures"]["mean_change"] == pytest.approx(math.log(0.9))
     assert "12 times: HTTP 529" in found["models"]["advice"]
-    change(copy, "DELETE FROM files WHERE id = 1")
+    change(copy, "DELETE FROM files WHERE rowid = 1")
     found, code = findings(copy)
     [missing] = found["files"]["figures"]["missing"]
     with Store.open(copy) as store, pytest.raises(PassagentError, match="are gone"):
@@ -547,7 +540,7 @@ def test_runs_rm_takes_one_run_and_leaves_the_others_whole(call, copy, place, ca
     with Store.open(copy) as store:
         first = runs.find_run(store, "last").id
     settings = tiny_search.settings(6, 2, 3)
-    beginning.run(str(place / "task"), None, settings, str(copy), True, False, tiny_search.parts())
+    running.run(str(place / "task"), None, settings, str(copy), True, False, tiny_search.parts())
     second = json.loads(capsys.readouterr().out)["run"]
     before = rows_of(copy, second)
     shared = {row["id"] for row in rows_of(copy, first)["evaluations"]}

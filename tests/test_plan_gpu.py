@@ -13,7 +13,7 @@ from passagent.plan import arguments as a
 from passagent.plan import check, record
 from passagent.plan import model as m
 from passagent.plan.compile import compile_plan
-from passagent.plan.process import recording_process
+from passagent.plan.recorder_process import recording_process
 from passagent.plan.replay import Replay
 from passagent.tasks import graphio
 from passagent.tasks.inputs import make_inputs

@@ -8,7 +8,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 
 from passagent.kernels import build_cuda, elf
-from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.plan import compile as compiling
 from passagent.plan import ir
 from passagent.plan import model as m

@@ -18,7 +18,7 @@ from passagent.plan import record as recording
 from passagent.plan.facts import H100
 from passagent.plan.messages import Recorded, Request
 from passagent.plan.model import Copy, Fill, Launch, flat
-from passagent.plan.process import recording_process
+from passagent.plan.recorder_process import recording_process
 
 HERE = "  # <- here"
 PASS = '''import torch

@@ -18,16 +18,17 @@ from test_store import add_node
 from passagent.agent.prompt import roles
 from passagent.config import SearchConfig, load_config, override, presets
 from passagent.evaluator.result import Candidate
+from passagent.search import treerows
 from passagent.search.controller import search
 from passagent.search.islandview import IslandView
 from passagent.search.policies import policy_of
 from passagent.search.policies.mcts import MAX_CHILDREN
 from passagent.search.rounds import Position
 from passagent.search.setup import new_run, open_session
+from passagent.search.treerows import TASK
 from passagent.search.treeview import open_tree, outcome, take_in_own
 from passagent.search.waiting import is_ready
-from passagent.store import archive, episodes, migrations, nodes, runs, tree, workers
-from passagent.store.tree import TASK
+from passagent.store import archive, episodes, migrations, nodes, participants, runs
 
 
 @pytest.mark.long
@@ -167,7 +168,7 @@ def test_the_numbers_of_the_tree(store, task):  # noqa: F811
     [failed] = play(store, run, 2, second, [None])
     [below] = play(store, run, 3, failed, [2.0])
     play(store, run, 4, None, [])
-    tree.settle(store, run.id, 4, lambda episode_id: outcome(store, episode_id))
+    treerows.settle(store, run.id, 4, lambda episode_id: outcome(store, episode_id))
     rows = {row["node_id"]: row for row in store.rows("SELECT * FROM tree")}
     assert set(rows) == {TASK, second.id, failed.id, below.id}  # an episode is remembered by its best
     assert first.id not in rows
@@ -176,13 +177,13 @@ def test_the_numbers_of_the_tree(store, task):  # noqa: F811
     assert [rows[TASK][n] for n in numbers] == [4, 2, pytest.approx(logs)]
     assert [rows[second.id][n] for n in numbers] == [3, 2, pytest.approx(logs)]
     assert [rows[failed.id][n] for n in numbers] == [2, 1, pytest.approx(math.log(2))]
-    assert tree.scale(store, run.id) == (pytest.approx(math.log(2)), pytest.approx(math.log(4)))
-    tree.settle(store, run.id, 4, lambda episode_id: outcome(store, episode_id))  # changes nothing
+    assert treerows.scale(store, run.id) == (pytest.approx(math.log(2)), pytest.approx(math.log(4)))
+    treerows.settle(store, run.id, 4, lambda episode_id: outcome(store, episode_id))  # changes nothing
     assert {row["node_id"]: row for row in store.rows("SELECT * FROM tree")} == rows
     view = open_tree(store, run.id, Position(5, 1))
     # the best is worth 1, the worst correct one 0.5, a failure nothing
-    assert view.value(tree.get(store, run.id, second.id)) == pytest.approx((1 + 0.5 + 0) / 3)
-    assert view.value(tree.get(store, run.id, below.id)) == pytest.approx(0.5)
+    assert view.value(treerows.get(store, run.id, second.id)) == pytest.approx((1 + 0.5 + 0) / 3)
+    assert view.value(treerows.get(store, run.id, below.id)) == pytest.approx(0.5)
 
 
 def test_an_episode_sees_what_is_settled_its_own_last_and_where_the_others_began(store, task):  # noqa: F811
@@ -225,7 +226,7 @@ def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
     session = open_tiny(store, task, islands=2, iters=100, policy="mcts")
     run, config = session.run, session.config.search
     ready = lambda episode: is_ready(store, run, config, session.model, episode)  # noqa: E731
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     first, other = (episodes.claim(store, run, island, owner) for island in (0, 1))
     assert ready(first) and ready(other)
     store.execute("UPDATE episodes SET model = 'm' WHERE id = :id", {"id": first.id})
@@ -247,7 +248,7 @@ def test_a_choice_waits_for_what_it_looks_at(store, task):  # noqa: F811
 
 def test_the_archive_keeps_the_best_of_every_behaviour(store, task):  # noqa: F811
     run = open_tiny(store, task, islands=2, iters=100).run
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
 
     def made(behaviour, score, status="ok", island=0):
         node = add_node(store, run, owner, island, score=score, status=status)
@@ -298,7 +299,6 @@ def test_ties_are_decided_by_episode_and_place(store, task):  # noqa: F811
     [early] = play(store, run, 1, None, [1.5])
     assert late.id < early.id
     assert IslandView(store, run.id, 0).best().id == early.id
-    assert nodes.best_before(store, run.id, 0, 9).id == early.id
 
 
 def test_a_choice_in_a_large_tree_looks_at_few_rows(store, task):  # noqa: F811
@@ -336,8 +336,8 @@ def light_episode(store, run, number, parent, score):  # noqa: F811
     )
     store.execute(
         "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, status, as_score, note, "
-        "files, candidate_key, canonical_key, created_at, number, place) SELECT run_id, parent_id, 0, id, "
-        "'c', 'done', :status, :score, '', 'f', number, number, 'now', number, 1 FROM episodes "
+        "candidate_key, canonical_key, created_at, number, place) SELECT run_id, parent_id, 0, id, "
+        "'c', 'done', :status, :score, '', number, number, 'now', number, 1 FROM episodes "
         "WHERE run_id = :run AND number = :number",
         {
             "run": run.id,

@@ -13,7 +13,7 @@ from tiny import MODEL, write_subgraph, write_task
 
 from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView
-from passagent.agent.hardware import figures
+from passagent.agent.hardware_facts import figures
 from passagent.agent.prompt import compose, note_of, prompts_hash, roles, short_note, shown_files
 from passagent.agent.taskview import view_task
 from passagent.agent.tokens import tokens

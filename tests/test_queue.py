@@ -32,13 +32,7 @@ from many import (  # noqa: F401
 from wire_server import Said, WireServer
 
 from passagent.evaluator.hardware.devices import DeviceLock, find_device
-from passagent.store import (
-    Store,
-    confirmations,
-    nodes,
-    runs,
-    workers,
-)
+from passagent.store import Store, confirmations, nodes, participants, runs
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -94,7 +88,7 @@ def test_three_processes_one_killed_and_replaced(tmp_path: Path) -> None:
         finish(process, there)
     assert len(seen) == 6
     with Store.open(there.dir) as store:
-        ends = [worker.left_because for worker in workers.of_run(store, there.run(store).id)]
+        ends = [worker.left_because for worker in participants.of_run(store, there.run(store).id)]
     assert ends.count("it died") == 4 and len(ends) == 7
     there.check()
     assert there.tree() == there.whole(tmp_path)
@@ -110,7 +104,7 @@ def test_two_that_begin_at_the_same_moment_share_one_run(tmp_path: Path) -> None
         finish(process, there)
     with Store.open(there.dir) as store:
         assert len(runs.list_runs(store)) == 1
-        assert len(workers.of_run(store, there.run(store).id)) == 2
+        assert len(participants.of_run(store, there.run(store).id)) == 2
     there.check()
     assert there.tree() == there.whole(tmp_path)
 
@@ -152,7 +146,7 @@ def test_one_process_measures_the_finalists_and_another_does_if_it_dies(tmp_path
         assert len(set(confirmed(store))) == 3
         assert confirmations.winner(store, run.id) is not None
         assert "all 12 episodes are done" in run.stop_reason
-        assert sum("died" in worker.left_because for worker in workers.of_run(store, run.id)) == 1
+        assert sum("died" in worker.left_because for worker in participants.of_run(store, run.id)) == 1
     there.check()
 
 
@@ -171,7 +165,7 @@ def test_ctrl_c_stops_its_own_process_only(tmp_path: Path) -> None:
     finish(first, there, code=130)
     with Store.open(there.dir) as store:
         assert there.run(store).state == "running"
-        assert workers.is_live(store, there.run(store).id)
+        assert participants.is_live(store, there.run(store).id)
     gate.go()
     finish(second, there)
     there.check()
@@ -333,7 +327,7 @@ def test_budgets_hold_over_all_processes(tmp_path: Path) -> None:
         assert run.tokens > limit / 3 or run.evaluations == 15
         assert store.rows("SELECT * FROM reservations") == []
         # both leave for the same reason: the rule that the first of them met
-        assert {worker.left_because for worker in workers.of_run(store, run.id)} == {
+        assert {worker.left_because for worker in participants.of_run(store, run.id)} == {
             "it died",
             run.stop_reason,
         }

@@ -20,17 +20,7 @@ from test_search import open_tiny
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import controller, session
 from passagent.search.events import Trouble
-from passagent.store import (
-    Store,
-    confirmations,
-    database,
-    episodes,
-    evaluations,
-    faults,
-    nodes,
-    runs,
-    workers,
-)
+from passagent.store import Store, confirmations, database, episodes, evaluations, nodes, participants, runs
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -62,7 +52,7 @@ def test_a_database_that_is_locked_for_a_while_is_waited_for(tmp_path: Path) -> 
 
 def impatient() -> None:
     """Wait for a locked database for a moment only."""
-    database.BUSY_TIMEOUT_S = faults.BUSY_TIMEOUT_S = 0.5  # type: ignore[misc]
+    database.BUSY_TIMEOUT_S = 0.5
 
 
 @pytest.mark.long
@@ -144,7 +134,7 @@ def test_a_database_that_is_removed_is_noticed(tmp_path: Path) -> None:
 
 def lively() -> None:
     """Beat more often."""
-    workers.BEAT_S = 0.2  # type: ignore[misc]
+    participants.BEAT_S = 0.2  # type: ignore[misc]
 
 
 def limited() -> None:
@@ -221,7 +211,7 @@ def test_killed_while_it_holds_the_database(tmp_path: Path) -> None:
     kill(process)
     finish(second, there)
     with Store.open(there.dir) as store:
-        ends = [worker.left_because for worker in workers.of_run(store, there.run(store).id)]
+        ends = [worker.left_because for worker in participants.of_run(store, there.run(store).id)]
     assert ends == ["it died", "all 12 episodes are done"]
     there.check()
     assert there.tree() == there.whole(tmp_path)
@@ -266,7 +256,7 @@ def test_on_another_machine_the_elites_are_measured_again(
             "the evaluator or its machine has changed: host one, now host two",
             f"scores of another evaluator or machine are not compared: measuring {len(elites)} again",
         ]
-        first_worker, second_worker = workers.of_run(store, run.id)
+        first_worker, second_worker = participants.of_run(store, run.id)
         assert json.loads(first_worker.changes) == [] and json.loads(second_worker.changes) == told[:2]
         assert runs.get_run(store, run.id).environment.endswith("host two; gpu A")
 
@@ -310,7 +300,7 @@ def test_a_process_of_another_machine_may_not_join_a_living_one(
     with Store.open(there.dir) as store:
         move(monkeypatch, "two")
         session = open_tiny(store, load_task(there.task), run=there.run(store), islands=3, iters=9)
-        config = json.loads(workers.last(store, session.run.id).config)
+        config = json.loads(participants.last(store, session.run.id).config)
         session.config = type(session.config).model_validate(config)
         with pytest.raises(Exception, match="works on this run where scores cannot be compared"):
             asyncio.run(controller.search(session))
@@ -322,12 +312,12 @@ def test_a_process_of_another_machine_may_not_join_a_living_one(
 def test_who_comes_waits_to_see_whether_another_host_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "STALE_S", 1.5)
+    monkeypatch.setattr(participants, "STALE_S", 1.5)
     with Store.open(tmp_path / "runs") as store:
         task, events = load_task(tiny_search.write_task(tmp_path / "task")), []
         session = open_tiny(store, task, islands=1, iters=2, on_event=events.append)
-        workers.join(store, session.run.id, workers.Terms(config='{"search": {"iters": 7}}'))
-        episode = episodes.claim(store, session.run, 0, workers.this_process())
+        participants.join(store, session.run.id, participants.Terms(config='{"search": {"iters": 7}}'))
+        episode = episodes.claim(store, session.run, 0, participants.this_process())
         store.execute("UPDATE workers SET owner = 'elsewhere:1:1'", {})
         store.execute("UPDATE episodes SET owner = 'elsewhere:1:1'", {})
         asyncio.run(controller.search(session))

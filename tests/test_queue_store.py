@@ -24,9 +24,9 @@ from passagent.store import (
     episodes,
     migrations,
     nodes,
+    participants,
     reservations,
     runs,
-    workers,
 )
 from passagent.tasks import load_task
 
@@ -36,8 +36,8 @@ def test_who_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:
         async def complete(self, messages, tools):  # type: ignore[no-untyped-def]
             reply = await super().complete(messages, tools)
             if len(self.calls) == 3:
-                [worker] = workers.present(store, session.run.id)
-                workers.bury(store, worker, "another host found it dead")
+                [worker] = participants.present(store, session.run.id)
+                participants.bury(store, worker, "another host found it dead")
             return reply
 
     with Store.open(tmp_path / "runs") as store:
@@ -63,12 +63,12 @@ def test_a_dead_process_is_told_from_a_living_one_by_no_wall_clock(
     monkeypatch.setattr(time, "time", lambda: wall[0])
     with Store.open(tmp_path) as store:
         run = make_run(store)
-        mine = workers.join(store, run.id)
-        watch = workers.Watch(clock=lambda: monotonic[0])
+        mine = participants.join(store, run.id)
+        watch = participants.Watch(clock=lambda: monotonic[0])
 
-        def rename(owner: str) -> workers.Worker:
+        def rename(owner: str) -> participants.Worker:
             store.execute("UPDATE workers SET owner = :owner", {"owner": owner})
-            [worker] = workers.present(store, run.id)
+            [worker] = participants.present(store, run.id)
             return worker
 
         host, pid, start = mine.rsplit(":", 2)
@@ -81,12 +81,12 @@ def test_a_dead_process_is_told_from_a_living_one_by_no_wall_clock(
             for step in (-3600, 7200):
                 wall[0] += step
                 monotonic[0] += 30
-                workers.beat(store, run.id, far, 0.0)
+                participants.beat(store, run.id, far, 0.0)
                 assert watch.judge(rename(far)) == "alive"
-        monotonic[0] += workers.STALE_S - 1
+        monotonic[0] += participants.STALE_S - 1
         wall[0] += 86400
         assert watch.judge(rename(far)) == "alive"
-        assert workers.bury_dead(store, run.id, mine, watch)[1] == []
+        assert participants.bury_dead(store, run.id, mine, watch)[1] == []
         episode = store.execute(
             "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at) "
             "VALUES (:run, 1, 0, 1, 'running', :owner, '')",
@@ -94,9 +94,9 @@ def test_a_dead_process_is_told_from_a_living_one_by_no_wall_clock(
         ).lastrowid
         monotonic[0] += 1
         wall[0] -= 86400
-        assert [worker.owner for worker in workers.bury_dead(store, run.id, mine, watch)[1]] == [far]
+        assert [worker.owner for worker in participants.bury_dead(store, run.id, mine, watch)[1]] == [far]
         assert episodes.get_episode(store, episode).owner is None
-        assert episodes.claim(store, run, 0, workers.join(store, run.id)).id == episode
+        assert episodes.claim(store, run, 0, participants.join(store, run.id)).id == episode
 
 
 def test_the_time_searched_is_that_of_who_knows_most_of_it(tmp_path: Path) -> None:
@@ -105,16 +105,16 @@ def test_the_time_searched_is_that_of_who_knows_most_of_it(tmp_path: Path) -> No
 
     with Store.open(tmp_path) as store:
         run = make_run(store)
-        late = workers.join(store, run.id)
+        late = participants.join(store, run.id)
         first = late + "0"
         columns = "run_id, role, beats, version, config, prompts, environment, changes, joined_at"
         store.execute(
             f"INSERT INTO workers (owner, {columns}) SELECT :first, {columns} FROM workers", {"first": first}
         )
-        watch = workers.Watch()
+        watch = participants.Watch()
         watch.judge = lambda worker: "alive"  # type: ignore[method-assign]
-        assert workers.leave(store, run.id, late, watch, "finished", "all done", 1.5)
-        assert not workers.leave(store, run.id, first, watch, "finished", "all done", 4.0)
+        assert participants.leave(store, run.id, late, watch, "finished", "all done", 1.5)
+        assert not participants.leave(store, run.id, first, watch, "finished", "all done", 4.0)
         run = runs.get_run(store, run.id)
         assert (run.state, run.stop_reason, run.elapsed_s) == ("finished", "all done", 4.0)
 
@@ -124,7 +124,7 @@ def test_ties_are_not_broken_by_who_was_faster(tmp_path: Path) -> None:
     for order in ([1, 2, 3], [3, 2, 1], [2, 3, 1]):
         with Store.open(tmp_path / f"runs {order}") as store:
             session = open_tiny(store, task, islands=4, iters=40)
-            run, owner = session.run, workers.join(store, session.run.id)
+            run, owner = session.run, participants.join(store, session.run.id)
             made = {island: add_node(store, run, owner, island, score=2.0) for island in order}
             best = choose_migrant(store, run, 0, 9, 0.01).node
             for node in made.values():
@@ -162,7 +162,7 @@ def test_room_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
     with Store.open(tmp_path / "runs") as store:
         task = load_task(tiny_search.write_task(tmp_path / "task"))
         session = open_tiny(store, task, max_evaluations=1, max_tokens=100)
-        session.owner = workers.join(store, session.run.id)
+        session.owner = participants.join(store, session.run.id)
         asyncio.run(go(session))
 
 
@@ -170,12 +170,12 @@ def test_what_an_unknown_owner_holds_is_taken_over_at_once(tmp_path: Path) -> No
     """An owner without a row in `workers` was never asked for: resume waited for it for ever, in silence."""
     with Store.open(tmp_path / "runs") as store:
         session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
-        run, gone = session.run, workers.join(store, session.run.id)
+        run, gone = session.run, participants.join(store, session.run.id)
         episode = episodes.claim(store, run, 0, gone)
         assert episode is not None
-        node = nodes.propose(store, episode, "call", {"a.py": ""}, "key", "", None)
+        node = nodes.propose(store, episode, "call", {"a.py": ""}, "", None)
         nodes.start(store, node.id, gone)
-        assert workers.take_run(store, run.id, gone, "search")
+        assert participants.take_run(store, run.id, gone, "search")
         reservations.reserve(store, run.id, gone, 1, 1.0, 1)
         for table in ("episodes", "nodes", "reservations", "runs"):
             store.execute(f"UPDATE {table} SET owner = 'another:1:1' WHERE owner IS NOT NULL", {})
@@ -194,10 +194,10 @@ def test_who_waits_for_another_process_says_for_which(
     with Store.open(tmp_path / "runs") as store:
         session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
         with monkeypatch.context() as patch:
-            patch.setattr(workers, "this_process", lambda: "far:7:1")
-            other = workers.join(store, session.run.id)
+            patch.setattr(participants, "this_process", lambda: "far:7:1")
+            other = participants.join(store, session.run.id)
         assert episodes.claim(store, session.run, 0, other)
-        session.owner = workers.join(store, session.run.id)
+        session.owner = participants.join(store, session.run.id)
         told: list[str] = []
         session.on_event = lambda event: told.append(str(event))
 

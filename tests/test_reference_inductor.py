@@ -10,7 +10,7 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import TaskError
 from passagent.evaluator.judging.eager_worker import EagerWorker, EagerWorkers
 from passagent.evaluator.judging.referee import Referee
-from passagent.evaluator.runner import messages
+from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.process import Answer
 from passagent.evaluator.service.known import environment_key
 from passagent.report.evaluation import evaluation_text

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from passagent.confine.channel import Arena
-from passagent.evaluator.runner.messages import Given
 from passagent.evaluator.runner.reservoirs import InputSets
+from passagent.evaluator.runner.worker_messages import Given
 
 
 @pytest.fixture

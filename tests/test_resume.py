@@ -13,7 +13,7 @@ import pytest
 import tiny_search
 
 from passagent.errors import UsageError
-from passagent.store import Store, nodes, runs, workers
+from passagent.store import Store, nodes, participants, runs
 
 PROGRAM = [sys.executable, str(Path(tiny_search.__file__))]
 ITERS, ISLANDS = 8, 2
@@ -73,7 +73,7 @@ def holds_run(runs_dir: Path, pid: int) -> bool:
         return any(
             f":{pid}:" in worker.owner
             for run in runs.list_runs(store)
-            for worker in workers.present(store, run.id)
+            for worker in participants.present(store, run.id)
         )
 
 
@@ -97,7 +97,7 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         assert run.state == "stopped"
-        assert workers.present(store, run.id) == []
+        assert participants.present(store, run.id) == []
         assert last.startswith("passagent: interrupted") and f"passagent resume {run.id}" in last
     assert "Traceback" not in err
     finish("resume", "last", runs_dir, 0)
@@ -136,10 +136,10 @@ def test_the_same_command_goes_on_with_an_unfinished_run(tmp_path: Path) -> None
 
 
 def test_more_iterations(tmp_path: Path) -> None:
-    from passagent.commands import beginning, searching
+    from passagent.commands import running, searching
 
     task = tiny_search.write_task(tmp_path / "task")
-    beginning.run(
+    running.run(
         str(task), None, tiny_search.settings(3, 2, 0), str(tmp_path), True, False, tiny_search.parts()
     )
     searching.resume("last", {"search.iters": 5}, str(tmp_path), True, tiny_search.parts())
@@ -151,10 +151,10 @@ def test_more_iterations(tmp_path: Path) -> None:
 
 
 def test_a_changed_task_is_not_gone_on_with(tmp_path: Path) -> None:
-    from passagent.commands import beginning, searching
+    from passagent.commands import running, searching
 
     task = tiny_search.write_task(tmp_path / "task")
-    beginning.run(
+    running.run(
         str(task), None, tiny_search.settings(1, 1, 0), str(tmp_path), True, False, tiny_search.parts()
     )
     model = task / "graphs" / "g" / "model.py"

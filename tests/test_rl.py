@@ -17,7 +17,7 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passagent.agent.tools import SPECS
+from passagent.agent.toolbox import SPECS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.result import MANIFEST, Evaluation, Measured, Violation

@@ -23,7 +23,7 @@ from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.runner import endings
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Zygote
-from passagent.memory import memory_bytes, memory_kills
+from passagent.machine_memory import memory_bytes, memory_kills
 
 LAYERS = [
     "descriptors_closed", "user_namespace", "network_namespace", "ipc_namespace", "private_scratch",

@@ -20,7 +20,7 @@ from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import Candidate, Evaluation, Speedup, Violation
 from passagent.models.scripted import ScriptedModel, calling
-from passagent.report.summary import run_text
+from passagent.report.run_summary import run_text
 from passagent.search import candidates, describing, stop
 from passagent.search.controller import Outcome, search
 from passagent.search.gain import expected_per_hour, gains_after
@@ -36,11 +36,11 @@ from passagent.store import (
     confirmations,
     episodes,
     evaluations,
-    hints,
+    hint_uses,
     migrations,
     nodes,
+    participants,
     runs,
-    workers,
 )
 from passagent.tasks import load_task
 
@@ -381,7 +381,7 @@ def test_limits_stop_a_run_that_can_go_on(store, task, settings, reason):
 
 def test_migration_on_stagnation_has_a_reason(store, task):
     session = open_tiny(store, task, islands=2, iters=100, stagnation=2)
-    run, owner = session.run, workers.join(store, session.run.id)
+    run, owner = session.run, participants.join(store, session.run.id)
     add_node(store, run, owner, 0, score=1.2)
     good = add_node(store, run, owner, 1, score=1.8)
     later = add_node(store, run, owner, 1, score=2.4)
@@ -423,7 +423,7 @@ def test_an_island_that_stagnates_starts_from_a_migrant(store, task):
 
 def test_selection(store, task):
     session = open_tiny(store, task, islands=1, iters=100)
-    run, owner = session.run, workers.join(store, session.run.id)
+    run, owner = session.run, participants.join(store, session.run.id)
     view = IslandView(store, run.id, 0)
     greedy = policy_of(SearchConfig(policy="greedy"))
     evolutionary = policy_of(SearchConfig(elites=2, tournament=2, explore=0.25))
@@ -457,8 +457,7 @@ def test_hints_are_shown_logged_and_credited(store, task):
         body = episodes.conversation(store, use["episode_id"])[1]["content"]
         advice = next(hint.advice for hint in session.hints if hint.id == use["hint_id"])
         assert " ".join(advice.split())[:40] in " ".join(body.split())
-    records = hints.statistics(store)
-    assert sum(record.credited for record in records.values()) == len(uses)
+    assert sum(credited for credited, _ in hint_uses.mean_gains(store).values()) == len(uses)
 
 
 def test_the_prompt_shows_parent_and_attempts(store, task):

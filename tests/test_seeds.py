@@ -11,13 +11,13 @@ import tiny
 import tiny_search
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 
-from passagent.commands import beginning, searching
+from passagent.commands import running, searching
 from passagent.commands.beginning import Parts
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Speedup
-from passagent.models.expert.model import ExpertModel
-from passagent.report.summary import run_text
+from passagent.models.expert.expert_model import ExpertModel
+from passagent.report.run_summary import run_text
 from passagent.report.tree import tree_text
 from passagent.report.why import why_data
 from passagent.search.islandview import rank
@@ -185,7 +185,7 @@ def test_what_a_seed_directory_held_is_kept(tmp_path, capsys):
 
     def start(evaluator: Any) -> list[Node]:
         parts = Parts(tiny_search.PacedModel(), evaluator, tiny_search.diagnose)
-        beginning.run(str(task), None, settings, runs_dir, True, False, parts)
+        running.run(str(task), None, settings, runs_dir, True, False, parts)
         return seeds()
 
     def seeds() -> list[Node]:

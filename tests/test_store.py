@@ -6,13 +6,13 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
 from test_resume import make_run
 
 from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.report import lineage
 from passagent.store import (
     Store,
     confirmations,
@@ -20,13 +20,12 @@ from passagent.store import (
     episodes,
     evaluations,
     files,
-    hints,
-    lineage,
+    hint_uses,
     migrations,
     nodes,
+    participants,
     removal,
     runs,
-    workers,
 )
 from passagent.store.schema import SCHEMA
 
@@ -40,16 +39,32 @@ def store(tmp_path):
 
 
 def add_node(
-    store, run, owner, island=0, files=None, status="ok", score=1.0, parent=None, call="c", episode=None
+    store,
+    run,
+    owner,
+    island=0,
+    files=None,
+    status="ok",
+    score=1.0,
+    parent=None,
+    call="c",
+    episode=None,
+    plans=None,
 ):
     """A node that is done, in an episode of its own unless one is given."""
     if episode is None:
         episode = episodes.claim(store, run, island, owner)
     files = files or {"a.py": f"{score} {status} {episode.id} {call}"}
-    node = nodes.propose(store, episode, call, files, str(sorted(files.items())), "a note", parent)
-    result = {"evaluator_version": "v", "status": status, "as_score": score, "seconds": 0.5, "graphs": []}
+    node = nodes.propose(store, episode, call, files, "a note", parent)
+    result = {"evaluator_version": "v", "status": status, "as_score": score, "seconds": 0.5}
+    result |= {"graphs": [], "plans": plans}
     evaluation = evaluations.add_evaluation(
-        store, run.id, task_key="k", environment="here", result=result, candidate_key=node.candidate_key
+        store,
+        run.id,
+        task_key="k",
+        environment="here",
+        candidate_key=node.candidate_key,
+        packed=evaluations.pack(store, "k", "here", result),
     )
     node = nodes.finish(store, node.id, evaluation, status, score, None)
     if episode.state == "running" and call == "c":
@@ -76,9 +91,9 @@ def test_the_columns_that_others_rely_on(store):
     assert store.db.journal_mode == "wal"
 
 
-def test_conversation_round_trip_and_messages_stored_once(store):
+def test_conversation_round_trip_and_the_system_message_stored_once(store):
     run = make_run(store)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     system = {"role": "system", "content": "Be brief. 好 \ud800"}
     reply = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "name": "x", "arguments": "{"}]}
     usage = {"input_tokens": 10, "output_tokens": 4, "cached_tokens": 3, "reasoning_tokens": 2}
@@ -87,7 +102,7 @@ def test_conversation_round_trip_and_messages_stored_once(store):
         for message in (system, reply, system):
             episodes.add_message(store, episode, message, usage if message is reply else None)
         assert episodes.conversation(store, episode.id) == [system, reply, system]
-    assert store.row("SELECT count(*) AS n FROM messages")["n"] == 2
+    assert store.row("SELECT count(*) AS n FROM messages")["n"] == 1 + 2 * 2
     done = episodes.get_episode(store, episode.id)
     assert (done.steps, done.input_tokens, done.output_tokens) == (1, 10, 4)
     assert runs.get_run(store, run.id).tokens == 28
@@ -95,35 +110,35 @@ def test_conversation_round_trip_and_messages_stored_once(store):
 
 def test_node_round_trip(store):
     run = make_run(store)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     episode = episodes.claim(store, run, 0, owner)
     texts = {"b.py": "x = 'ä'\n", "a.json": "[]"}
-    node = nodes.propose(store, episode, "call", texts, "key", "note", None)
+    node = nodes.propose(store, episode, "call", texts, "note", None)
     assert (node.state, node.status, nodes.get_files(store, node)) == ("proposed", None, texts)
     nodes.start(store, node.id, owner)
     assert [n.state for n in nodes.unfinished(store, run.id)] == ["evaluating"]
-    assert nodes.propose(store, episode, "call", texts, "key", "note", None).id == node.id
-    other = nodes.propose(store, episode, "call", {"a.py": "other"}, "other", "note", node.id)
+    assert nodes.propose(store, episode, "call", texts, "note", None).id == node.id
+    other = nodes.propose(store, episode, "call", {"a.py": "other"}, "note", node.id)
     assert other.id != node.id
     assert other.call_id == "call#2"
-    again = nodes.propose(store, episode, "call 3", texts, "key", "note", other.id)
+    again = nodes.propose(store, episode, "call 3", texts, "note", other.id)
     assert again.repeat_of == node.id
 
 
 def test_one_node_for_a_call_is_enforced_by_the_database(store):
     run = make_run(store)
-    node = add_node(store, run, workers.join(store, run.id))
+    node = add_node(store, run, participants.join(store, run.id))
     with pytest.raises(sqlite3.IntegrityError):
         store.execute(
-            "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, files, candidate_key, "
-            "created_at) VALUES (:run, 0, :episode, :call, 'proposed', '', '', '', '')",
+            "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, candidate_key, "
+            "created_at) VALUES (:run, 0, :episode, :call, 'proposed', '', '', '')",
             {"run": run.id, "episode": node.episode_id, "call": node.call_id},
         )
 
 
 def test_queries_of_the_tree(store):
     run = make_run(store, iters=100)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     a = add_node(store, run, owner, score=1.5)
     b = add_node(store, run, owner, score=1.2, parent=a.id)
     c = add_node(store, run, owner, score=None, parent=b.id)
@@ -138,21 +153,18 @@ def test_queries_of_the_tree(store):
     assert again.repeat_of == a.id
     assert runs.get_island(store, run.id, 0).best_as == 1.5  # once more is no better
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
-    assert nodes.best_before(store, run.id, 0, 1) is None
-    assert nodes.best_before(store, run.id, 0, 2).id == a.id
     assert nodes.as_before(store, c)[1] == 1.5
     assert nodes.as_before(store, a)[1] is None
     assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
     migrations.add_migration(store, episode, other, "because")
     assert nodes.as_before(store, b)[1] == 1.9
-    assert [n.id for n in migrations.migrants(store, run.id, 0, 3)] == [other.id]
     assert migrations.has_migrated(store, other, 0) and not migrations.has_migrated(store, a, 0)
 
 
 def test_siblings_are_what_episodes_from_the_same_parent_made(store):
     run = make_run(store, iters=100)
-    owner = workers.join(store, run.id)
+    owner = participants.join(store, run.id)
     first = add_node(store, run, owner)
     made = []
     for _ in range(2):
@@ -168,9 +180,13 @@ def test_siblings_are_what_episodes_from_the_same_parent_made(store):
 
 def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
     run = make_run(store)
-    add_node(store, run, workers.join(store, run.id), files={"a.py": "1"}, score=1.25)
-    key = str([("a.py", "1")])
-    known = {"candidate_key": key, "task_key": "k", "evaluator_version": "v", "environment": "here"}
+    node = add_node(store, run, participants.join(store, run.id), files={"a.py": "1"}, score=1.25)
+    known = {
+        "candidate_key": node.candidate_key,
+        "task_key": "k",
+        "evaluator_version": "v",
+        "environment": "here",
+    }
     found = evaluations.find_evaluation(store, **known)
     assert found is not None
     assert found[1]["as_score"] == 1.25 == evaluations.get_evaluation(store, found[0])["as_score"]
@@ -181,17 +197,17 @@ def test_an_equal_candidate_is_found_under_equal_conditions_only(store):
 
 def test_hints_are_credited_once(store):
     run = make_run(store)
-    episode = episodes.claim(store, run, 0, workers.join(store, run.id))
+    episode = episodes.claim(store, run, 0, participants.join(store, run.id))
     for _ in range(2):
-        hints.record_uses(store, episode, ["fuse", "tile"])
+        hint_uses.record_uses(store, episode, ["fuse", "tile"])
     for gain in (0.25, 0.5):
-        hints.credit(store, episode, gain)
-    other = episodes.claim(store, run, 1, workers.join(store, run.id))
-    hints.record_uses(store, other, ["tile"])
-    found = hints.statistics(store)
+        hint_uses.credit(store, episode, gain)
+    other = episodes.claim(store, run, 1, participants.join(store, run.id))
+    hint_uses.record_uses(store, other, ["tile"])
+    found = {row["id"]: row for row in store.rows("SELECT * FROM hints")}
     assert [hint.id for hint in lineage.hints_shown(store, episode.id)] == ["fuse", "tile"]
-    assert (found["tile"].uses, found["tile"].credited, found["tile"].total_gain) == (2, 1, 0.25)
-    assert (found["fuse"].uses, found["fuse"].helped) == (1, 1)
+    assert [found["tile"][name] for name in ("uses", "credited", "total_gain")] == [2, 1, 0.25]
+    assert [found["fuse"][name] for name in ("uses", "helped")] == [1, 1]
 
 
 def test_runs_are_found_by_prefix(store):
@@ -217,7 +233,7 @@ def test_an_ambiguous_prefix_names_the_runs(store):
 
 def claim_all(runs_dir: str, run_id: str, island: int) -> None:
     with Store.open(runs_dir) as store:
-        run, owner, held = runs.get_run(store, run_id), workers.join(store, run_id), 0
+        run, owner, held = runs.get_run(store, run_id), participants.join(store, run_id), 0
         while True:
             try:
                 episode = episodes.claim(store, run, island, owner)
@@ -251,11 +267,11 @@ def test_claims_from_several_processes_are_exact(tmp_path):
 
 def test_claims_are_the_owner_s(store):
     run = make_run(store)
-    workers.join(store, run.id)
+    participants.join(store, run.id)
     with pytest.raises(PassagentError, match="another process took over"):
         episodes.claim(store, run, 0, "elsewhere:1:1")
     with pytest.raises(PassagentError, match="another process took over"):
-        workers.beat(store, run.id, "elsewhere:1:1", 0)
+        participants.beat(store, run.id, "elsewhere:1:1", 0)
 
 
 def test_a_seed_is_a_function_of_run_and_number():
@@ -268,13 +284,12 @@ def test_a_seed_is_a_function_of_run_and_number():
 def test_files_are_stored_once_and_whole_or_told(store):
     packed = files.pack({"b.py": "x = 'ä'", "a.json": "[]"})
     assert files.pack({"a.json": "[]", "b.py": "x = 'ä'"}) == packed
-    alike = files.Packed(packed.key[:16] + "f" * 48, zlib.compress(b"of another key that begins alike"))
-    for one in (alike, packed, packed):
+    for one in (packed, packed):
         files.keep(store, one)
-    assert store.row("SELECT count(*) AS n FROM files") == {"n": 2}
+    assert store.row("SELECT count(*) AS n FROM files") == {"n": 1}
     assert files.get(store, packed.key) == {"a.json": "[]", "b.py": "x = 'ä'"}
     for damage in ("zeroblob(20)", "substr(content, 1, 9)"):
-        store.execute(f"UPDATE files SET content = {damage} WHERE content = :content", packed._asdict())
+        store.execute(f"UPDATE files SET content = {damage}", {})
         with pytest.raises(InfrastructureError, match="damaged"):
             files.get(store, packed.key)
     store.execute("DELETE FROM files", {})
@@ -282,18 +297,33 @@ def test_files_are_stored_once_and_whole_or_told(store):
         files.get(store, packed.key)
 
 
+def test_plans_outlive_the_removal_of_another_run(store):
+    first, second = make_run(store), make_run(store)
+    owner = participants.join(store, first.id)
+    add_node(store, first, owner)
+    participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
+    plans = files.pack({"plan.json": "{}"})
+    files.keep(store, plans)
+    node = add_node(store, second, participants.join(store, second.id), plans=plans.key)
+    assert nodes.get_plans(store, node) == {"plan.json": "{}"}
+    removal.for_removal(store)
+    with store.transaction():
+        removal.remove_run(store, first.id)
+    assert nodes.get_plans(store, node) == {"plan.json": "{}"}
+
+
 def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
     first, second = make_run(store), make_run(store)
-    owner = workers.join(store, first.id)
+    owner = participants.join(store, first.id)
     one = add_node(store, first, owner, files={"a.py": "shared"})
     add_node(store, first, owner, files={"a.py": "its own"})
-    workers.leave(store, first.id, owner, workers.Watch(), "finished", "done", 1.0)
-    add_node(store, second, workers.join(store, second.id), files={"a.py": "shared"})
+    participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
+    add_node(store, second, participants.join(store, second.id), files={"a.py": "shared"})
     removal.for_removal(store)
     with store.transaction():
         removal.remove_run(store, first.id)
     assert store.row("SELECT count(*) AS n FROM files") == {"n": 1}
-    assert files.get(store, one.files) == {"a.py": "shared"}
+    assert files.get(store, one.candidate_key) == {"a.py": "shared"}
 
 
 def test_a_transaction_is_all_or_nothing(store):
@@ -363,19 +393,15 @@ def test_another_schema_is_refused_in_a_line_that_names_the_version_that_reads_i
     assert (tmp_path / "passagent.db").read_bytes() == before
 
 
-def test_a_database_of_commit_28937e6_is_refused(tmp_path):
+def test_a_database_of_the_first_days_is_refused(tmp_path):
     """Its episodes have owners that `workers` does not know; resume hung on it. What it begins with:"""
     with sqlite3.connect(tmp_path / "passagent.db") as old:
         old.executescript(
             "CREATE TABLE _sqlite_migrations (migration_set TEXT, name TEXT, applied_at TEXT);"
-            "INSERT INTO _sqlite_migrations VALUES ('passagent', '0001_tables', '2026-11-20 09:00:00'), "
-            "('passagent', '0004_queue', '2026-11-21 15:17:33');"
             "CREATE TABLE runs (id TEXT PRIMARY KEY, version TEXT NOT NULL);"
             "INSERT INTO runs VALUES ('70b9272a', '0.1.0');"
         )
-    with pytest.raises(
-        UsageError, match=r"has schema 4, which the passagent 0.1.0 that wrote it on 2026-11-21 reads"
-    ):
+    with pytest.raises(UsageError, match=r"has schema 0, which the passagent 0.1.0 that wrote it reads"):
         Store.open(tmp_path, create=False)
 
 
@@ -410,17 +436,6 @@ def test_a_locked_database_is_told(tmp_path, monkeypatch):
         make_run(store)
 
 
-def test_who_finds_an_island_held_forgets_no_text(store):
-    run = make_run(store)
-    owner = workers.join(store, run.id)
-    episode = episodes.claim(store, run, 0, owner)
-    store.execute("UPDATE episodes SET owner = 'elsewhere:1:1'", {})
-    store.messages.tasks[episode.id] = 7
-    with pytest.raises(episodes.Held):
-        episodes.claim(store, run, 0, owner)
-    assert store.messages.tasks == {episode.id: 7}
-
-
 def test_a_reading_sees_one_state_and_writes_nothing(store):
     run = make_run(store)
     with Store.open(store.runs_dir) as another:
@@ -445,7 +460,7 @@ def test_equal_programs_and_candidates_are_found_by_an_index(store, monkeypatch)
         plans.extend(step[3] for step in self.db.execute(f"EXPLAIN QUERY PLAN {sql}", parameters).fetchall())
         return ask(self, sql, parameters, rows)
 
-    node = add_node(store, run := make_run(store), workers.join(store, run.id))
+    node = add_node(store, run := make_run(store), participants.join(store, run.id))
     monkeypatch.setattr(Store, "_ask", explained)
     nodes.first_of_program(store, run.id, 0, node.canonical_key)
     nodes.twins(store, node, 3)

@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from passagent.errors import TaskError
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
-from passagent.tasks.check import check_task
+from passagent.tasks.constraints import check_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module
 

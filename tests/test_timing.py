@@ -20,7 +20,8 @@ from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference
-from passagent.evaluator.runner import lockstep, messages
+from passagent.evaluator.runner import lockstep
+from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.endings import waited_ns
 from passagent.evaluator.runner.fresh import Draw, Rotation
 from passagent.evaluator.runner.lockstep import Turn, TurnLost

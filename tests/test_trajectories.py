@@ -15,11 +15,11 @@ import tiny_search
 from typer.testing import CliRunner
 
 from passagent.cli import app
-from passagent.commands import beginning, looking, prompting, searching
+from passagent.commands import beginning, looking, prompting, running, searching
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
-from passagent.models.replay import ReplayModel
+from passagent.models.recorded import ReplayModel
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.redaction import redact, redacted
@@ -46,7 +46,7 @@ def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTI
     parts = beginning.Parts(
         model or tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose
     )
-    beginning.run(str(task), None, settings, str(runs_dir), True, False, parts)
+    running.run(str(task), None, settings, str(runs_dir), True, False, parts)
     return runs_dir
 
 

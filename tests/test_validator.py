@@ -25,7 +25,7 @@ from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import END, TOOLS, Reply, Usage, assistant
 from passagent.search.controller import search
 from passagent.search.setup import new_run
-from passagent.store import Store, calls, evaluations, nodes, runs
+from passagent.store import Store, evaluations, ledger, nodes, runs
 from passagent.tasks import load_task
 
 ON = ValidatorConfig(model="openai/judge")
@@ -267,7 +267,7 @@ def test_a_search_asks_of_would_be_elites_once_and_counts_it(store, task):  # no
     for island in range(2):
         best = max((n for n in found if n.island == island), key=lambda n: n.as_score)
         assert best.candidate_key in {n.candidate_key for n in looked_at}
-    spent = {group.group: group for group in calls.spent(store, run.id, "role")}
+    spent = {group.group: group for group in ledger.spent(store, run.id, "role")}
     theirs = spent["validator"]
     assert (theirs.replies, theirs.input_tokens, theirs.output_tokens) == (
         len(judge.calls), 10 * len(judge.calls), 2 * len(judge.calls),

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from passagent.agent.taskfiles import MAX_BYTES, TaskFiles, ToolError
-from passagent.agent.tools import check_arguments, file_editor
+from passagent.agent.toolbox import check_arguments, file_editor
 from passagent.agent.workspace import MAX_FILES, Workspace
 from passagent.evaluator.result import MANIFEST
 

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from passagent.confine.environment import evaluator_version
 from passagent.evaluator.reference.eager import EagerGraph
@@ -20,6 +21,8 @@ from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, GraphRes
 from passagent.experience import Diagnosis
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import Message, ToolSpec
+from passagent.store import Store, evaluations
+from passagent.store.nodes import Node
 
 TASK_MODEL = """import torch
 
@@ -198,13 +201,13 @@ def settings(iters: int, islands: int, seed: int) -> dict[str, object]:
 
 def program() -> None:
     """The entry behind `main`, so that its errors and exit codes are those of the command line."""
-    from passagent.commands import beginning, searching
+    from passagent.commands import running, searching
 
     verb, target, runs_dir, *rest = sys.argv[1:]
     made = parts(float(rest[-1]), Gate(Path(os.environ["HOLD"])) if "HOLD" in os.environ else None)
     if verb == "run":
         iters, islands, seed = map(int, rest[:3])
-        beginning.run(target, None, settings(iters, islands, seed), runs_dir, True, False, made)
+        running.run(target, None, settings(iters, islands, seed), runs_dir, True, False, made)
     else:
         searching.resume(target, {}, runs_dir, True, made)
 
@@ -213,3 +216,17 @@ if __name__ == "__main__":
     from passagent.cli import guarded
 
     guarded(program)
+
+
+def give_evaluation(store: Store, node: Node, result: dict[str, Any]) -> None:
+    """All evaluations of the node's candidate have this result from now on."""
+    for row in store.rows(
+        "SELECT evaluations.id, task_key, environment FROM evaluations "
+        "JOIN conditions ON conditions.id = conditions_id WHERE candidate_key = :key",
+        {"key": node.candidate_key},
+    ):
+        packed = evaluations.pack(store, row["task_key"], row["environment"], result)
+        store.execute(
+            "UPDATE evaluations SET conditions_id = :conditions, result = :result WHERE id = :id",
+            {"conditions": packed.conditions, "result": packed.result, "id": row["id"]},
+        )

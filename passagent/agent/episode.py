@@ -17,7 +17,7 @@ from passagent.agent.fold import Sent, fold
 from passagent.agent.observe import read_status, used_evaluation
 from passagent.agent.taskfiles import ToolError
 from passagent.agent.tokens import CHARACTERS
-from passagent.agent.tools import EDITOR, EVALUATOR, Tool, check_arguments
+from passagent.agent.toolbox import EDITOR, EVALUATOR, Tool, check_arguments
 from passagent.config import AgentConfig
 from passagent.errors import nearest
 from passagent.models.retry import ContextOverflow

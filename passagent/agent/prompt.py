@@ -13,11 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext
-from passagent.agent.hardware import figures
+from passagent.agent.hardware_facts import figures
 from passagent.agent.source import parsed
 from passagent.agent.taskview import view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
-from passagent.agent.tools import SPECS
+from passagent.agent.toolbox import SPECS
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.target import target_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from passagent.agent.tokens import cut_end, fit, tokens
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.tasks import Subgraph, Task
-from passagent.tasks.operators import operator_names
+from passagent.tasks.operator_names import operator_names
 from passagent.tasks.reader import find_forward
 
 MAX_VARIANTS = 12

@@ -25,8 +25,8 @@ def expert_version() -> str:
 
 def first_pass(task: Task, device: str) -> Candidate:
     """What the expert's default plan makes of a task. Raises PassagentError where it covers nothing."""
-    from passagent.models.expert.model import candidate
-    from passagent.models.expert.plan import default
+    from passagent.models.expert.choices import default
+    from passagent.models.expert.expert_model import candidate
 
     target = "cuda" if device.startswith("cuda") else "cpu"
     files, authored = candidate(str(task.path), target, default(target))

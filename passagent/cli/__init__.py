@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from passagent import __version__
-from passagent.cli import collecting, exporting, judging, looking, operating, searching
-from passagent.commands.expert import app as expert_app
+from passagent.cli import collect_verbs, export_verbs, judge_verbs, look_verbs, operate_verbs, search_verbs
+from passagent.commands.expert_coverage import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.faults import machine_fault
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (searching, looking, operating, judging, collecting, exporting):
+for group in (search_verbs, look_verbs, operate_verbs, judge_verbs, collect_verbs, export_verbs):
     app.add_typer(group.commands)
 app.add_typer(expert_app, name="expert")
 

@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from passagent.collect import trials
+from passagent.collect.trials import Spent
 from passagent.config import SearchConfig
 from passagent.search import stop
 from passagent.search.session import Stopping
 from passagent.search.stop import Progress, Want
-from passagent.store import Store, trials
+from passagent.store import Store
 from passagent.store.reservations import Held
-from passagent.store.trials import Spent
 
 _LOOK_S = 0.25
 """Between two looks of who waits for room, at whether its own run is to stop, s."""

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from passagent.collect import trials
 from passagent.collect.budget import CollectionBudget
-from passagent.collect.plan import Pair, config_of
+from passagent.collect.trial_list import Pair, config_of
+from passagent.collect.trials import Outcome
 from passagent.config import Config
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.judging.effort import check_task_room
@@ -19,9 +21,8 @@ from passagent.search.events import Event
 from passagent.search.garbage import seldom_collected
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import Diagnose, new_run, open_session
-from passagent.store import Store, trials
+from passagent.store import Store
 from passagent.store.runs import Run
-from passagent.store.trials import Outcome
 from passagent.tasks import load_task
 
 log = logging.getLogger("passagent.collect")

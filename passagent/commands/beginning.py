@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from passagent.config import Config, load_config
+from passagent.config import Config
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.runner.starting import StartedReferee, owner_ahead
-from passagent.tasks.reader import Task, load_task
+from passagent.tasks.reader import Task
 
 if TYPE_CHECKING:
     from passagent.search.session import Evaluator
@@ -27,24 +27,6 @@ class Parts:
     diagnose: Diagnose | None = None
     ahead: StartedReferee | None = None
     """The evaluator's process, if it is on its way; see `begin`."""
-
-
-def run(
-    task_path: str,
-    preset: str | None,
-    settings: dict[str, Any],
-    runs_dir: str,
-    as_json: bool,
-    new: bool,
-    parts: Parts | None = None,
-) -> None:
-    """`passagent run`, see searching.start. Raises PassagentError for a wrong task or settings, too."""
-    task = load_task(task_path)
-    config = load_config(preset, settings)
-    with begin(config, task, parts or Parts()) as begun:
-        from passagent.commands import searching  # as much again as the evaluator's process takes to begin
-
-        searching.start(task, config, runs_dir, as_json, new, begun)
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent.collect import plan
+from passagent.collect import merging, trial_list, trials
+from passagent.collect.collection_figures import Summary, summarise
 from passagent.collect.lock import alone, is_held
-from passagent.collect.plan import Listing, Pair
-from passagent.collect.summary import Summary, summarise
+from passagent.collect.trial_list import Listing, Pair
 from passagent.collect.work import Collection
 from passagent.commands.beginning import Parts
 from passagent.commands.signals import stop_on_signals
@@ -27,7 +27,7 @@ from passagent.report.collect_progress import CollectProgress
 from passagent.report.text import counted
 from passagent.search.runlog import run_log
 from passagent.search.setup import check_money, check_roles
-from passagent.store import Store, merging, trials
+from passagent.store import Store
 from passagent.tasks.tasklist import find_tasks
 
 log = logging.getLogger("passagent.commands")
@@ -67,15 +67,15 @@ def collect(request: Request, parts: Parts | None = None) -> None:
     Interrupted after Ctrl-C, UsageError before anything is written.
     """
     parts = parts or Parts()
-    shard = plan.parse_shard(request.shard) if request.shard else (0, 1)
+    shard = trial_list.parse_shard(request.shard) if request.shard else (0, 1)
     config = load_config(request.preset or PRESET, request.settings)
-    config = plan.settings_of_trials(config, request.settings)
+    config = trial_list.settings_of_trials(config, request.settings)
     check_roles(config.search)
     find_devices(config.evaluator.device)
     model = parts.model or open_model(config.model)
     check_money(config, model)
-    listing = plan.list_tasks(find_tasks(request.tasks, request.root))
-    pairs = plan.pairs_of(listing.entries, request.trials, request.shuffle, shard)
+    listing = trial_list.list_tasks(find_tasks(request.tasks, request.root))
+    pairs = trial_list.pairs_of(listing.entries, request.trials, request.shuffle, shard)
     stream = sys.stderr if request.as_json else sys.stdout
     if not pairs:
         _tell_tasks(listing, stream)
@@ -89,7 +89,7 @@ def collect(request: Request, parts: Parts | None = None) -> None:
         alone(store.runs_dir),
         run_log(store.runs_dir / "collect") as path,
     ):
-        done = plan.finished(store, pairs, config)
+        done = trial_list.finished(store, pairs, config)
         print(
             f"{counted(len(listing.entries), 'task')}, {counted(len(pairs), 'trial')}, "
             f"{len(done)} of them made before; {config.model.label}, {config.evaluator.device}; log: {path}",

@@ -17,7 +17,7 @@ from passagent.confine.environment import import_path
 from passagent.errors import MachineFault, PassagentError, TaskError
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import known
-from passagent.memory import memory_kills
+from passagent.machine_memory import memory_kills
 from passagent.models.types import Model
 from passagent.store import Store
 from passagent.tasks import Task, load_task
@@ -141,7 +141,7 @@ def _check_beside(path: str, device: str) -> list[dict[str, Any]]:
     """
     root, kills = locate(path), memory_kills()
     places = subgraph_places(root)
-    command = [sys.executable, "-m", "passagent.tasks.check", str(root), device]
+    command = [sys.executable, "-m", "passagent.tasks.constraints", str(root), device]
     done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ | import_path(), check=False)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     if found and "fault" in found[-1]:

@@ -23,7 +23,7 @@ from passagent.export.formats.parquet import check_pyarrow, write_parquet
 from passagent.export.overlap import EvaluationTasks
 from passagent.export.selection import Chosen, Selection, failures, select
 from passagent.export.writing import CARD, Writer, new_directory, provenance, read_manifest, texts
-from passagent.report.export import stats_text, summary_text
+from passagent.report.export_summary import stats_text, summary_text
 from passagent.report.text import console, counted
 from passagent.store import Store
 from passagent.store.database import DATABASE

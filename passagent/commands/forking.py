@@ -11,8 +11,9 @@ from passagent.config import override
 from passagent.errors import UsageError
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.models import open_model
+from passagent.search import planting
 from passagent.search.setup import check_money, new_run, stored_config, stored_task
-from passagent.store import Store, nodes, planting, runs
+from passagent.store import Store, nodes, runs
 
 
 def fork(

@@ -11,7 +11,7 @@ from passagent.commands.searching import write_files
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLANS
 from passagent.faults import os_fault
-from passagent.report.summary import found_since_text, run_data, run_text, shown_state
+from passagent.report.run_summary import found_since_text, run_data, run_text, shown_state
 from passagent.report.text import clock, console, number, table
 from passagent.report.trajectory import print_trajectory
 from passagent.report.tree import tree_text
@@ -81,7 +81,7 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
                     "status": node.status,
                     "as_score": node.as_score,
                     "note": node.note,
-                    "files": node.files,
+                    "files": node.candidate_key,
                     "created_at": node.created_at,
                 }
                 for node in found

@@ -6,9 +6,10 @@ import json
 from typing import Literal
 
 from passagent.errors import UsageError
+from passagent.report import attendance
+from passagent.report.run_summary import runs_dir_flag, shown_state
 from passagent.report.status import status_data, status_text
-from passagent.report.summary import runs_dir_flag, shown_state
-from passagent.store import Store, looking, runs
+from passagent.store import Store, runs
 from passagent.store.runs import Run
 
 _TOLD = {
@@ -30,7 +31,7 @@ def status(name: str | None, runs_dir: str, as_json: bool) -> None:
 
 
 def _current(store: Store) -> list[Run]:
-    live = [run for run in runs.list_runs(store) if looking.processes(store, run)]
+    live = [run for run in runs.list_runs(store) if attendance.processes(store, run)]
     return live or [runs.find_run(store, "last")]
 
 
@@ -38,7 +39,7 @@ def ask(name: str, what: Literal["pause", "drain", "stop"], runs_dir: str, as_js
     """Ask the processes that work on a run to pause, drain or stop. Raises UsageError if there are none."""
     with Store.open(runs_dir, create=False) as store:
         run = runs.find_run(store, name)
-        working = looking.processes(store, run)
+        working = attendance.processes(store, run)
         if not working:
             raise UsageError(
                 f"run {run.id} is {shown_state(store, run)}: no process works on it; nothing to {what}"
@@ -57,7 +58,7 @@ def lift_pause(store: Store, run: Run, is_changed: bool, as_json: bool) -> bool:
 
     Raises UsageError where settings are to be changed: its processes go on under those that they have.
     """
-    if run.wanted != "pause" or not looking.processes(store, run):
+    if run.wanted != "pause" or not attendance.processes(store, run):
         return False
     if is_changed:
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import uses_triton
-from passagent.plan.process import recording_process
+from passagent.plan.recorder_process import recording_process
 
 if TYPE_CHECKING:
     from passagent.plan.messages import Recorded, Refusal

@@ -17,7 +17,7 @@ from passagent.experience import load_hints
 from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine, measure_machine
 from passagent.models.types import Message
-from passagent.search.context import episode_context
+from passagent.search.gathering import episode_context
 from passagent.search.relatives import Told
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, episodes, nodes, runs

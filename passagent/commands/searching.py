@@ -20,7 +20,7 @@ from passagent.faults import os_fault
 from passagent.models import open_model
 from passagent.report.board import Board
 from passagent.report.progress import Progress, open_progress
-from passagent.report.summary import run_data, run_text, runs_dir_flag
+from passagent.report.run_summary import run_data, run_text, runs_dir_flag
 from passagent.report.text import counted
 from passagent.search.controller import Outcome, search
 from passagent.search.events import Trouble

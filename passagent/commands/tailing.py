@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Iterable
 
-from passagent.report.summary import shown_state
+from passagent.report import attendance, happenings
+from passagent.report.happenings import Happening
+from passagent.report.run_summary import shown_state
 from passagent.report.tail import happening_line
-from passagent.store import Store, happenings, looking, runs
-from passagent.store.happenings import Happening
+from passagent.store import Store, runs
 
 POLL_S = 0.25
 """Between two looks, s."""
@@ -24,7 +25,7 @@ def tail(name: str, count: int, follow: bool, runs_dir: str, as_json: bool) -> N
         _show(found, roles, as_json)
         while follow:
             # asked before looking: what a process did before it left is seen, too
-            is_live = bool(looking.processes(store, runs.get_run(store, run.id)))
+            is_live = bool(attendance.processes(store, runs.get_run(store, run.id)))
             _show(happenings.since(store, run.id, seen), roles, as_json)
             if not is_live:
                 break

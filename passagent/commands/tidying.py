@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from passagent.errors import UsageError
 from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
 from passagent.faults import os_fault
-from passagent.report.summary import runs_dir_flag
+from passagent.report import attendance
+from passagent.report.run_summary import runs_dir_flag
 from passagent.report.text import table
-from passagent.store import Store, leftovers, looking, removal, runs
-from passagent.store.leftovers import Leftover, size_of
+from passagent.store import Store, removal, runs
+
+_RUN = re.compile(r"[0-9a-f]{8}")
+_OF_A_RUN = {"run.log", "best", "best.new"}
+
+
+class Leftover(NamedTuple):
+    """A file or directory that can go."""
+
+    kind: str
+    path: Path
+    size: int
+    """Bytes."""
 
 
 def gc(dry_run: bool, runs_dir: str, as_json: bool) -> None:
     """Remove what nothing needs, or with `dry_run` say what that is. Raises PassagentError."""
     with Store.open(runs_dir, create=False) as store:
-        live, kept = leftovers.live_runs(store), ""
-        found = _clear(leftovers.directories_of_removed_runs(store), dry_run)
+        live, kept = _live_runs(store), ""
+        found = _clear(_directories_of_removed_runs(store), dry_run)
         found += _clear((Leftover("scratch", path, size_of(path)) for path in dead_scratch()), dry_run)
         found += _clear((Leftover("built kernel", path, size_of(path)) for path in unused_builds()), dry_run)
         free = store.rows(
@@ -57,7 +74,7 @@ def _clear(found: Iterable[Leftover], dry_run: bool) -> list[Leftover]:
     for one in list(found):
         try:
             if not dry_run:
-                leftovers.remove(one)
+                _remove(one)
         except OSError as error:
             raise os_fault(error, one.path) from error
         shown.append(one)
@@ -69,7 +86,7 @@ def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> No
     with Store.open(runs_dir, create=False) as store:
         found = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
         for run in found:
-            working = looking.processes(store, run)
+            working = attendance.processes(store, run)
             if working:
                 raise UsageError(
                     f"run {run.id} is live (pid {working[0].pid} on {working[0].host}): "
@@ -81,11 +98,11 @@ def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> No
         removed = {}
         with store.transaction():
             for run in found:
-                if looking.processes(store, runs.get_run(store, run.id)):
+                if attendance.processes(store, runs.get_run(store, run.id)):
                     raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
                 removed[run.id] = removal.remove_run(store, run.id)
         for run in found:
-            leftovers.remove(Leftover("run", store.runs_dir / run.id, 0))
+            _remove(Leftover("run", store.runs_dir / run.id, 0))
         if as_json:
             print(json.dumps({"removed": {name: one._asdict() for name, one in removed.items()}}))
             return
@@ -102,3 +119,40 @@ def _agrees(shown: list[str]) -> bool:
         raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
     print(f"remove {', '.join(shown)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _live_runs(store: Store) -> list[str]:
+    """Ids of the runs that a process works on."""
+    return [run.id for run in runs.list_runs(store) if attendance.processes(store, run)]
+
+
+def _directories_of_removed_runs(store: Store) -> Iterator[Leftover]:
+    """Directories of runs that the database does not know any more."""
+    known = {run.id for run in runs.list_runs(store)}
+    for path in store.runs_dir.iterdir():
+        if path.name not in known and _RUN.fullmatch(path.name) and path.is_dir():
+            names = {entry.name for entry in path.iterdir()}
+            if names and names <= _OF_A_RUN:
+                yield Leftover("directory of a removed run", path, size_of(path))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files under a directory; nothing for what another process removes."""
+    if not path.is_dir():
+        return _bytes_of(path)
+    return sum(_bytes_of(Path(place, name)) for place, _, names in os.walk(path) for name in names)
+
+
+def _bytes_of(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _remove(leftover: Leftover) -> None:
+    """Remove it; one that is gone already is no error. Raises OSError."""
+    if leftover.path.is_dir():
+        shutil.rmtree(leftover.path, ignore_errors=True)
+    else:
+        leftover.path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from passagent.memory import memory_bytes
+from passagent.machine_memory import memory_bytes
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ["confine/*.py", "evaluator/**/*.py", "kernels/*", "plan/*", "tasks/*.py"]

@@ -50,8 +50,17 @@ class Diagnosis:
     graphs: tuple[GraphDiagnosis, ...] = ()
 
     def as_json(self) -> str:
-        """As it is stored with a node."""
-        return json.dumps(vars(self) | {"graphs": [vars(graph) for graph in self.graphs]})
+        """As it is stored with a node; its graphs are those of the evaluation that were timed, in order."""
+        graphs = [
+            {
+                "limiter": graph.limiter,
+                "memory_share": round(graph.memory_share, 3),
+                "latency_share": round(graph.latency_share, 3),
+                "speedup": round(graph.speedup, 4),
+            }
+            for graph in self.graphs
+        ]
+        return json.dumps(vars(self) | {"graphs": graphs})
 
 
 START = Diagnosis("start", "No candidate has been evaluated yet.")

@@ -78,7 +78,7 @@ WHERE e.state = 'done' AND e.number > 0 AND EXISTS (SELECT 1 FROM steps WHERE ep
 ORDER BY e.id
 """
 _NODES = """
-SELECT id, call_id, status, as_score, files, candidate_key, evaluation_id, repeat_of, place FROM nodes
+SELECT id, call_id, status, as_score, candidate_key AS files, evaluation_id, repeat_of, place FROM nodes
 WHERE episode_id = :episode AND state = 'done' ORDER BY place
 """
 
@@ -97,7 +97,7 @@ class Revision:
     """AS of the best correct one before; of eager itself (1) where there is none."""
     before_high: float
     files: str
-    candidate_key: str
+    """Candidate.key, and that of its files in the store."""
     evaluation_id: int | None
     advantage: float | None = None
     """Its return less the mean return of the group's other episodes at the same place; None: no others."""
@@ -168,7 +168,7 @@ def _revisions(store: Store, episode_id: int, start: float | None) -> Iterator[R
     for row in store.rows(_NODES, {"episode": episode_id}):
         low = high = row["as_score"]
         if row["status"] == "ok" and row["evaluation_id"] is not None:
-            found = evaluations.get_figures(store, row["evaluation_id"])
+            found = evaluations.get_evaluation(store, row["evaluation_id"], samples=False)
             low, high = found["as_low"] or low, found["as_high"] or high
         yield Revision(
             row["id"],
@@ -179,7 +179,6 @@ def _revisions(store: Store, episode_id: int, start: float | None) -> Iterator[R
             before,
             before_high,
             row["files"],
-            row["candidate_key"],
             row["evaluation_id"],
         )
         if row["status"] == "ok" and row["as_score"] and row["as_score"] > before:

@@ -12,7 +12,6 @@ import re
 from typing import Any
 
 from passagent.errors import PassagentError
-from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.score import aggregate
 from passagent.export.columns import Revision
 from passagent.redaction import redact
@@ -57,8 +56,6 @@ def check_secrets(name: str, told: Any) -> None:
 def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
     """The files of the node behind `revision`. Raises NotFit unless all is as it was measured."""
     found = files.get(store, revision.files)
-    if Candidate(found).key != revision.candidate_key:
-        raise _tampered(name, revision, "its files are not those that were evaluated")
     if revision.evaluation_id is None:
         if revision.status == "ok":
             raise _tampered(name, revision, "it counts as correct without an evaluation")
@@ -70,11 +67,11 @@ def check_node(store: Store, name: str, revision: Revision) -> dict[str, str]:
     )
     if stored is None:
         raise _tampered(name, revision, "its evaluation is gone")
-    if stored["key"] != revision.candidate_key and not _same_program(store, stored):
+    if stored["key"] != revision.files and not _same_program(store, stored):
         raise _tampered(name, revision, "its evaluation is another candidate's")
     if stored["status"] != revision.status or revision.as_score not in (None, stored["as_score"]):
         raise _tampered(name, revision, "its status or AS is not that of its evaluation")
-    figures = evaluations.get_figures(store, revision.evaluation_id)
+    figures = evaluations.get_evaluation(store, revision.evaluation_id, samples=False)
     whole = None if figures["es"] is None else aggregate({int(t): es for t, es in figures["es"].items()})
     if not _equal(whole, stored["as_score"]) or figures["status"] != stored["status"]:
         raise _tampered(name, revision, "the AS of its evaluation does not follow from its ES(t)")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from passagent.cache import cache_dir
 from passagent.kernels import elf, lexer, objects, toolchain
-from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.kernels.toolchain import FLAGS
 
 __all__ = ["KernelBuildError", "KernelRefused", "Signature", "build", "check_source", "prepare"]

@@ -21,8 +21,8 @@ from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import cuda_source, elf, lexer, objects, toolchain
 from passagent.kernels.build import Signature
-from passagent.kernels.errors import KernelBuildError, KernelRefused
 from passagent.kernels.ptx import variables, without_comments, written
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from passagent.kernels.errors import KernelBuildError
 from passagent.kernels.lexer import Source, Token
+from passagent.kernels.source_errors import KernelBuildError
 
 _QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "restrict", "__grid_constant__", "std", ":"}
 _SHORT = {

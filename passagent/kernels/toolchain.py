@@ -18,8 +18,8 @@ from passagent.cache import cache_dir
 from passagent.confine import tools
 from passagent.confine.limits import ASK, COMPILE, PRECOMPILE, ToolLimits
 from passagent.errors import PassagentError
-from passagent.kernels import messages
-from passagent.kernels.errors import KernelBuildError
+from passagent.kernels import compiler_output
+from passagent.kernels.source_errors import KernelBuildError
 
 HEADERS = frozenset({
     "algorithm", "array", "assert.h", "atomic", "bit", "bitset", "cassert", "cctype", "cerrno", "cfloat",
@@ -87,7 +87,7 @@ def run(
         raise KernelBuildError(f"{name}: compiling took more than {limits.wall_s:.0f} s")
     if done.code != 0:
         places = [f"{place}/" for place in headers]
-        text = messages.shown(done.errors.replace(f"{scratch}/", ""), own, places)
+        text = compiler_output.shown(done.errors.replace(f"{scratch}/", ""), own, places)
         raise KernelBuildError(f"{name} does not compile:\n{text or f'the compiler {done.why}'}")
 
 

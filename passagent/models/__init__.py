@@ -69,11 +69,11 @@ def provider_of(name: str) -> str:
 def _open(config: ModelConfig) -> Model:
     provider = provider_of(config.name)
     if provider == "expert":
-        from passagent.models.expert.model import ExpertModel
+        from passagent.models.expert.expert_model import ExpertModel
 
         return ExpertModel(config)
     if provider == "replay":
-        from passagent.models.replay import ReplayModel
+        from passagent.models.recorded import ReplayModel
 
         return ReplayModel(config.name.removeprefix("replay:"))
     if provider == "openai":

@@ -15,7 +15,7 @@ from passagent.models.prices import Price
 from passagent.models.retry import Retrying, Transient, one_line
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
-from passagent.store import Store, calls
+from passagent.store import Store, ledger
 from passagent.store.episodes import Episode
 
 Admit = Callable[[int, float | None], Awaitable[Callable[[], None]]]
@@ -46,7 +46,7 @@ class Meter:
         call_id, latency_s, release = self._arrived
         self._arrived = None
         cost = self.price.cost(usage) if self.price else None
-        calls.finish(self.store, call_id, vars(usage), cost, latency_s, stop_reason)
+        ledger.finish(self.store, call_id, vars(usage), cost, latency_s, stop_reason)
         release()
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:
@@ -99,7 +99,7 @@ class Metered:
     def _start(self) -> int:
         endpoint: str | None = getattr(self.inner, "endpoint", None)
         meter = self.meter
-        return calls.start(
+        return ledger.start(
             meter.store,
             meter.episode,
             role=meter.role,
@@ -110,13 +110,13 @@ class Metered:
 
     def _failed(self, call_id: int, error: BaseException, latency_s: float) -> None:
         if not isinstance(error, Transient | PassagentError):  # given up, or an error of passagent's own
-            calls.lose(self.meter.store, call_id)
+            ledger.lose(self.meter.store, call_id)
             return
         usage: Usage | None = getattr(error, "usage", None)
         tokens: dict[str, Any] | None = asdict(usage) if usage else None
         cost = self.meter.price.cost(usage) if usage and self.meter.price else None
         said = redact(one_line(str(error)))
-        calls.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, said)
+        ledger.broken(self.meter.store, self.meter.episode, call_id, tokens, cost, latency_s, said)
 
 
 def metered(model: Model, meter: Meter) -> Model:

@@ -21,7 +21,7 @@ from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLAN
 from passagent.plan.arguments import Record
 from passagent.plan.model import NativeKernel, Recording, TritonKernel
-from passagent.plan.pattern import MalformedPattern, check_calls
+from passagent.plan.recorded_pattern import MalformedPattern, check_calls
 
 _SUFFIX = {"cpp": ".cpp", "cuda": ".cu", "triton": ".py"}
 

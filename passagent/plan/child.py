@@ -31,7 +31,7 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     import torch
 
-    for module in ("passagent.plan.candidate", "torch.fx.experimental.symbolic_shapes"):
+    for module in ("passagent.plan.recording", "torch.fx.experimental.symbolic_shapes"):
         importlib.import_module(module)
     torch.set_num_threads(1)
     _warm_up()
@@ -104,8 +104,8 @@ def _become_recorder(fd: int, scratch: Path, limits: sandbox.Limits) -> None:
 
 
 def _answer(stream: socket.socket, scratch: Path) -> None:
-    from passagent.plan.candidate import record
     from passagent.plan.messages import Answer, Request
+    from passagent.plan.recording import record
 
     with stream.makefile("rb") as source:
         request = Request.model_validate_json(source.read())

@@ -21,7 +21,7 @@ from passagent.cache import cache_dir
 from passagent.errors import PassagentError
 from passagent.kernels import build, build_cuda, toolchain
 from passagent.kernels.build import Signature
-from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 from passagent.plan.arguments import AddressArg, leaves
 from passagent.plan.check import PlanError
 from passagent.plan.model import (

@@ -17,8 +17,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from passagent.plan import kernel_text, ttir
 from passagent.plan.arguments import Argument, DescriptorArg, FunctionArg, TritonDtypeArg, TupleArg
 from passagent.plan.model import Alternative, Bound, Choice, Launch, Options, TritonKernel
+from passagent.plan.recording_session import Recorder, Session
 from passagent.plan.refusal import Refused, running_place
-from passagent.plan.session import Recorder, Session
 
 _OPTIONS = tuple(Options.model_fields)
 

@@ -15,7 +15,7 @@ from passagent.kernels.cpp import CTYPES, SCALARS
 from passagent.kernels.launch import three
 from passagent.kernels.layout import Like, Order, strides
 from passagent.plan.model import Launch, NativeKernel, Parameter
-from passagent.plan.session import Recorder, Session
+from passagent.plan.recording_session import Recorder, Session
 
 Orders = Mapping[str, Iterable[int]] | None
 

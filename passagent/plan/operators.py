@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from passagent.plan import refusal
 from passagent.plan.computing import computes
-from passagent.plan.session import Recorder, Session
+from passagent.plan.recording_session import Recorder, Session
 
 _EMPTY = {
     "empty", "empty_strided", "empty_like", "empty_permuted", "new_empty", "new_empty_strided",

@@ -31,8 +31,8 @@ from passagent.plan.messages import (
     as_line,
 )
 from passagent.plan.model import Recording
-from passagent.plan.pattern import MalformedPattern, check_calls
-from passagent.plan.process import RecordingProcess
+from passagent.plan.recorded_pattern import MalformedPattern, check_calls
+from passagent.plan.recorder_process import RecordingProcess
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
 

@@ -12,7 +12,7 @@ from triton.runtime.jit import MockTensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from passagent.plan.model import Attribute, Parameter
-from passagent.plan.session import Session
+from passagent.plan.recording_session import Session
 
 
 class Made(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TextIO
 from passagent.benchmark.measure import Work
 from passagent.benchmark.results import Row
 from passagent.report.board import Board
-from passagent.report.progress import event_line
+from passagent.report.event_lines import event_line
 from passagent.report.text import clock, console, number
 from passagent.search.events import Event, OnEvent
 from passagent.store import Store

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TextIO
 
 from passagent.collect.budget import CollectionBudget
-from passagent.collect.plan import Pair
-from passagent.collect.summary import Summary
+from passagent.collect.collection_figures import Summary
+from passagent.collect.trial_list import Pair
+from passagent.collect.trials import Outcome
 from passagent.faults import os_fault
 from passagent.report.collect_table import status_line
 from passagent.report.text import clock, console, number, thousands, width
 from passagent.search.events import Event, Trouble
-from passagent.store.trials import Outcome
 
 _EVERY_S = 30.0
 """Between two lines about all, where there is no terminal, s."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from passagent.collect.summary import KEPT_ABOVE, Summary
+from passagent.collect.collection_figures import KEPT_ABOVE, Summary
 from passagent.report.text import clock, number, table, thousands
 
 

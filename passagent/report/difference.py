@@ -8,10 +8,11 @@ from rich.text import Text
 
 from passagent.agent.prompt import short_note
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.report.summary import again_of, evaluation_of, score_data
+from passagent.report import lineage
+from passagent.report.run_summary import again_of, evaluation_of, score_data
 from passagent.report.text import interval, number, printable, table
 from passagent.search.changes import changes, unified
-from passagent.store import Store, lineage, nodes, runs
+from passagent.store import Store, nodes, runs
 from passagent.store.nodes import Node
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from passagent.report.board import Board
-from passagent.report.progress import event_line
+from passagent.report.event_lines import event_line
 from passagent.report.text import clock, console, number, thousands
 from passagent.search.events import Event, Migrated, NodeConfirmed, Trouble
 

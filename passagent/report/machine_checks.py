@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
+from passagent.report import attendance, run_figures
 from passagent.report.finding import Finding
 from passagent.report.text import clock, number, printable
-from passagent.store import Store, figures, looking
+from passagent.store import Store
 from passagent.store.runs import Run
 
 IDLE = 0.1
@@ -17,7 +18,7 @@ ERRORS = 0.1
 
 def models(store: Store, run: Run, config: Config) -> Finding:
     """Whether the models answered."""
-    found = figures.requests(store, run.id)
+    found = run_figures.requests(store, run.id)
     bad = found.broken + found.failed
     share = bad / found.requests if found.requests else 0.0
     said = (
@@ -35,7 +36,7 @@ def models(store: Store, run: Run, config: Config) -> Finding:
 
 def device(store: Store, run: Run, config: Config) -> Finding:
     """Whether the device was kept busy."""
-    found = figures.device(store, run)
+    found = run_figures.device(store, run)
     available_s = run.elapsed_s * len(found.devices)
     idle = 1 - min(1.0, found.busy_s / available_s) if available_s > 0 else None
     shown = found._asdict() | {"elapsed_s": run.elapsed_s, "idle": idle}
@@ -55,8 +56,8 @@ def device(store: Store, run: Run, config: Config) -> Finding:
 
 def processes(store: Store, run: Run, config: Config) -> Finding:
     """Whether processes died, and what they held was taken over."""
-    found = looking.attendance(store, run)
-    left = figures.unfinished(store, run.id)
+    found = attendance.attendance(store, run)
+    left = run_figures.unfinished(store, run.id)
     is_live = bool(found.alive)
     shown = found._asdict() | left | {"alive": [process.pid for process in found.alive]}
     said = (
@@ -82,7 +83,7 @@ def left_behind(store: Store, run: Run, config: Config) -> Finding:
 
 def files(store: Store, run: Run, config: Config) -> Finding:
     """Whether the candidates' files are all there."""
-    missing = figures.missing_files(store, run.id)
+    missing = run_figures.missing_files(store, run.id)
     if missing:
         said = f"{len(missing)} candidates' files are gone from {store.runs_dir}"
         return Finding("files", "fail", said, "restore the database from a backup", {"missing": missing})

@@ -6,12 +6,13 @@ import math
 from collections import deque
 
 from passagent.config import Config
+from passagent.report import run_figures
 from passagent.report.finding import Finding
 from passagent.report.text import percent
 from passagent.search.migration import why_none
 from passagent.search.policies import policy_of
 from passagent.search.similarity import similarity
-from passagent.store import Store, figures, migrations, nodes, runs
+from passagent.store import Store, migrations, nodes, runs
 from passagent.store.runs import Run
 
 REPEATS = 0.3
@@ -44,7 +45,7 @@ def islands(store: Store, run: Run, config: Config) -> Finding:
 def elite_migrations(store: Store, run: Run, config: Config) -> Finding:
     """Whether elites moved, and helped; or why none did."""
     moved = migrations.list_migrations(store, run.id)
-    gains = figures.migrant_gains(store, run.id)
+    gains = run_figures.migrant_gains(store, run.id)
     helped = sum(gain is not None and gain > 0 for gain in gains)
     islands = runs.islands(store, run.id)
     best = max((island.best_as for island in islands if island.best_as is not None), default=None)
@@ -69,7 +70,7 @@ def elite_migrations(store: Store, run: Run, config: Config) -> Finding:
 
 def hints(store: Store, run: Run, config: Config) -> Finding:
     """Whether hints were shown, credited, and followed by gains."""
-    found = figures.hint_figures(store, run.id)
+    found = run_figures.hint_figures(store, run.id)
     shown = found._asdict()
     if not config.agent.hints:
         return Finding("hints", "ok", "turned off (agent.hints is 0)", "", shown)
@@ -90,7 +91,7 @@ def hints(store: Store, run: Run, config: Config) -> Finding:
 
 def duplicates(store: Store, run: Run, config: Config) -> Finding:
     """Whether equal candidates were avoided, and none was evaluated twice."""
-    found = figures.duplicates(store, run.id)
+    found = run_figures.duplicates(store, run.id)
     share = found.equal / found.nodes if found.nodes else 0.0
     near, looked_at = _nearly_equal(store, run, config)
     shown = found._asdict() | {"share": share, "nearly_equal": near, "of_the_newest": looked_at}
@@ -125,7 +126,7 @@ def _nearly_equal(store: Store, run: Run, config: Config) -> tuple[int, int]:
     And how many were looked at.
     """
     before: dict[int, deque[bytes]] = {}
-    near, newest = 0, figures.newest_sketches(store, run.id, NEWEST)
+    near, newest = 0, run_figures.newest_sketches(store, run.id, NEWEST)
     for island, sketch in newest:
         others = before.setdefault(island, deque(maxlen=BEFORE))
         near += any(config.search.similar <= similarity(sketch, other) < 1 for other in others)
@@ -157,7 +158,7 @@ def candidates(store: Store, run: Run, config: Config) -> Finding:
 
 def finalists(store: Store, run: Run, config: Config) -> Finding:
     """Whether the second measurement bears out the first."""
-    found = figures.finalists(store, run.id)
+    found = run_figures.finalists(store, run.id)
     pairs = [(one.first_as, one.second_as) for one in found if one.status == "ok"]
     ratios = [math.log(second / first) for first, second in pairs if first and second]
     failed = [one.node for one in found if one.status != "ok"]

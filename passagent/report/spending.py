@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Any
 
 from passagent.report.text import number, table, thousands
-from passagent.store import Store, calls
-from passagent.store.calls import Spent
+from passagent.store import Store, ledger
+from passagent.store.ledger import Spent
 
 
 def spending_data(store: Store, run_id: str) -> dict[str, Any]:
     """The ledger's sums as plain data; `cost_usd` is None where a price is not known."""
-    groups = {by: calls.spent(store, run_id, by) for by in ("model", "island", "role")}
+    groups = {by: ledger.spent(store, run_id, by) for by in ("model", "island", "role")}
     models = groups["model"]
     return {
         "cost_usd": None if any(group.unpriced for group in models) else sum(group.cost for group in models),
@@ -24,7 +24,7 @@ def spending_data(store: Store, run_id: str) -> dict[str, Any]:
 
 def spending_text(store: Store, run_id: str) -> str:
     """A line a model, and what else a person should know of the money; empty if no model was asked."""
-    found = calls.spent(store, run_id)
+    found = ledger.spent(store, run_id)
     if not any(group.input_tokens + group.output_tokens + group.broken + group.failed for group in found):
         return ""
     header = ["model", ">replies", ">again", ">in", ">cached", ">out", ">reasoning", ">s/reply", ">USD"]

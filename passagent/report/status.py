@@ -6,7 +6,9 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from passagent.report.summary import (
+from passagent.report import attendance
+from passagent.report.attendance import UnderWay
+from passagent.report.run_summary import (
     again_of,
     best_data,
     evaluation_of,
@@ -17,10 +19,9 @@ from passagent.report.summary import (
     shown_state,
 )
 from passagent.report.text import clock, interval, number, table, thousands
-from passagent.store import Store, confirmations, looking, nodes, runs
-from passagent.store.looking import UnderWay
+from passagent.store import Store, confirmations, nodes, runs
+from passagent.store.participants import BEAT_S
 from passagent.store.runs import Run
-from passagent.store.workers import BEAT_S
 
 
 def status_data(store: Store, run: Run) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
     settings = json.loads(run.config)
     islands, counts = runs.islands(store, run.id), nodes.counts(store, run.id)
     episodes = sum(island.episodes for island in islands)
-    working = looking.processes(store, run)
+    working = attendance.processes(store, run)
     state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
     # a process tells at each beat how long it has searched, and at the first one nothing yet
     paced_s = run.elapsed_s if not working or run.elapsed_s >= BEAT_S else 0.0
@@ -62,7 +63,7 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
         ],
         "under_way": [
             episode._asdict() | {"doing": _doing(episode, state)}
-            for episode in looking.under_way(store, run.id)
+            for episode in attendance.under_way(store, run.id)
         ],
         "max_steps": settings["agent"]["max_steps"],
         "budget": {name: {"used": now, "limit": limit} for name, (now, limit) in used.items()},

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from passagent.agent.prompt import short_note
+from passagent.report.happenings import Happening
 from passagent.report.text import number, percent, printable, thousands
-from passagent.store.happenings import Happening
 
 
 def happening_line(one: Happening, roles: dict[int, str]) -> str:

@@ -1,5 +1,5 @@
 """The evaluator as an environment for reinforcement learning. Imports neither torch nor a trainer."""
 
-from passagent.rl.environment import PassEnv
+from passagent.rl.pass_env import PassEnv
 
 __all__ = ["PassEnv"]

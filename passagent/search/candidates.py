@@ -46,9 +46,7 @@ def submitter(
             flush()
             earlier = nodes.of_episode(session.store, episode.id)
             parent_id = _parent(earlier, call_id, episode)
-            node = nodes.propose(
-                session.store, episode, call_id, files, candidate.key, note, parent_id, marks, packed
-            )
+            node = nodes.propose(session.store, episode, call_id, files, note, parent_id, marks, packed)
             is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
         if node.state == "done":
             assert node.evaluation_id is not None

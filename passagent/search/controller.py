@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 
 from passagent.errors import PassagentError
+from passagent.search.claimed import run_claimed
 from passagent.search.distilling import distil, distil_rest
-from passagent.search.episode import run_claimed
 from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.garbage import seldom_collected
@@ -22,7 +22,7 @@ from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
 from passagent.search.waiting import is_ready
-from passagent.store import episodes, runs, workers
+from passagent.store import episodes, participants, runs
 from passagent.store.episodes import Episode
 from passagent.store.owner import named
 
@@ -74,7 +74,7 @@ async def _searched(session: Session) -> Outcome:
         raise
     finally:
         try:
-            is_last = workers.leave(
+            is_last = participants.leave(
                 session.store, session.run.id, session.owner, session.watch, state, reason, session.elapsed_s
             )
         except PassagentError as error:
@@ -204,8 +204,8 @@ async def _end(session: Session) -> None:
     """
     store, run_id = session.store, session.run.id
     with session.waiting(lambda: _who_goes_on(session)):
-        while not session.is_interrupted and not workers.is_over(store, run_id, session.owner):
-            if workers.take_run(store, run_id, session.owner, "end"):
+        while not session.is_interrupted and not participants.is_over(store, run_id, session.owner):
+            if participants.take_run(store, run_id, session.owner, "end"):
                 await distil_rest(session)
                 await confirm(session)
                 return
@@ -216,7 +216,7 @@ def _who_goes_on(session: Session) -> str:
     """Which other processes work on the run; empty if this one measures the finalists."""
     if runs.get_run(session.store, session.run.id).owner == session.owner:
         return ""
-    present = workers.present(session.store, session.run.id)
+    present = participants.present(session.store, session.run.id)
     others = [named(worker.owner) for worker in present if worker.owner != session.owner]
     return f"{', '.join(others)} still at work on the run" if others else ""
 
@@ -225,11 +225,11 @@ async def _listen(session: Session) -> None:
     """POLL_S pass; what other processes write meanwhile is told at once to who waits for it."""
     heard = time.monotonic()
     until = heard + POLL_S
-    version = workers.version_of_data(session.store)
+    version = participants.version_of_data(session.store)
     while (left := until - (now := time.monotonic())) > 0:
         pause = min(max(LISTEN_S[0], (now - heard) / 4), LISTEN_S[1])
         await asyncio.sleep(min(left, pause) if session.others else left)
-        if (seen := workers.version_of_data(session.store)) != version:
+        if (seen := participants.version_of_data(session.store)) != version:
             version, heard = seen, time.monotonic()
             session.notify()
 
@@ -239,11 +239,11 @@ async def _watch(session: Session) -> None:
     store, run_id = session.store, session.run.id
     seen, beaten, before = None, float("-inf"), "run"
     while True:
-        if time.monotonic() - beaten >= workers.BEAT_S:
+        if time.monotonic() - beaten >= participants.BEAT_S:
             beaten = time.monotonic()
             store.check_in_place()
-            session.set_clock(workers.beat(store, run_id, session.owner, session.elapsed_s))
-        others, dead, lost = workers.bury_dead(store, run_id, session.owner, session.watch)
+            session.set_clock(participants.beat(store, run_id, session.owner, session.elapsed_s))
+        others, dead, lost = participants.bury_dead(store, run_id, session.owner, session.watch)
         for worker in dead:
             told = f", {lost} model calls with it" if lost else ""
             session.on_event(Trouble(f"{named(worker.owner)} died{told}; its work is taken over"))
@@ -254,7 +254,7 @@ async def _watch(session: Session) -> None:
         if wanted == "pause" != before:
             session.on_event(Trouble(f"paused by a person; passagent resume {run_id} goes on"))
         before = wanted
-        if (state := (wanted, len(others), workers.version_of_data(store))) != seen:
+        if (state := (wanted, len(others), participants.version_of_data(store))) != seen:
             seen = state
             session.notify_all()
         await _listen(session)

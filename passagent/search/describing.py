@@ -10,8 +10,8 @@ from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
 from passagent.search.events import Trouble
-from passagent.search.models import EXPERT
 from passagent.search.session import Session
+from passagent.search.writers import EXPERT
 from passagent.store.episodes import Episode
 from passagent.store.runs import SEEDS
 

@@ -16,12 +16,12 @@ from passagent.evaluator.result import Evaluation
 from passagent.experience.hints import Hint
 from passagent.models.meter import metered
 from passagent.models.types import Model, Reply
-from passagent.search.context import diagnosis_of, target_of
 from passagent.search.events import ModelReplied
 from passagent.search.gain import log_gain
-from passagent.search.models import meter_of
+from passagent.search.gathering import diagnosis_of, target_of
 from passagent.search.session import Session, Stopping
-from passagent.store import calls, episodes, evaluations, hints, nodes
+from passagent.search.writers import meter_of
+from passagent.store import episodes, evaluations, hint_uses, ledger, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 
@@ -36,7 +36,7 @@ async def distil(session: Session, island: int, is_last: bool = False) -> None:
     """
     if session.distiller is None:
         return
-    for episode_id in hints.undistilled(session.store, session.run.id, island):
+    for episode_id in hint_uses.undistilled(session.store, session.run.id, island):
         await _ask(session, session.distiller, episodes.get_episode(session.store, episode_id), is_last)
 
 
@@ -53,7 +53,7 @@ async def distil_rest(session: Session) -> None:
         if target is None or best is None or best.repeat_of is not None or (best.as_score or 0.0) < target:
             continue
         gain = log_gain(_parent(session, episode), best.as_score)
-        hints.want_distilled(session.store, replace(episode, gain=gain))
+        hint_uses.want_distilled(session.store, replace(episode, gain=gain))
     try:
         for island in range(session.run.islands):
             await distil(session, island, is_last=True)
@@ -68,8 +68,8 @@ async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) 
     def save(reply: Reply, hint: Hint | None) -> None:
         with store.transaction():
             meter.settle(reply.usage, reply.stop_reason)
-            calls.count(store, episode, asdict(reply.usage))
-            hints.settle_distilled(store, episode, hint.model_dump() if hint else None)
+            ledger.count(store, episode, asdict(reply.usage))
+            hint_uses.settle_distilled(store, episode, hint.model_dump() if hint else None)
         session.on_event(ModelReplied(episode, reply.usage.input_tokens, reply.usage.output_tokens))
 
     await distiller.ask(metered(model, meter), _improvement(session, episode), save)

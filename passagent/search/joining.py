@@ -12,9 +12,9 @@ from passagent.confine.environment import evaluator_version
 from passagent.errors import UsageError
 from passagent.search.events import Trouble
 from passagent.search.session import Session
-from passagent.store import calls, runs, workers
+from passagent.store import ledger, participants, runs
 from passagent.store.owner import named, this_process
-from passagent.store.workers import Terms, Worker
+from passagent.store.participants import Terms, Worker
 
 _OWN = "evaluator.device"
 """What may differ between processes that work side by side: which of several equal devices each has."""
@@ -35,11 +35,13 @@ async def join(session: Session) -> None:
         try:
             return _join(session)
         except _Unfit as unfit:
-            others = workers.present(session.store, session.run.id)
+            others = participants.present(session.store, session.run.id)
             if not any(session.watch.judge(worker) == "unknown" for worker in others):
                 raise UsageError(f"{session.run.id}: {unfit}; stop it, or join on its terms") from None
             if not waited:
-                waiting = f"waiting up to {workers.STALE_S:.0f} s for a sign of life from {_names(others)}"
+                waiting = (
+                    f"waiting up to {participants.STALE_S:.0f} s for a sign of life from {_names(others)}"
+                )
                 session.on_event(Trouble(waiting))
             waited = True
             await session.in_time(asyncio.sleep(1.0))
@@ -49,17 +51,17 @@ def _join(session: Session) -> None:
     store, run_id, terms = session.store, session.run.id, terms_of(session)
     with store.transaction():
         run = runs.get_run(store, run_id)
-        before = workers.last(store, run_id)
+        before = participants.last(store, run_id)
         session.owner = this_process()
-        others, _, lost = workers.bury_dead(store, run_id, session.owner, session.watch)
+        others, _, lost = participants.bury_dead(store, run_id, session.owner, session.watch)
         if run.state != "running":
             others = []  # they are about to leave
         for other in others:
             _check_fits(terms, other)
         changes = changes_between(before, terms)
-        workers.join(store, run_id, terms, json.dumps(changes))
+        participants.join(store, run_id, terms, json.dumps(changes))
         if not others:
-            lost += calls.lose_all(store, run_id)
+            lost += ledger.lose_all(store, run_id)
             runs.set_config(
                 store,
                 run_id,

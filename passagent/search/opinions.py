@@ -16,9 +16,9 @@ from passagent.models.meter import metered
 from passagent.models.types import Reply
 from passagent.search.events import ModelReplied
 from passagent.search.islandview import IslandView, fitness
-from passagent.search.models import meter_of
 from passagent.search.session import Session
-from passagent.store import calls, episodes
+from passagent.search.writers import meter_of
+from passagent.store import episodes, ledger
 from passagent.store.nodes import Node
 
 
@@ -48,7 +48,7 @@ async def ask(
     def save(reply: Reply, opinion: Opinion | None) -> None:
         with store.transaction():
             meter.settle(reply.usage, reply.stop_reason)
-            calls.count(store, episode, asdict(reply.usage))
+            ledger.count(store, episode, asdict(reply.usage))
             if opinion is not None:
                 judged = validator.with_opinion(evaluation, opinion, config.evaluator)
                 kept.append((keep(store, session.task, candidate, environment, judged), judged))

@@ -13,9 +13,14 @@ from passagent.search.candidates import evaluate
 from passagent.search.events import Trouble
 from passagent.search.joining import environment_of
 from passagent.search.session import Session
-from passagent.store import archive, evaluations, nodes, rescoring, runs, workers
+from passagent.store import Store, archive, evaluations, nodes, participants, runs
 from passagent.store.nodes import Node
 from passagent.store.owner import named
+
+_ELSEWHERE = (
+    "(SELECT evaluations.id FROM evaluations JOIN conditions ON conditions.id = conditions_id "
+    "WHERE evaluator_version || '; ' || environment != :environment)"
+)
 
 
 async def measure_again(session: Session) -> None:
@@ -34,9 +39,9 @@ async def measure_again(session: Session) -> None:
         while (known := runs.get_run(store, run_id).environment) != environment:
             if known is None:
                 runs.set_environment(store, run_id, environment)
-            elif workers.take_run(store, run_id, session.owner, "search"):
+            elif participants.take_run(store, run_id, session.owner, "search"):
                 await _measure(session, environment)
-                workers.give_run(store, run_id, session.owner)
+                participants.give_run(store, run_id, session.owner)
             else:
                 await session.changed.wait()
             if session.is_interrupted:
@@ -45,7 +50,7 @@ async def measure_again(session: Session) -> None:
 
 async def _measure(session: Session, environment: str) -> None:
     store, run_id = session.store, session.run.id
-    chosen = rescoring.to_measure(store, run_id, session.config.search.elites, environment)
+    chosen = _to_measure(store, run_id, session.config.search.elites, environment)
     if chosen:
         session.on_event(
             Trouble(f"scores of another evaluator or machine are not compared: measuring {len(chosen)} again")
@@ -57,7 +62,7 @@ async def _measure(session: Session, environment: str) -> None:
             return
         found.append((node, *await _evaluate(session, node)))
     with store.transaction():
-        rescoring.forget_scores(store, run_id, environment)
+        _forget_scores(store, run_id, environment)
         for node, evaluation_id, evaluation in found:
             diagnosis = session.diagnose(evaluation).as_json()
             done = nodes.finish(
@@ -80,3 +85,49 @@ async def _evaluate(session: Session, node: Node) -> tuple[int, Evaluation]:
     evaluation = evaluation.model_copy(update={"validator": before.get("validator")})
     kept = keep(store, session.task, candidate, environment, evaluation, session.run.id)
     return kept, evaluation
+
+
+def _to_measure(store: Store, run_id: str, elites: int, environment: str) -> list[Node]:
+    """The islands' elites, and the correct nodes that the episodes under way start from or made.
+
+    Only those whose score is not of `environment`, in the order of their making.
+    """
+    found = [
+        node
+        for island in [runs.SEEDS, *(island.island for island in runs.islands(store, run_id))]
+        for node in nodes.best_of_island(store, run_id, island, elites)
+    ]
+    rows = store.rows(
+        "SELECT nodes.* FROM nodes JOIN episodes ON nodes.id = episodes.parent_id "
+        "OR nodes.episode_id = episodes.id "
+        "WHERE episodes.run_id = :run AND episodes.state = 'running' AND nodes.status = 'ok'",
+        {"run": run_id},
+    )
+    chosen = {node.id: node for node in [*found, *(Node(**row) for row in rows)]}
+    elsewhere = store.rows(
+        f"SELECT id FROM nodes WHERE run_id = :run AND status = 'ok' AND evaluation_id IN {_ELSEWHERE}",
+        {"run": run_id, "environment": environment},
+    )
+    return [chosen[row["id"]] for row in elsewhere if row["id"] in chosen]
+
+
+def _forget_scores(store: Store, run_id: str, environment: str) -> None:
+    """Correct nodes of another environment have no score any more; their evaluations stay what they are.
+
+    To be called in the transaction that gives some of them new ones. Second measurements and what was built
+    on the scores are forgotten, too.
+    """
+    names = {"run": run_id, "environment": environment}
+    store.execute(
+        "UPDATE nodes SET as_score = NULL WHERE run_id = :run AND status = 'ok' "
+        f"AND evaluation_id IN {_ELSEWHERE}",
+        names,
+    )
+    for table in ("confirmations", "archive", "tree"):  # what is left of them is built again as it is needed
+        store.execute(f"DELETE FROM {table} WHERE run_id = :run", {"run": run_id})
+    store.execute(
+        "UPDATE islands SET (best_node, best_as) = (SELECT id, as_score FROM nodes WHERE run_id = :run "
+        "AND nodes.island = islands.island AND status = 'ok' AND repeat_of IS NULL "
+        "ORDER BY as_score DESC, id LIMIT 1) WHERE run_id = :run",
+        {"run": run_id},
+    )

@@ -11,11 +11,12 @@ import logging
 
 from passagent.evaluator.result import Candidate
 from passagent.models.ensemble import model_names
+from passagent.search import planting
 from passagent.search.candidates import judge
-from passagent.search.episode import conclude, run_claimed
-from passagent.search.models import EXPERT
+from passagent.search.claimed import conclude, run_claimed
 from passagent.search.session import Session, Stopping
-from passagent.store import episodes, nodes, planting
+from passagent.search.writers import EXPERT
+from passagent.store import episodes, nodes
 from passagent.store.episodes import Episode
 from passagent.store.owner import named
 from passagent.store.runs import SEEDS

@@ -27,8 +27,8 @@ from passagent.search.gain import expected_per_hour
 from passagent.search.relatives import Told
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs
+from passagent.store.participants import Watch
 from passagent.store.runs import Run, Standing
-from passagent.store.workers import Watch
 from passagent.tasks import Task
 
 T = TypeVar("T")

@@ -20,10 +20,11 @@ from passagent.experience.machine import measure_machine
 from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
+from passagent.search import planting
 from passagent.search.events import OnEvent
 from passagent.search.sameness import marks_of
 from passagent.search.session import Evaluator, Session
-from passagent.store import Store, planting, runs
+from passagent.store import Store, runs
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 
@@ -61,7 +62,6 @@ def new_run(store: Store, task: Task, config: Config, trial: int | None = None) 
                 store,
                 run,
                 seed.files,
-                candidate_key=seed.key,
                 note=note_of(seed.files),
                 marks=marks_of(seed.files, seed.key),
                 number=-search.expert_seeds,

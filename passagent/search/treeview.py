@@ -2,7 +2,7 @@
 
 For an episode of round r: what the episodes of the rounds up to r - 2 left, of all islands; of round r - 1
 the outcome of its own island's episode, and of the others' where they began, as visits without an outcome.
-All that is known to everyone is a table (store/tree.py); the last two rounds are added here, in memory.
+All that is known to everyone is a table (search/treerows.py); the last two rounds are added here, in memory.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import math
 from dataclasses import dataclass, field
 
 from passagent.evaluator.result import GRAVITY
+from passagent.search import treerows
 from passagent.search.rounds import Position
-from passagent.store import Store, episodes, nodes, tree
+from passagent.search.treerows import TASK, Outcome, Place
+from passagent.store import Store, episodes, nodes
 from passagent.store.nodes import Node
-from passagent.store.tree import TASK, Outcome, Place
 
 FAILED, WORST, BEST = 0.0, 0.5, 1.0
 """Values of a failure, and of the correct candidates with the smallest and the largest AS in the tree;
@@ -41,12 +42,12 @@ class TreeView:
 
     def root(self) -> Place:
         """The task."""
-        return self._with_extra(tree.get(self.store, self.run_id, TASK))
+        return self._with_extra(treerows.get(self.store, self.run_id, TASK))
 
     def children(self, node_id: int) -> list[Place]:
         """The nodes right below a node, in the order of their episodes."""
         if node_id not in self._children:
-            self._children[node_id] = tree.children(self.store, self.run_id, node_id)
+            self._children[node_id] = treerows.children(self.store, self.run_id, node_id)
         return [self._with_extra(place) for place in (*self._children[node_id], *self.born.get(node_id, ()))]
 
     def value(self, place: Place) -> float:
@@ -80,7 +81,7 @@ class TreeView:
 
     def _count(self, node_id: int, visits: int, correct: int, log_as: float) -> None:
         if node_id not in self._above:
-            self._above[node_id] = tree.above(self.store, self.run_id, node_id)
+            self._above[node_id] = treerows.above(self.store, self.run_id, node_id)
         for above in self._above[node_id]:
             before = self.extra.get(above, (0, 0, 0.0))
             self.extra[above] = (before[0] + visits, before[1] + correct, before[2] + log_as)
@@ -102,8 +103,8 @@ def open_tree(store: Store, run_id: str, position: Position) -> TreeView:
     All islands must have finished the rounds up to the last but one, and have begun the last.
     """
     settled = max(0, position.number_of(position.round - 1, 0) - 1)
-    tree.settle(store, run_id, settled, lambda episode_id: outcome(store, episode_id))
-    view = TreeView(store, run_id, *(tree.scale(store, run_id) or (None, None)))
+    treerows.settle(store, run_id, settled, lambda episode_id: outcome(store, episode_id))
+    view = TreeView(store, run_id, *(treerows.scale(store, run_id) or (None, None)))
     for number in range(settled + 1, position.number_of(position.round, 0)):
         view.visit(start_of(store, run_id, number))
     return view
@@ -120,7 +121,7 @@ def take_in_own(view: TreeView, position: Position) -> None:
 
 def start_of(store: Store, run_id: str, number: int) -> int:
     """The place in the tree that episode `number` started from."""
-    return tree.place_of(store, run_id, episodes.of_number(store, run_id, number).parent_id)
+    return treerows.place_of(store, run_id, episodes.of_number(store, run_id, number).parent_id)
 
 
 def _gravity(node: Node) -> tuple[int, int]:

@@ -10,20 +10,19 @@ import functools
 import os
 import sqlite3
 import time
-from collections import OrderedDict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
-from passagent.errors import UsageError
+from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.faults import os_fault
-from passagent.store.faults import BUSY_TIMEOUT_S, sqlite_fault
-from passagent.store.messages import Messages
 from passagent.store.schema import check, create_or_check
 
 DATABASE = "passagent.db"
+BUSY_TIMEOUT_S = 15.0
+"""How long a write waits for another process's transaction, s."""
 _PRAGMAS = (
     "synchronous = NORMAL",  # a commit survives the death of the process; the disk is waited for seldom
     "wal_autocheckpoint = 4000",  # pages (16 MB): a page that is written often is forced to disk once
@@ -45,9 +44,6 @@ class Store:
     def __init__(self, runs_dir: Path, db: Database) -> None:
         self.runs_dir = runs_dir
         self.db = db
-        self.messages = Messages(self)
-        self.examples: OrderedDict[int, bytes] = OrderedDict()
-        """Of conditions (see evaluations.pack) what their results are packed with; it never changes."""
         self.only_reads = False
         """Whether a `reading` is open."""
         self._file = _file_number(runs_dir / DATABASE)
@@ -212,7 +208,6 @@ class Transaction:
         finally:
             if self.store.db.conn.in_transaction:
                 self.store.db.conn.execute("ROLLBACK")
-                self.store.messages.forget()
 
 
 class Reading:
@@ -246,6 +241,24 @@ def _when_free(connection: sqlite3.Connection, sql: str, parameters: dict[str, A
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(_LOOK_AGAIN_S)
+
+
+def sqlite_fault(error: sqlite3.Error, path: Path) -> PassagentError | None:
+    """An error of SQLite on the database at `path`; None if it is a mistake of passagent's own."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith("SQLITE_FULL"):
+        return InfrastructureError(f"{path}: the disk is full; free some space")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return InfrastructureError(
+            f"{path}: locked by another process for over {BUSY_TIMEOUT_S:.0f} s; end that one, then try again"
+        )
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+        return UsageError(f"{path}: cannot be written ({error}); choose another place with --runs-dir")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return UsageError(f"{path}: not a healthy SQLite database ({error}); move it away or restore it")
+    if name.startswith(("SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_PROTOCOL")):
+        return InfrastructureError(f"{path}: {error}; check the disk, then go on")
+    return None
 
 
 def read_only(path: Path) -> str:

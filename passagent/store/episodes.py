@@ -13,10 +13,11 @@ from typing import Any
 
 from passagent.errors import PassagentError
 from passagent.redaction import redacted
+from passagent.store import conversations as stored
+from passagent.store.conversations import Packed
 from passagent.store.database import Store, now
-from passagent.store.messages import Packed, remember
+from passagent.store.participants import taken_over
 from passagent.store.runs import SEEDS, Run
-from passagent.store.workers import taken_over
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,6 @@ _ADD_STEP = (
     f"INSERT INTO steps (episode_id, seq, message_id, at_ms, {', '.join(_TOKENS)}) "
     f"VALUES (:episode, :seq, :message, :at, {', '.join(':' + kind for kind in _TOKENS)})"
 )
-
-_TASKS = 256
-"""Episodes whose task message is kept in mind."""
-TASK_SEQ = 2
-"""The place of the message that gives the task in a conversation; the first is the system message."""
 
 
 class Held(Exception):
@@ -249,30 +245,10 @@ def add_messages(
     """Append messages that hold no secret (redaction.redacted), all or none; see add_message."""
     seq = _last(store, episode.id)["last"] or 0
     packed = [
-        (pack_message(store, episode, message, seq + 1 + number), usage)
+        (stored.pack(store, episode, message, seq + 1 + number), usage)
         for number, (message, usage) in enumerate(messages)
     ]
     add_packed(store, episode, packed)
-
-
-def pack_message(store: Store, episode: Episode, message: dict[str, Any], seq: int) -> Packed:
-    """A message without secrets, ready to be the conversation's number `seq`: outside of a transaction."""
-    if seq == TASK_SEQ:
-        return store.messages.pack_task(message, episode.run_id, episode.island, episode.parent_id)
-    return store.messages.pack(message, None if seq < TASK_SEQ else _task_of(store, episode.id))
-
-
-def _task_of(store: Store, episode_id: int) -> int:
-    """The id of a conversation's task message."""
-    if known := store.messages.tasks.get(episode_id):
-        return known
-    row = store.row(
-        "SELECT message_id FROM steps WHERE episode_id = :episode AND seq = :task",
-        {"episode": episode_id, "task": TASK_SEQ},
-    )
-    assert row is not None
-    remember(store.messages.tasks, episode_id, int(row["message_id"]), _TASKS)
-    return int(row["message_id"])
 
 
 def _last(store: Store, episode_id: int) -> dict[str, Any]:
@@ -292,7 +268,7 @@ def add_packed(
     messages: list[tuple[Packed, dict[str, int] | None]],
     owner: str | None = None,
 ) -> None:
-    """Append messages of pack_message, all or none.
+    """Append messages of messages.pack, all or none.
 
     With `owner` raises PassagentError if that one was taken for dead.
     """
@@ -302,7 +278,7 @@ def add_packed(
             raise taken_over(episode.run_id)
         at, steps = int(time.time() * 1000), []
         for seq, (packed, usage) in enumerate(messages, (row["last"] or 0) + 1):
-            message_id = store.messages.add(packed, episode.run_id)
+            message_id = stored.add(store, packed)
             step: dict[str, int | None] = {"episode": episode.id, "seq": seq, "message": message_id, "at": at}
             steps.append(step | {kind: usage.get(kind) if usage else None for kind in _TOKENS})
             if usage is not None:
@@ -324,11 +300,11 @@ def _count(store: Store, episode: Episode, usage: dict[str, int]) -> None:
 def conversation(store: Store, episode_id: int) -> list[dict[str, Any]]:
     """The episode's messages in order."""
     rows = store.rows(
-        "SELECT base, beside, body FROM steps JOIN messages ON messages.id = message_id "
+        "SELECT base, body FROM steps JOIN messages ON messages.id = message_id "
         "WHERE episode_id = :id ORDER BY seq",
         {"id": episode_id},
     )
-    return store.messages.read(rows)
+    return stored.read(store, rows)
 
 
 def finish(

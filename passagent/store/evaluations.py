@@ -1,29 +1,27 @@
-"""Evaluations, each stored whole: an equal candidate on the same task and machine is not evaluated again."""
+"""Evaluations, each stored whole: an equal candidate on the same task and machine is not evaluated again.
+
+An evaluation is its JSON, compressed with an earlier one under the same conditions as the dictionary, their
+`example`. Its timing samples are beside it, compressed by themselves, and the key of its plans' files.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store, now
-from passagent.store.messages import remember
-from passagent.store.packing import (
-    PackedResult,
-    needs_example,
-    pack_result,
-    text_of,
-    unpack_figures,
-    unpack_result,
-)
+from passagent.store.packing import pack as pack_text
+from passagent.store.packing import unpack
 
-PIECES = 1 << 20
-"""The samples of evaluation n have the ids from n times this on."""
-_EXAMPLES = 64
-"""Examples that are kept in memory: a process may work on thousands of tasks."""
-_PIECE = 496
-"""Bytes of samples in a row: eight fill a page of the database. A row as long as most samples are would leave
-a third of it empty."""
+_SAMPLES = ("eager_samples_ms", "compiled_samples_ms")
+_CONDITIONS = (
+    "SELECT id, example FROM conditions WHERE task_key = :task AND evaluator_version = :version "
+    "AND environment = :environment AND (:status != 'ok' OR json_extract(example, '$.status') = 'ok') "
+    "ORDER BY id DESC LIMIT 1"
+)
+"""A failure is a poor example for what is correct: then there is a second row, with the first correct one."""
 
 
 class Stored(NamedTuple):
@@ -36,93 +34,78 @@ class Stored(NamedTuple):
     """ISO 8601, UTC."""
 
 
-def add_evaluation(
-    store: Store,
-    run_id: str | None,
-    *,
-    task_key: str,
-    environment: str,
-    result: dict[str, Any],
-    candidate_key: str,
-    packed: PackedResult | None = None,
-) -> int:
-    """Store an evaluation (Evaluation as plain data), charge it to the run, if any, and return its id.
+class Packed(NamedTuple):
+    """An evaluation as it is stored."""
 
-    `packed`: the result by `pack`, where a transaction is open that others wait for. `environment` names
-    the machine and the protocol: results of different ones are never exchanged.
+    whole: dict[str, Any]
+    """Evaluation as plain data."""
+    conditions: int | None
+    """Whose example it is packed with; None: there are none yet."""
+    result: bytes
+    samples: bytes | None
+    """Of each graph; None where nothing was timed."""
+
+
+def pack(store: Store, task_key: str, environment: str, whole: dict[str, Any]) -> Packed:
+    """Evaluation as plain data, ready to be stored: work that no transaction needs to wait for."""
+    known = store.row(_CONDITIONS, _conditions(task_key, environment, whole))
+    text, samples = _texts(whole)
+    packed = pack_text(text, known["example"].encode() if known else b"")
+    return Packed(whole, known["id"] if known else None, packed, pack_text(samples) if samples else None)
+
+
+def _texts(whole: dict[str, Any]) -> tuple[bytes, bytes | None]:
+    """An evaluation without samples and plans, and its samples, as JSON."""
+    samples = [{name: graph[name] for name in _SAMPLES if graph.get(name)} for graph in whole["graphs"]]
+    graphs = [graph | dict.fromkeys(of, ()) for graph, of in zip(whole["graphs"], samples, strict=True)]
+    rest = {key: value for key, value in whole.items() if key != "plans"} | {"graphs": graphs}
+    return json.dumps(rest).encode(), json.dumps(samples).encode() if any(samples) else None
+
+
+def _conditions(task_key: str, environment: str, whole: dict[str, Any]) -> dict[str, Any]:
+    names = {"version": whole["evaluator_version"], "status": whole["status"]}
+    return {"task": task_key, "environment": environment, **names}
+
+
+def add_evaluation(
+    store: Store, run_id: str | None, *, task_key: str, environment: str, candidate_key: str, packed: Packed
+) -> int:
+    """Store an evaluation, packed for this task and environment, charge it to the run, if any; its id.
+
+    `environment` names the machine and the protocol: results of different ones are never exchanged.
     """
-    packed = packed or pack(store, task_key, environment, result)
+    whole = packed.whole
     with store.transaction():
-        evaluation_id = _insert(store, task_key, environment, result, candidate_key, packed.head)
-        pieces = range(0, len(packed.samples), _PIECE)
-        store.execute_many(
-            "INSERT INTO samples (id, body) VALUES (:id, :body)",
-            [
-                {"id": evaluation_id * PIECES + place, "body": packed.samples[start : start + _PIECE]}
-                for place, start in enumerate(pieces)
-            ],
-        )
+        conditions = _conditions(task_key, environment, whole)
+        known = store.row(_CONDITIONS, conditions)
+        if known is None:
+            store.execute(
+                "INSERT INTO conditions (task_key, evaluator_version, environment, example) "
+                "VALUES (:task, :version, :environment, :example)",
+                conditions | {"example": _texts(whole)[0].decode()},
+            )
+        if known is None or packed.conditions != known["id"]:
+            packed = pack(store, task_key, environment, whole)
+        evaluation_id = store.execute(
+            "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
+            "samples, plans, created_at) "
+            "VALUES (:conditions, :candidate, :status, :score, :seconds, :result, :samples, :plans, :at)",
+            {
+                "conditions": packed.conditions,
+                "candidate": candidate_key,
+                "status": whole["status"],
+                "score": whole["as_score"],
+                "seconds": whole["seconds"],
+                "result": packed.result,
+                "samples": packed.samples,
+                "plans": whole.get("plans"),
+                "at": now(),
+            },
+        ).lastrowid
         if run_id is not None:
             store.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE id = :run", {"run": run_id})
+    assert evaluation_id is not None
     return evaluation_id
-
-
-def pack(store: Store, task_key: str, environment: str, result: dict[str, Any]) -> PackedResult:
-    """The result as it is stored: against the first correct one under its conditions."""
-    row = store.row(
-        "SELECT id FROM conditions WHERE task_key = :task AND evaluator_version = :version "
-        "AND environment = :environment",
-        {"task": task_key, "version": result["evaluator_version"], "environment": environment},
-    )
-    return pack_result(result, _example(store, row["id"]) if row else b"")
-
-
-def _example(store: Store, conditions_id: int) -> bytes:
-    """What results under these conditions are packed with; empty before the first."""
-    if conditions_id not in store.examples:
-        row = store.row("SELECT example FROM conditions WHERE id = :id", {"id": conditions_id})
-        if row is None or row["example"] is None:
-            return b""
-        if store.db.conn.in_transaction:  # it may not be committed
-            return text_of(row["example"])
-        remember(store.examples, conditions_id, text_of(row["example"]), _EXAMPLES)
-    return store.examples[conditions_id]
-
-
-def _insert(
-    store: Store, task_key: str, environment: str, result: dict[str, Any], candidate_key: str, head: bytes
-) -> int:
-    """The id of a new row, under its conditions, which are made the first time."""
-    conditions = {"task": task_key, "version": result["evaluator_version"], "environment": environment}
-    values = {
-        "candidate": candidate_key,
-        "status": result["status"],
-        "score": result["as_score"],
-        "seconds": result["seconds"],
-        "result": head,
-        "at": now(),
-    }
-    while True:
-        added = store.execute(
-            "INSERT INTO evaluations (conditions_id, candidate_key, status, as_score, seconds, result, "
-            "created_at) SELECT id, :candidate, :status, :score, :seconds, :result, :at FROM conditions "
-            "WHERE task_key = :task AND evaluator_version = :version AND environment = :environment",
-            conditions | values,
-        )
-        if added.rowcount:
-            assert added.lastrowid is not None
-            if result["status"] == "ok" and not needs_example(head):
-                store.execute(
-                    "UPDATE conditions SET example = :head WHERE example IS NULL AND id = "
-                    "(SELECT conditions_id FROM evaluations WHERE id = :id)",
-                    {"head": head, "id": added.lastrowid},
-                )
-            return added.lastrowid
-        store.execute(
-            "INSERT INTO conditions (task_key, evaluator_version, environment) "
-            "VALUES (:task, :version, :environment)",
-            conditions,
-        )
 
 
 def find_evaluation(
@@ -139,7 +122,7 @@ def find_evaluation(
     One that the machine failed never does.
     """
     rows = store.rows(
-        "SELECT evaluations.id, result, conditions_id, created_at FROM evaluations "
+        "SELECT evaluations.id, result, samples, plans, example, created_at FROM evaluations "
         "JOIN conditions ON conditions.id = conditions_id "
         "WHERE substr(candidate_key, 1, 16) = substr(:candidate, 1, 16) AND +candidate_key = :candidate "
         "AND task_key = :task AND evaluator_version = :version AND environment = :environment "
@@ -151,7 +134,7 @@ def find_evaluation(
             "environment": environment,
         },
     )
-    found = (Stored(row["id"], _whole(store, row), row["created_at"]) for row in rows)
+    found = (Stored(row["id"], _whole(row), row["created_at"]) for row in rows)
     return next((s for s in found if stands(s.result)), None)
 
 
@@ -165,29 +148,23 @@ def rests_on_measurement(result: dict[str, Any]) -> bool:
     return any(violation.get("measured") is not None for violation in result["violations"])
 
 
-def get_evaluation(store: Store, evaluation_id: int) -> dict[str, Any]:
-    """The result of this id."""
-    row = store.row("SELECT id, result, conditions_id FROM evaluations WHERE id = :id", {"id": evaluation_id})
-    if row is None:
-        raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
-    return _whole(store, row)
-
-
-def get_figures(store: Store, evaluation_id: int) -> dict[str, Any]:
-    """The result of this id without its timing samples, which are most of what there is to read."""
-    row = store.row("SELECT result, conditions_id FROM evaluations WHERE id = :id", {"id": evaluation_id})
-    if row is None:
-        raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
-    example = _example(store, row["conditions_id"]) if needs_example(row["result"]) else b""
-    return unpack_figures(row["result"], example)
-
-
-def _whole(store: Store, row: dict[str, Any]) -> dict[str, Any]:
-    """The result of a row with its samples."""
-    first = row["id"] * PIECES
-    pieces = store.rows(
-        "SELECT body FROM samples WHERE id >= :first AND id < :end ORDER BY id",
-        {"first": first, "end": first + PIECES},
+def get_evaluation(store: Store, evaluation_id: int, samples: bool = True) -> dict[str, Any]:
+    """The result of this id; without its timing `samples` it is read in a fraction of the time."""
+    row = store.row(
+        f"SELECT result, plans, example{', samples' if samples else ''} FROM evaluations "
+        "JOIN conditions ON conditions.id = conditions_id WHERE evaluations.id = :id",
+        {"id": evaluation_id},
     )
-    example = _example(store, row["conditions_id"]) if needs_example(row["result"]) else b""
-    return unpack_result(row["result"], b"".join(piece["body"] for piece in pieces), example)
+    if row is None:
+        raise PassagentError(f"{evaluation_id}: no such evaluation in {store.runs_dir}")
+    return _whole(row)
+
+
+def _whole(row: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of pack."""
+    result: dict[str, Any] = json.loads(unpack(row["result"], row["example"].encode()))
+    result["plans"] = row["plans"]
+    if row.get("samples") is not None:
+        for graph, samples in zip(result["graphs"], json.loads(unpack(row["samples"])), strict=True):
+            graph.update(samples)
+    return result

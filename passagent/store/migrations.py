@@ -55,17 +55,6 @@ def list_migrations(store: Store, run_id: str) -> list[EliteMigration]:
     )
 
 
-def migrants(store: Store, run_id: str, island: int, limit: int) -> list[Node]:
-    """The best nodes that came to the island, the best first."""
-    return store.all(
-        Node,
-        "SELECT nodes.* FROM elite_migrations JOIN nodes ON nodes.id = node_id "
-        "WHERE elite_migrations.run_id = :run AND to_island = :island "
-        "ORDER BY nodes.as_score DESC, nodes.number, nodes.place LIMIT :limit",
-        {"run": run_id, "island": island, "limit": limit},
-    )
-
-
 def has_migrated(store: Store, node: Node, island: int) -> bool:
     """Whether the node came to the island before."""
     return bool(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from passagent.errors import UsageError
-from passagent.store import evaluations
 from passagent.store import files as candidates
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
-from passagent.store.packing import pack_diagnosis, unpack_diagnosis
 from passagent.store.runs import SEEDS
 
 
@@ -32,14 +31,13 @@ class Node:
     as_score: float | None
     note: str
     """First line of the first pass's docstring."""
-    files: str
-    """Key of the candidate's files (store/files.py)."""
     candidate_key: str
+    """Of the candidate's files (store/files.py)."""
     repeat_of: int | None
     """The earlier node of the same island with equal files."""
     evaluation_id: int | None
-    diagnosis: bytes | None
-    """As stored; `diagnosed` is what it says."""
+    diagnosis: str | None
+    """JSON; `diagnosed` is what it says."""
     owner: str | None
     """The process that evaluates it."""
     created_at: str
@@ -58,7 +56,7 @@ class Node:
     @property
     def diagnosed(self) -> dict[str, Any] | None:
         """The diagnosis as plain data; None: there is none."""
-        return None if self.diagnosis is None else unpack_diagnosis(self.diagnosis)
+        return None if self.diagnosis is None else json.loads(self.diagnosis)
 
 
 SAME_PROGRAM = "substr(canonical_key, 1, 16) = substr(:program, 1, 16) AND +canonical_key = :program"
@@ -80,7 +78,6 @@ def propose(
     episode: Episode,
     call_id: str,
     files: dict[str, str],
-    candidate_key: str,
     note: str,
     parent_id: int | None,
     marks: Marks | None = None,
@@ -92,7 +89,7 @@ def propose(
     distinct when the files are others. `packed`: by files.pack, where a transaction is open.
     """
     packed = packed or candidates.pack(files)
-    marks = marks or Marks(candidate_key)
+    marks = marks or Marks(packed.key)
     with store.transaction():
         name, count = call_id, 1
         while row := store.one(
@@ -100,15 +97,15 @@ def propose(
             "SELECT * FROM nodes WHERE episode_id = :episode AND call_id = :call",
             {"episode": episode.id, "call": name},
         ):
-            if row.files == packed.key:
+            if row.candidate_key == packed.key:
                 return row
             count += 1
             name = f"{call_id}#{count}"
         [node] = store.all(
             Node,
-            "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, files, "
+            "INSERT INTO nodes (run_id, parent_id, island, episode_id, call_id, state, note, "
             "candidate_key, repeat_of, created_at, number, canonical_key, behaviour, sketch, place) "
-            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :files, :key, "
+            "VALUES (:run, :parent, :island, :episode, :call, 'proposed', :note, :key, "
             f"(SELECT min(id) FROM nodes WHERE run_id = :run AND {SAME_PROGRAM} "
             "AND island = :island), :at, :number, :program, :behaviour, :sketch, "
             "(SELECT count(*) + 1 FROM nodes WHERE episode_id = :episode)) RETURNING *",
@@ -120,8 +117,7 @@ def propose(
                 "number": episode.number,
                 "call": name,
                 "note": note,
-                "files": packed.key,
-                "key": candidate_key,
+                "key": packed.key,
                 "at": now(),
                 "program": marks.canonical_key,
                 "behaviour": marks.behaviour,
@@ -177,7 +173,7 @@ def finish(
                 "status": status,
                 "score": as_score,
                 "evaluation": evaluation_id,
-                "diagnosis": None if diagnosis is None else pack_diagnosis(diagnosis),
+                "diagnosis": diagnosis,
                 "at": now(),
                 "id": node_id,
             },
@@ -201,15 +197,15 @@ def get_node(store: Store, node_id: int) -> Node:
 
 def get_files(store: Store, node: Node) -> dict[str, str]:
     """The node's candidate: file name to text."""
-    return candidates.get(store, node.files)
+    return candidates.get(store, node.candidate_key)
 
 
 def get_plans(store: Store, node: Node) -> dict[str, str]:
     """The files of what was recorded and measured of a correct node; empty where it ran as Python."""
     if node.evaluation_id is None:
         return {}
-    key = evaluations.get_figures(store, node.evaluation_id).get("plans")
-    return candidates.get(store, key) if key else {}
+    row = store.row("SELECT plans FROM evaluations WHERE id = :id", {"id": node.evaluation_id})
+    return candidates.get(store, row["plans"]) if row and row["plans"] else {}
 
 
 def of_episode(store: Store, episode_id: int) -> list[Node]:
@@ -349,17 +345,6 @@ def best_of_others(store: Store, run_id: str, island: int, number: int) -> Node 
         "ORDER BY one.as_score DESC, one.number, one.place LIMIT 1)",
         {"run": run_id, "island": island, "seeds": SEEDS, "number": number},
     )
-
-
-def best_before(store: Store, run_id: str, island: int, number: int) -> Node | None:
-    """The best correct node that the island's episodes below `number` made."""
-    found = _nodes(
-        store,
-        "WHERE run_id = :run AND island = :island AND status = 'ok' AND repeat_of IS NULL "
-        "AND number < :number ORDER BY as_score DESC, number, place LIMIT 1",
-        {"run": run_id, "island": island, "number": number},
-    )
-    return next(iter(found), None)
 
 
 def best_known(store: Store, run_id: str, island: int, number: int) -> float | None:

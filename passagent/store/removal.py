@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from passagent.errors import PassagentError
 from passagent.store.database import Store
-from passagent.store.evaluations import PIECES
 
 
 class Removed(NamedTuple):
@@ -40,7 +39,6 @@ def remove_run(store: Store, run_id: str) -> Removed:
         f"AND id NOT IN ({evaluated.format(is_it='!=')})",
         names,
     ).rowcount
-    store.execute(f"DELETE FROM samples WHERE id / {PIECES} NOT IN (SELECT id FROM evaluations)", {})
     episodes = "(SELECT id FROM episodes WHERE run_id = :run)"
     store.execute("CREATE TEMP TABLE said (id INTEGER PRIMARY KEY)", {})
     store.execute(f"INSERT INTO said {_with_bases(f'WHERE episode_id IN {episodes}')}", names)
@@ -52,7 +50,11 @@ def remove_run(store: Store, run_id: str) -> Removed:
     counts = {
         table: store.execute(f"DELETE FROM {table} WHERE run_id = :run", names).rowcount for table in tables
     }
-    store.execute("DELETE FROM files WHERE mark NOT IN (SELECT substr(files, 1, 16) FROM nodes)", {})
+    store.execute(
+        "DELETE FROM files WHERE key NOT IN (SELECT candidate_key FROM nodes UNION ALL "
+        "SELECT plans FROM evaluations WHERE plans IS NOT NULL)",
+        {},
+    )
     store.execute("DELETE FROM runs WHERE id = :run", names)
     dangling = store.rows("PRAGMA foreign_key_check")
     if dangling:
@@ -68,7 +70,7 @@ def _with_bases(where: str = "") -> str:
     return (
         f"WITH RECURSIVE found (id) AS (SELECT message_id FROM steps {where} UNION "
         "SELECT needed.id FROM found JOIN messages USING (id) JOIN messages AS needed "
-        "ON needed.id IN (messages.base, messages.beside)) SELECT id FROM found"
+        "ON needed.id = messages.base) SELECT id FROM found"
     )
 
 

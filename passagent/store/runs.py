@@ -1,4 +1,4 @@
-"""Runs: made, found, listed, and what a person wants of them. Who works on one: store/workers.py."""
+"""Runs: made, found, listed, and what a person wants of them. Who works on one: store/participants.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which tables a database has: those of this version of passagent, or none yet. Any other one is refused.
 
-There has been no release, so nothing is migrated: whoever changes a table in tables.py raises SCHEMA.
+There has been no release, so nothing is migrated: whoever changes a table in schema.sql raises SCHEMA.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from pathlib import Path
 
 from passagent import __version__
 from passagent.errors import UsageError
-from passagent.store import tables
 
-SCHEMA = 16
-"""Of the tables in tables.py (`PRAGMA user_version`)."""
+SCHEMA = 17
+"""Of the tables in schema.sql (`PRAGMA user_version`)."""
 _PASSAGENT = 0x70617373
 """`PRAGMA application_id` of passagent's databases: "pass"."""
 
@@ -25,7 +24,7 @@ def create_or_check(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             if _is_empty(connection):
-                for statement in tables.TABLES.split(";\n"):
+                for statement in Path(__file__).with_name("schema.sql").read_text().split(";\n"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {_PASSAGENT}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
@@ -38,32 +37,20 @@ def create_or_check(connection: sqlite3.Connection, path: Path) -> None:
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError unless the database has the tables of this version."""
-    if _pragma(connection, "application_id") == _PASSAGENT:
-        schema, on_day = _pragma(connection, "user_version"), ""
-    else:
-        schema, on_day = _before_14(connection, path)
-    if schema != SCHEMA:
-        newest = connection.execute("SELECT version FROM runs ORDER BY rowid DESC LIMIT 1").fetchone()
-        writer = f"passagent {newest[0]}" if newest else "passagent"
-        raise UsageError(
-            f"{path}: has schema {schema}, which the {writer} that wrote it{on_day} reads; this is passagent "
-            f"{__version__} with schema {SCHEMA}: open it with that one, or choose another place with "
-            "--runs-dir"
-        )
-
-
-def _before_14(connection: sqlite3.Connection, path: Path) -> tuple[int, str]:
-    """The schema of a database of before schema 14, and the day it was made."""
+    schema = _pragma(connection, "user_version")
+    if schema == SCHEMA and _pragma(connection, "application_id") == _PASSAGENT:
+        return
     try:
-        name, at = connection.execute(
-            "SELECT name, applied_at FROM _sqlite_migrations WHERE migration_set = 'passagent' "
-            "ORDER BY name DESC LIMIT 1"
-        ).fetchone()
-    except (sqlite3.OperationalError, TypeError) as error:
+        newest = connection.execute("SELECT version FROM runs ORDER BY rowid DESC LIMIT 1").fetchone()
+    except sqlite3.OperationalError as error:
         raise UsageError(
             f"{path}: a database of another program; choose another place with --runs-dir"
         ) from error
-    return int(name[:4]), f" on {at[:10]}"
+    writer = f"passagent {newest[0]}" if newest else "passagent"
+    raise UsageError(
+        f"{path}: has schema {schema}, which the {writer} that wrote it reads; this is passagent "
+        f"{__version__} with schema {SCHEMA}: open it with that one, or choose another place with --runs-dir"
+    )
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

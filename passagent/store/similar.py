@@ -5,12 +5,12 @@ Two operator sequences are as similar as the sets of their pairs, beginning and 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from passagent.store.database import Store
-from passagent.store.pairs import pairs_of
 
 RAREST = 4
 """Pairs of a task by which others are looked for, those that the fewest tasks have."""
@@ -33,6 +33,16 @@ class Similar(NamedTuple):
     node_id: int
     """That candidate."""
     as_score: float
+
+
+_EDGE = "|"
+"""Stands before the first operator and behind the last one."""
+
+
+def pairs_of(operators: Sequence[str]) -> list[str]:
+    """The distinct pairs of neighbours, in order of their names."""
+    words = [_EDGE, *operators, _EDGE]
+    return sorted({f"{first} {second}" for first, second in itertools.pairwise(words)})
 
 
 def add_task(store: Store, task_key: str, operators: Sequence[str]) -> None:

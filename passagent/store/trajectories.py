@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from passagent.errors import UsageError
 from passagent.redaction import redacted
-from passagent.store import nodes, runs
+from passagent.store import conversations, nodes, runs
 from passagent.store.database import Store, written
 from passagent.store.episodes import Episode, get_episode
 from passagent.store.runs import Run
@@ -132,7 +132,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
     """
     cleaned = redacted if clean else _as_it_is
     rows = store.rows(
-        "SELECT base, beside, body, steps.*, model, cost, latency_s "
+        "SELECT base, body, steps.*, model, cost, latency_s "
         "FROM steps JOIN messages ON messages.id = message_id "
         "LEFT JOIN calls ON calls.episode_id = steps.episode_id AND calls.step = steps.seq "
         "AND calls.state = 'done' AND calls.role = 'agent' "
@@ -165,7 +165,7 @@ def trajectory(store: Store, run: Run, episode: Episode, clean: bool = True) -> 
         created_at=episode.created_at,
         finished_at=episode.finished_at,
         messages=[
-            _turn(row, cleaned(said)) for row, said in zip(rows, store.messages.read(rows), strict=True)
+            _turn(row, cleaned(said)) for row, said in zip(rows, conversations.read(store, rows), strict=True)
         ],
         nodes=[_candidate(node, cleaned(node.note)) for node in nodes.of_episode(store, episode.id)],
     )
@@ -189,6 +189,6 @@ def _candidate(node: nodes.Node, note: str) -> Candidate:
         status=node.status,
         as_score=node.as_score,
         note=note,
-        files=node.files,
+        files=node.candidate_key,
         repeat_of=node.repeat_of,
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from passagent.errors import TaskError, UsageError, closest
 from passagent.tasks.examples import locate
 from passagent.tasks.meta import TensorMeta, read_meta
-from passagent.tasks.operators import operator_names
+from passagent.tasks.operator_names import operator_names
 
 GRAPH_LIST = "graph_list.txt"
 FILES = (

@@ -17,7 +17,7 @@ from torch import fx
 
 from passagent.tasks.as_written import EXTREMES, OF_NUMBERS, OPERATORS, SPLITTING
 from passagent.tasks.module import device_tree
-from passagent.tasks.operators import BINARY, COMPARE, UNARY
+from passagent.tasks.operator_names import BINARY, COMPARE, UNARY
 from passagent.tasks.reader import Subgraph, parameters
 
 _Table = Mapping[type[ast.AST], Callable[..., Any]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from passagent.evaluator.limits import FILES
 from passagent.evaluator.result import Violation
+from passagent.evaluator.sizes import FILES
 
 _NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*(?:[A-Za-z0-9_-]+\.py|[A-Za-z0-9_.-]+\.(?:json|md|txt))")
 

@@ -18,8 +18,8 @@ from passagent.errors import TaskError
 from passagent.evaluator.reference.keeping import are_too_many
 from passagent.evaluator.reference.reference import Reference, load_request, run_request
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, failed, lost
-from passagent.evaluator.runner.messages import R, Release, Request
 from passagent.evaluator.runner.process import Answer, Worker
+from passagent.evaluator.runner.worker_messages import R, Release, Request
 
 USES = 8
 """Evaluations that an eager worker serves."""

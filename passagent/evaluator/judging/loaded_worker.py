@@ -19,9 +19,9 @@ from passagent.evaluator.judging.verdict import Failed, Refused, blank
 from passagent.evaluator.reference.reference import Reference, load_request, run_request
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
-from passagent.evaluator.runner.messages import Audit, R, Release, Request
 from passagent.evaluator.runner.process import Worker
-from passagent.evaluator.text import plain
+from passagent.evaluator.runner.worker_messages import Audit, R, Release, Request
+from passagent.evaluator.worker_text import plain
 
 
 @dataclass

@@ -21,12 +21,12 @@ from passagent.evaluator.integrity.filenames import check_files
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Violation
-from passagent.evaluator.runner import builds
+from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.planned import Plans
 from passagent.evaluator.target import uses_triton
-from passagent.evaluator.text import plain
-from passagent.kernels.errors import KernelRefused
-from passagent.plan import artefact, process, record
+from passagent.evaluator.worker_text import plain
+from passagent.kernels.source_errors import KernelRefused
+from passagent.plan import artefact, record, recorder_process
 from passagent.plan.check import PlanError, check
 from passagent.plan.compile import Built, PlanBuildError, compile_plan, told
 from passagent.plan.facts import device_facts
@@ -69,12 +69,12 @@ class Recorder:
         self._config = config
         self._facts = device_facts(config.device)
         records = config.dispatch != "python"
-        self._process = process.start() if records else None  # it imports torch while others do
+        self._process = recorder_process.start() if records else None  # it imports torch while others do
 
     def close(self) -> None:
         """End the process that recordings are forked from."""
         if self._process is not None:
-            process.end(self._process)
+            recorder_process.end(self._process)
             self._process = None
 
     def prepare(self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline) -> Prepared:
@@ -137,7 +137,7 @@ class Recorder:
                 check(plan)
                 with faults.named("building a kernel"):
                     if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
-                        builds.prepare_cpp()
+                        kernel_builds.prepare_cpp()
                     return compile_plan(plan, arch, interpreted)
             except PlanError as error:
                 return error
@@ -153,7 +153,7 @@ class Recorder:
     def _record(self, candidate: Candidate, subgraphs: list[RecordedSubgraph], device: str) -> Recorded:
         if self._process is None or self._process.process.poll() is not None:
             self.close()
-            self._process = process.start()
+            self._process = recorder_process.start()
         answer = record.record(
             self._process,
             candidate,

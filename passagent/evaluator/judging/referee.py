@@ -29,7 +29,7 @@ from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.target import uses_triton
 from passagent.faults import named
-from passagent.memory import available_bytes
+from passagent.machine_memory import available_bytes
 from passagent.plan import artefact
 from passagent.tasks.reader import Task
 

@@ -9,12 +9,12 @@ from passagent.evaluator.correctness.compare import surely_agree
 from passagent.evaluator.correctness.exactness import Fact
 from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.judging.verdict import Failed, Refused, raise_for, violation_of
-from passagent.evaluator.limits import VIOLATIONS
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Violation
-from passagent.evaluator.runner.messages import Kept, R, Reply, Request, Tensor
 from passagent.evaluator.runner.process import Answer, Worker
+from passagent.evaluator.runner.worker_messages import Kept, R, Reply, Request, Tensor
 from passagent.evaluator.score import STRICT_T
+from passagent.evaluator.sizes import VIOLATIONS
 
 
 class Watched:

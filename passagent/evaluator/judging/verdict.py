@@ -10,7 +10,6 @@ from passagent.config import EvaluatorConfig
 from passagent.confine.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator import score
 from passagent.evaluator.correctness.sets import SETS
-from passagent.evaluator.limits import ERROR, MESSAGE
 from passagent.evaluator.result import (
     GRAVITY,
     Candidate,
@@ -22,10 +21,11 @@ from passagent.evaluator.result import (
     Violation,
 )
 from passagent.evaluator.runner import hostless
-from passagent.evaluator.runner.messages import Error, ReportedViolation
-from passagent.evaluator.text import plain, shortened
+from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
+from passagent.evaluator.sizes import ERROR, MESSAGE
 from passagent.evaluator.timing import estimate
 from passagent.evaluator.timing.timing import OF_PASSBENCH, Timing
+from passagent.evaluator.worker_text import plain, shortened
 from passagent.tasks.reader import Subgraph, Task
 
 REFUSED = "broke an integrity rule; see violations"

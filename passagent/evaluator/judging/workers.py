@@ -13,11 +13,11 @@ from passagent.confine.environment import worker_threads
 from passagent.evaluator.judging.eager_worker import EagerWorkers
 from passagent.evaluator.judging.effort import spares_of
 from passagent.evaluator.result import Candidate, Subject
-from passagent.evaluator.runner import builds
-from passagent.evaluator.runner.messages import Prepare
+from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.process import Worker, Zygote, answered
 from passagent.evaluator.runner.starting import Started
 from passagent.evaluator.runner.thread_worker import InsideZygote
+from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.kernels import build
 
 
@@ -58,7 +58,7 @@ class Workers:
     def prepare_builds(self) -> None:
         """Begin, on a GPU, what the first kernel's build takes once: beside all else, its host has cores."""
         if self._config.device != "cpu":
-            self._building.submit(builds.prepare)
+            self._building.submit(kernel_builds.prepare)
 
     def take(self, subject: Subject, interpreter: bool) -> Worker:
         """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""

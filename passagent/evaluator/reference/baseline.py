@@ -30,14 +30,14 @@ from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
 from passagent.evaluator.reference import beyond, keeping, pace
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.reference.reference import Reference, describe, load_request, of_eager, run_request
-from passagent.evaluator.runner import endings, hostless, messages
+from passagent.evaluator.runner import endings, hostless, worker_messages
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
 from passagent.evaluator.runner.fresh import Rotation, Windows
-from passagent.evaluator.runner.messages import R, Request
 from passagent.evaluator.runner.process import Answer, Worker, Zygote, answered
 from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import InsideZygote
-from passagent.memory import available_bytes
+from passagent.evaluator.runner.worker_messages import R, Request
+from passagent.machine_memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.reader import Subgraph
@@ -152,7 +152,7 @@ class Baseline:
         eager = self.outputs(self.ask(request, timeout_s).reply.returned.outputs)
         states: list[States] = []
         if reference.mutated:
-            asked = of_eager(messages.States, reference, chosen, windows)
+            asked = of_eager(worker_messages.States, reference, chosen, windows)
             states = self._states(reference, chosen, windows, self.ask(asked, timeout_s).reply)
         exact = self._float64(reference, chosen, windows) if reference.expected[chosen].known else None
         facts = reference.expected[chosen].facts
@@ -168,7 +168,7 @@ class Baseline:
             return []
         if made.roundings is None:
             first = made.rotation.first()
-            requests = (of_eager(messages.Rounding, made, chosen, first) for chosen in range(SETS))
+            requests = (of_eager(worker_messages.Rounding, made, chosen, first) for chosen in range(SETS))
             answers = (self.ask(one, self._config.timeout_s) for one in requests)
             made.roundings = next(filter(None, (one.reply.operators for one in answers)), [])
         return made.roundings
@@ -206,7 +206,7 @@ class Baseline:
                 return made
             values = closer
             made.close()
-            self.ask(messages.Release(ids=[name]), self._config.timeout_s)
+            self.ask(worker_messages.Release(ids=[name]), self._config.timeout_s)
 
     def _drawn(self, name: str, subgraph: Subgraph, wider: Subgraph, dispatch: str) -> Reference:
         """`wider`: the same with what its inputs may be."""
@@ -279,7 +279,7 @@ class Baseline:
         for chosen, (eager, facts) in enumerate(found):
             states: list[States] = []
             if mutated:
-                asked = of_eager(messages.States, made, chosen, first)
+                asked = of_eager(worker_messages.States, made, chosen, first)
                 states = self._states(made, chosen, first, self._run(asked, subgraph))
             exact = self._float64(made, chosen, first) if is_small else None
             made.expected.append(Expected(_with_inputs(eager, states), facts, exact, states))
@@ -289,11 +289,11 @@ class Baseline:
         made.often = self._affordable(made)
 
     def _float64(self, made: Reference, chosen: int, windows: Windows) -> list[torch.Tensor] | None:
-        found = self._run(of_eager(messages.Float64, made, chosen, windows), made.subgraph).outputs
+        found = self._run(of_eager(worker_messages.Float64, made, chosen, windows), made.subgraph).outputs
         return None if found is None else self.outputs(found)
 
     def _states(
-        self, made: Reference, chosen: int, windows: Windows, reply: messages.StatesReply
+        self, made: Reference, chosen: int, windows: Windows, reply: worker_messages.StatesReply
     ) -> list[States]:
         assert self._outputs is not None
         return [
@@ -366,7 +366,7 @@ class Baseline:
             self._kept.pop(key).close()
         give_memory_back()
         if self._worker is not None:
-            self.ask(messages.Release(ids=keys), self._config.timeout_s)
+            self.ask(worker_messages.Release(ids=keys), self._config.timeout_s)
 
     def _see_whether_it_lives(self) -> None:
         if self._worker is not None and not self._worker.is_alive():

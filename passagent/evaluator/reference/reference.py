@@ -12,7 +12,7 @@ from passagent.confine.channel import Arena
 from passagent.evaluator.correctness.exactness import Expected
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.runner.fresh import Rotation, Windows, window_of
-from passagent.evaluator.runner.messages import Float64, Given, Load, Rounding, Run, States, TakeGraph
+from passagent.evaluator.runner.worker_messages import Float64, Given, Load, Rounding, Run, States, TakeGraph
 from passagent.tasks.reader import Subgraph
 
 

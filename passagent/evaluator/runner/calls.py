@@ -29,8 +29,8 @@ from passagent.evaluator.runner.fresh import (
 )
 from passagent.evaluator.runner.lockstep import Turn
 from passagent.evaluator.runner.marks import GAPS, Mark
-from passagent.evaluator.runner.messages import GroupTimes, Turns
 from passagent.evaluator.runner.reservoirs import InputSets
+from passagent.evaluator.runner.worker_messages import GroupTimes, Turns
 from passagent.tasks.graphio import load_graph
 
 _clock = time.perf_counter_ns

@@ -10,8 +10,8 @@ from pathlib import Path
 from passagent.confine.sandbox import Limits
 from passagent.errors import InfrastructureError, MachineFault
 from passagent.evaluator.result import Status
-from passagent.evaluator.runner.messages import Error
-from passagent.evaluator.text import plain
+from passagent.evaluator.runner.worker_messages import Error
+from passagent.evaluator.worker_text import plain
 from passagent.faults import NO_MEMORY, machine_fault
 
 LIMITS = Limits()

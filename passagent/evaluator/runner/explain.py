@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from passagent.evaluator.limits import ERROR
 from passagent.evaluator.matching.passes import PassLoadError
 from passagent.evaluator.result import Violation
-from passagent.evaluator.runner.messages import NAME, TEXT, Error, ReportedViolation
-from passagent.evaluator.text import plain
+from passagent.evaluator.runner.worker_messages import NAME, TEXT, Error, ReportedViolation
+from passagent.evaluator.sizes import ERROR
+from passagent.evaluator.worker_text import plain
 from passagent.kernels.build import KernelBuildError, KernelRefused
 
 

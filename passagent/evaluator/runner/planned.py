@@ -24,7 +24,7 @@ from passagent.plan.compile import Built
 from passagent.plan.convert import flattened, parts, python_value
 from passagent.plan.interpret import interpret, is_interpreting
 from passagent.plan.model import Call, Copy, Plan, Recording
-from passagent.plan.pattern import pattern_graph
+from passagent.plan.recorded_pattern import pattern_graph
 from passagent.plan.replay import Replay, choices_of
 from passagent.plan.show import brief
 from passagent.plan.table import taken

@@ -19,8 +19,7 @@ from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.confine.environment import worker_memory
 from passagent.confine.unseen import hidden
 from passagent.errors import InfrastructureError, PassagentError
-from passagent.evaluator.runner import endings, messages
-from passagent.evaluator.runner.builds import answer
+from passagent.evaluator.runner import endings, worker_messages
 from passagent.evaluator.runner.endings import (
     Ending,
     WorkerDied,
@@ -32,11 +31,12 @@ from passagent.evaluator.runner.endings import (
     tail,
     waited_ns,
 )
+from passagent.evaluator.runner.kernel_builds import answer
 from passagent.evaluator.runner.marks import MOST_CALLS, Marks
-from passagent.evaluator.runner.messages import Error, Failure, R, Request, Run
 from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
+from passagent.evaluator.runner.worker_messages import Error, Failure, R, Request, Run
 from passagent.faults import named
-from passagent.memory import memory_kills
+from passagent.machine_memory import memory_kills
 
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 60.0
@@ -218,13 +218,13 @@ class Worker:
             while True:
                 said, _ = self._channel.receive(max(0.0, deadline - time.monotonic()))
                 now = time.perf_counter_ns()
-                reply = messages.read(request, said)
-                if isinstance(reply, messages.Reply):
+                reply = worker_messages.read(request, said)
+                if isinstance(reply, worker_messages.Reply):
                     clocked = None if started is None or ended is None else ended - started
-                    if marks is not None and isinstance(reply, messages.RunReply):
+                    if marks is not None and isinstance(reply, worker_messages.RunReply):
                         reply = reply.model_copy(update={"samples": marks.times()})
                     return Answer(reply, clocked, max(0, waited))
-                if not isinstance(reply, messages.Mark):
+                if not isinstance(reply, worker_messages.Mark):
                     self._channel.send(answer(reply), (), _TAKE_S)
                 elif reply.mark == "end":
                     ended = now

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from passagent.confine.channel import Arena
-from passagent.evaluator.runner.messages import Given
+from passagent.evaluator.runner.worker_messages import Given
 
 
 class InputSets:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from passagent.evaluator.result import Measured
-from passagent.evaluator.runner.messages import RunReply
 from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.worker_messages import RunReply
 
 LEAST = 10
 """The part of a time that counts, whatever is subtracted: a tenth."""

@@ -23,9 +23,9 @@ from passagent.evaluator.matching.passes import LoadedPass
 from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
 from passagent.evaluator.runner import calls, hostless
 from passagent.evaluator.runner.fresh import Rotation
-from passagent.evaluator.runner.messages import GraphReply, ReportedMismatch, TakeGraph
 from passagent.evaluator.runner.planned import Planned
 from passagent.evaluator.runner.reservoirs import InputSets
+from passagent.evaluator.runner.worker_messages import GraphReply, ReportedMismatch, TakeGraph
 from passagent.tasks.graphio import dump_graph, load_graph, operator_name
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.module import load_module

@@ -2,7 +2,7 @@
 
 A worker compares nothing and judges nothing. The baseline's worker and a candidate's run the same code on the
 same graph, so that both sides cost the same but for the rewritten regions. What it can be asked for is in
-messages.py.
+worker_messages.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.integrity.blocks import Blocks
 from passagent.evaluator.matching.passes import load_passes
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.runner import calls, messages, subgraphs, toolchain
+from passagent.evaluator.runner import asked_toolchain, calls, subgraphs
+from passagent.evaluator.runner import worker_messages as messages
 from passagent.evaluator.runner.explain import explain, told
 from passagent.evaluator.runner.fresh import Windows, window_of
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
@@ -75,7 +76,7 @@ def serve(channel: Channel, protections: dict[str, str], folder: Path) -> None:
     """
     state = _State(channel, folder, is_shut_in=bool(protections))
     if state.is_shut_in:
-        toolchain.install(lambda request: _built_by_referee(channel, request))
+        asked_toolchain.install(lambda request: _built_by_referee(channel, request))
     torch.set_grad_enabled(False)
     while True:
         try:

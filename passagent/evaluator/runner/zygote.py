@@ -94,10 +94,10 @@ def main() -> None:
 @functools.cache
 def _load_triton(cuda: bool) -> None:
     """Import Triton, once for all workers that are forked from now on; half a second on a GPU's host."""
-    from passagent.evaluator.runner import toolchain
+    from passagent.evaluator.runner import asked_toolchain
 
     importlib.import_module("triton")
-    toolchain.warm_up(cuda)
+    asked_toolchain.warm_up(cuda)
     sandbox.readable.cache_clear()
     sandbox.readable()
     gc.freeze()
@@ -105,13 +105,13 @@ def _load_triton(cuda: bool) -> None:
 
 def _load_dynamo(cuda: bool, compiler: bool) -> None:
     """Import Dynamo, and TorchInductor for a `compiler`, once for all workers that are forked from now on."""
-    from passagent.evaluator.runner import toolchain, worker
+    from passagent.evaluator.runner import asked_toolchain, worker
 
     worker.warm_up_dynamo(cuda)
     if compiler:
         importlib.import_module("torch._inductor.compile_fx")
     if "triton" in sys.modules:
-        toolchain.warm_up(cuda)
+        asked_toolchain.warm_up(cuda)
     gc.freeze()
 
 

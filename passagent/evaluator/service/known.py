@@ -32,7 +32,6 @@ from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.store import Store, evaluations, files
 from passagent.store.database import now
-from passagent.store.packing import PackedResult
 from passagent.tasks import Task
 
 
@@ -118,7 +117,7 @@ def keep(
     environment: str,
     evaluation: Evaluation,
     run_id: str | None = None,
-    packed: PackedResult | None = None,
+    packed: evaluations.Packed | None = None,
 ) -> int:
     """Store an evaluation made under `environment`, charged to a run if there is one; its id.
 
@@ -132,12 +131,11 @@ def keep(
         task_key=task.key,
         environment=environment,
         candidate_key=_key(subject),
-        result=vars(evaluation) if packed else evaluation.model_dump(mode="json"),
-        packed=packed,
+        packed=packed or pack(store, task, environment, evaluation),
     )
 
 
-def pack(store: Store, task: Task, environment: str, evaluation: Evaluation) -> PackedResult:
+def pack(store: Store, task: Task, environment: str, evaluation: Evaluation) -> evaluations.Packed:
     """The evaluation as it is stored."""
     return evaluations.pack(store, task.key, environment, evaluation.model_dump(mode="json"))
 

@@ -15,7 +15,7 @@ from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.runner.starting import StartedReferee, start_referee
 from passagent.faults import NO_MEMORY
-from passagent.memory import memory_kills
+from passagent.machine_memory import memory_kills
 
 log = logging.getLogger("passagent.evaluator")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passagent.evaluator.limits import ERROR, FILES
+from passagent.evaluator.sizes import ERROR, FILES
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ def stages() -> list[Stage]:
     from passagent.config import EvaluatorConfig
     from passagent.confine.channel import MAX_MESSAGE
     from passagent.confine.limits import TOOLS
-    from passagent.evaluator.runner.builds import MAX_OBJECT
     from passagent.evaluator.runner.endings import LIMITS
+    from passagent.evaluator.runner.kernel_builds import MAX_OBJECT
     from passagent.evaluator.runner.process import START_TIMEOUT_S
     from passagent.kernels import lexer, objects
     from passagent.plan import messages, record

@@ -26,7 +26,9 @@ from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference, run_request
 from passagent.evaluator.runner.fresh import Draw, Windows
 from passagent.evaluator.runner.lockstep import Turn
-from passagent.evaluator.runner.messages import (
+from passagent.evaluator.runner.process import Answer
+from passagent.evaluator.runner.samples import Samples, Timing
+from passagent.evaluator.runner.worker_messages import (
     DeviceTimes,
     Error,
     Kept,
@@ -37,8 +39,6 @@ from passagent.evaluator.runner.messages import (
     RunReply,
     Turns,
 )
-from passagent.evaluator.runner.process import Answer
-from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.timing import clocks, estimate, turns
 
 MIN_PAIRS = 6

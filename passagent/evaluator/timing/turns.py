@@ -7,7 +7,7 @@ import secrets
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.runner.fresh import Draw, Windows
-from passagent.evaluator.runner.messages import Turns
+from passagent.evaluator.runner.worker_messages import Turns
 
 TURNS = 4
 """Turns of either side on one core, before the workers move to another: an even number."""

@@ -12,20 +12,20 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.kernels.layout import Order
-from passagent.models.expert import cpp, cpp_host, cuda, cuda_host, pattern, wrapper
+from passagent.models.expert import cpp_host, cpp_text, cuda_host, cuda_text, pattern_text, wrapper
+from passagent.models.expert.choices import Plan
 from passagent.models.expert.cost import Work
+from passagent.models.expert.expressions import Trace, Unsupported
 from passagent.models.expert.graph import arguments, example, op_name
-from passagent.models.expert.ir import Trace, Unsupported
 from passagent.models.expert.layouts import input_orders, of_library, output_orders, stored
 from passagent.models.expert.lower import Lowered, Parameter, Region, Types, lower_region
 from passagent.models.expert.lowering import HALF
 from passagent.models.expert.names import identifier, kind, pass_name, title
-from passagent.models.expert.plan import Plan
 from passagent.models.expert.region import does_nothing, find_regions, is_free, is_view, moves_only
 from passagent.models.expert.repeated import MOVES, reduces_again
 from passagent.models.expert.schedule import join_reductions
 from passagent.models.expert.split import holds_for_one_dtype
-from passagent.models.expert.writer import Kernel, Knobs, TritonKernel
+from passagent.models.expert.text_parts import Kernel, Knobs, TritonKernel
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
 
@@ -90,7 +90,7 @@ def _routes(
         found = find_regions(graph, target, without)
         refused.update({op: why for op, why in found.refused.items() if op not in refused})
         for region in found.regions:
-            families.setdefault(pattern.structure(region), []).append((number, region))
+            families.setdefault(pattern_text.structure(region), []).append((number, region))
     routes: list[tuple[Family, AnyRoute]] = []
     covered: list[tuple[int, Region]] = []
     failed: set[str] = set()
@@ -109,8 +109,8 @@ def _routes(
 
 
 def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyRoute]:
-    taken = pattern.parameters(regions)
-    family = Family(regions, taken, pattern.names(regions[0], taken))
+    taken = pattern_text.parameters(regions)
+    family = Family(regions, taken, pattern_text.names(regions[0], taken))
     if all(is_view(n) for n in regions[0].nodes):
         return family, _view_route(family)
     inputs = [family.names[i] for i in regions[0].inputs]
@@ -168,10 +168,10 @@ def _view_lines(family: Family) -> list[str]:
             return (
                 names[value]
                 if isinstance(value, fx.Node)
-                else where.get((position, path)) or pattern.literal(value)
+                else where.get((position, path)) or pattern_text.literal(value)
             )
 
-        lines.append(f"    {names[node]} = {pattern.call(node, leaf)}")
+        lines.append(f"    {names[node]} = {pattern_text.call(node, leaf)}")
     outputs = [names[o] for o in region.outputs]
     return [*lines, f"    return {', '.join(outputs)}"]
 
@@ -260,10 +260,10 @@ def _scheduled(
     parameters = [p.name for p in family.parameters]
     kernel: Kernel
     if target == "cuda":
-        kernel = cuda.generate(schedule, identifier(first), names, outputs, shapes, parameters)
+        kernel = cuda_text.generate(schedule, identifier(first), names, outputs, shapes, parameters)
     else:
         knobs = Knobs(plan.block, plan.grain, plan.keep)
-        kernel = cpp.generate(schedule, identifier(first), names, outputs, shapes, parameters, knobs)
+        kernel = cpp_text.generate(schedule, identifier(first), names, outputs, shapes, parameters, knobs)
     input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
     dtypes = [v.dtype for v in low.outputs]
@@ -334,7 +334,12 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
             arguments_ = cuda_host.accepted(route)
         forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
         args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
-        lines = [*head, "", "", *pattern.write_pattern(family.regions[0], family.parameters, family.names)]
+        lines = [
+            *head,
+            "",
+            "",
+            *pattern_text.write_pattern(family.regions[0], family.parameters, family.names),
+        ]
         if "operator." in "\n".join(lines) and "import operator" not in lines:
             lines.insert(lines.index("import torch") if "import torch" in lines else 2, "import operator")
         lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {args}"]
@@ -346,7 +351,7 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
 
 
 def _pattern_imports(family: Family) -> list[str]:
-    text = "\n".join(pattern.write_pattern(family.regions[0], family.parameters, family.names))
+    text = "\n".join(pattern_text.write_pattern(family.regions[0], family.parameters, family.names))
     return ["import torch"] if "torch." in text else []
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from passagent.models.expert.plan import Plan
+from passagent.models.expert.choices import Plan
 
 BANDWIDTH = 4e6
 """Bytes a microsecond of an H200's memory, as large kernels reach it."""

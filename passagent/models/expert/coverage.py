@@ -10,8 +10,8 @@ from torch import fx
 
 from passagent.errors import PassagentError, UsageError
 from passagent.models.expert.author import author
+from passagent.models.expert.choices import CHOICES, default
 from passagent.models.expert.graph import op_name, operators
-from passagent.models.expert.plan import CHOICES, default
 from passagent.models.expert.reading import graphs
 from passagent.models.expert.region import is_free, is_view
 

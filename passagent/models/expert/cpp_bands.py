@@ -7,9 +7,9 @@ come from another cache line. A band of rows is brought into a buffer, in which 
 from __future__ import annotations
 
 from passagent.models.expert.cpp_values import ValueWriter
-from passagent.models.expert.ir import Axis, Expr
+from passagent.models.expert.expressions import Axis, Expr
 from passagent.models.expert.lowering import HALVES
-from passagent.models.expert.stages import Address, Group, Stage, Store
+from passagent.models.expert.schedule_parts import Address, Group, Stage, Store
 
 BAND = 16
 """Rows turned at a time: what they share are whole cache lines of float32."""

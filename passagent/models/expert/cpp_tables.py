@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from passagent.models.expert.cpp_bands import BandWriter
 from passagent.models.expert.cpp_values import Scope
-from passagent.models.expert.ir import Axis, Expr, parts
+from passagent.models.expert.expressions import Axis, Expr, parts
 from passagent.models.expert.lowering import HALVES
-from passagent.models.expert.stages import Group, Stage, Store
-from passagent.models.expert.writer import cost
+from passagent.models.expert.schedule_parts import Group, Stage, Store
+from passagent.models.expert.text_parts import cost
 
 FEWEST_ROWS = 8
 """Rows from which a table pays."""

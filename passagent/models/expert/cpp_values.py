@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from passagent.models.expert.ir import Axis, Expr, Unsupported
+from passagent.models.expert.expressions import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
-from passagent.models.expert.stages import Address, Group
-from passagent.models.expert.writer import INFIX, Writer, closed, parenthesised
+from passagent.models.expert.schedule_parts import Address, Group
+from passagent.models.expert.text_parts import INFIX, Writer, closed, parenthesised
 
 FUNCTIONS = {
     "exp": "exp",

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from passagent.models.expert.plan import Plan
+from passagent.models.expert.choices import Plan
+from passagent.models.expert.text_parts import Part, TritonKernel
 from passagent.models.expert.wrapper import (
     Route,
     Variant,
@@ -17,7 +18,6 @@ from passagent.models.expert.wrapper import (
     tuple_text,
     view_lines,
 )
-from passagent.models.expert.writer import Part, TritonKernel
 
 LinesOf = Callable[[Route, Any, str], list[str]]
 """The text of a variant's kernel, as a function of that name that allocates its outputs."""

@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Iterable
 
-from passagent.models.expert.blocks import Form
-from passagent.models.expert.ir import Axis, Expr, Unsupported
+from passagent.models.expert.block_axes import Form
+from passagent.models.expert.expressions import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
-from passagent.models.expert.stages import Address, Group, Mono, Stage
-from passagent.models.expert.writer import INFIX, Writer, closed
+from passagent.models.expert.schedule_parts import Address, Group, Mono, Stage
+from passagent.models.expert.text_parts import INFIX, Writer, closed
 
 TYPES = {
     "float32": "tl.float32",

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 
 from passagent.kernels.layout import LONGEST, Order
+from passagent.models.expert.expressions import Trace, Value
 from passagent.models.expert.graph import HEAVY, example, op_name
-from passagent.models.expert.ir import Trace, Value
 from passagent.models.expert.lower import Region
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.stages import Address
+from passagent.models.expert.schedule_parts import Address
 
 DEVICE_DECIDES = {"group_norm", "instance_norm", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"}
 """Operators whose results lie otherwise on CUDA than on the CPU if their input is not row-major."""

@@ -19,8 +19,8 @@ from passagent.models.expert import (
     lower_reduce,
     lower_views,
 )
+from passagent.models.expert.expressions import Size, Trace, Unsupported, Value, fixed
 from passagent.models.expert.graph import HEAVY, SLOW_ON, example, mutates, op_name, rebuild, walk
-from passagent.models.expert.ir import Size, Trace, Unsupported, Value, fixed
 from passagent.models.expert.lowering import HALF, OPS, Call, Scalar, check_shape, dtype_name
 from passagent.models.expert.split import lower_split
 

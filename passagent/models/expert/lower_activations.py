@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from passagent.models.expert.ir import Expr, Value
+from passagent.models.expert.expressions import Expr, Value
 from passagent.models.expert.lower_math import along, clamp, clip, reciprocal_of
 from passagent.models.expert.lowering import Call, Number, lowers
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.models.expert.ir import Expr, Value
-from passagent.models.expert.lower_views import as_size
+from passagent.models.expert.expressions import Expr, Value
 from passagent.models.expert.lowering import FLOATING, Call, lowers, wrap
-from passagent.models.expert.shapes import broadcast, position, read_at
+from passagent.models.expert.shapes import as_size, broadcast, position, read_at
 
 
 @lowers("embedding")

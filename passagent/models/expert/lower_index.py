@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Cat, Expr, Size, Value, fixed
-from passagent.models.expert.lower_views import as_size, unsqueeze
+from passagent.models.expert.expressions import Axis, Cat, Expr, Size, Value, fixed
+from passagent.models.expert.lower_views import unsqueeze
 from passagent.models.expert.lowering import Call, Number, compute_type, int_list, lowers, wrap
-from passagent.models.expert.shapes import broadcast, position, read_at, regroup, whole
+from passagent.models.expert.shapes import as_size, broadcast, position, read_at, regroup, whole
 
 
 @lowers("roll")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from passagent.models.expert.ir import Expr, Value
+from passagent.models.expert.expressions import Expr, Value
 from passagent.models.expert.lowering import (
     FLOATING,
     OPS,

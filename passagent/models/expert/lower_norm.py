@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.models.expert.ir import Expr, Value
+from passagent.models.expert.expressions import Expr, Value
 from passagent.models.expert.lower_math import along, inverse_root
 from passagent.models.expert.lower_reduce import count, moments, over
 from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
@@ -62,7 +62,7 @@ def rms_norm(
 def group_norm(
     c: Call, input: Value, num_groups: Any, weight: Any = None, bias: Any = None, eps: Number = 1e-5
 ) -> Value:
-    from passagent.models.expert.lower_views import as_size
+    from passagent.models.expert.shapes import as_size
 
     value = c.trace.refresh(input)
     shape, groups = c.trace.shape(value), as_size(num_groups)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from passagent.models.expert.ir import Expr, Size, Value, fixed
-from passagent.models.expert.lower_views import as_size
+from passagent.models.expert.expressions import Expr, Size, Value, fixed
 from passagent.models.expert.lowering import Call, compute_type, lowers
-from passagent.models.expert.shapes import read_at, whole
+from passagent.models.expert.shapes import as_size, read_at, whole
 
 LARGEST = 16
 """Elements of a window that is written out, at most."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.models.expert.ir import Axis, Expr, Value
+from passagent.models.expert.expressions import Axis, Expr, Value
 from passagent.models.expert.lowering import Call, Number, compute_type, lowers, wrap
 from passagent.models.expert.shapes import broadcast
 

@@ -6,17 +6,10 @@ from typing import Any
 
 import torch
 
-from passagent.models.expert.ir import Axis, Size, Unsupported, Value, fixed
+from passagent.models.expert.expressions import Axis, Size, Value, fixed
+from passagent.models.expert.lower_gather import index_by
 from passagent.models.expert.lowering import Call, int_list, lowers, wrap
-from passagent.models.expert.shapes import read_at, regroup
-
-
-def as_size(value: Any) -> Size:
-    if isinstance(value, Size):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return fixed(value)
-    raise Unsupported("size", f"{value!r} is not known before the call")
+from passagent.models.expert.shapes import as_size, read_at, regroup
 
 
 @lowers("view", "reshape", "unsafe_view", "_unsafe_view")
@@ -170,8 +163,6 @@ def getitem(c: Call, input: Any, index: Any) -> Any:
     if any(isinstance(i, list | torch.Tensor) for i in items):
         raise c.fail("indexing by a list")
     if any(isinstance(i, Value) for i in items):
-        from passagent.models.expert.lower_gather import index_by
-
         return index_by(c, input, items)
     value = c.trace.refresh(input)
     used = sum(i is not None and i is not Ellipsis for i in items)

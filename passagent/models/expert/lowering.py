@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from passagent.models.expert.ir import Expr, Size, Trace, Unsupported, Value
+from passagent.models.expert.expressions import Expr, Size, Trace, Unsupported, Value
 from passagent.models.expert.shapes import broadcast
 
 HALF = {torch.float16, torch.bfloat16}

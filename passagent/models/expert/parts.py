@@ -17,8 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy.printers import PythonPrinter
 
+from passagent.models.expert.expressions import Unsupported
 from passagent.models.expert.graph import example, mutates, op_name, rebuild
-from passagent.models.expert.ir import Unsupported
 
 
 def traced(node: fx.Node) -> tuple[fx.Graph, list[list[sympy.Expr]], list[sympy.Expr]]:

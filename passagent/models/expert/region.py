@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.models.expert.expressions import Trace, Unsupported
 from passagent.models.expert.graph import (
     FREE_VIEWS,
     IDENTITIES,
@@ -19,9 +20,8 @@ from passagent.models.expert.graph import (
     op_name,
     operators,
 )
-from passagent.models.expert.ir import Trace, Unsupported
 from passagent.models.expert.lower import Region, Types, lower_node
-from passagent.models.expert.pattern import qualified
+from passagent.models.expert.pattern_text import qualified
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from passagent.models.expert.ir import parts
+from passagent.models.expert.expressions import parts
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.stages import Group, Store
+from passagent.models.expert.schedule_parts import Group, Store
 
 MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gather", "unfold"})
 """Operators that only move elements: what is reduced before them is best stored before them, too."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from passagent.models.expert.ir import (
+from passagent.models.expert.expressions import (
     Axis,
     Expr,
     Size,
@@ -23,7 +23,7 @@ from passagent.models.expert.ir import (
     parts,
     reduced,
 )
-from passagent.models.expert.stages import Address, Group, Item, Mono, Stage, Store
+from passagent.models.expert.schedule_parts import Address, Group, Item, Mono, Stage, Store
 
 LONGEST_TURNED = 16384
 """cpu: elements of a row, at most, that is reduced along what lies apart in memory."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from passagent.models.expert.ir import ONE, Axis, Expr, Size, Trace, Unsupported, Value
+from typing import Any
+
+from passagent.models.expert.expressions import ONE, Axis, Expr, Size, Trace, Unsupported, Value, fixed
 
 Dim = tuple[Axis, ...]
 
@@ -185,3 +187,11 @@ def whole(trace: Trace, value: Value, dim: int) -> tuple[Value, Axis | None]:
         return value, (value.dims[dim][0] if value.dims[dim] else None)
     axis = trace.axis(trace.size_of(value.dims[dim]))
     return read_at(trace, value, dim, axis, trace.index(axis)), axis
+
+
+def as_size(value: Any) -> Size:
+    if isinstance(value, Size):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return fixed(value)
+    raise Unsupported("size", f"{value!r} is not known before the call")

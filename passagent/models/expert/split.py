@@ -17,10 +17,10 @@ import torch
 from torch import fx
 
 from passagent.models.expert.concrete import IMPORTING
+from passagent.models.expert.expressions import Size, Trace, Unsupported, Value, fixed
 from passagent.models.expert.graph import HEAVY, arguments, op_name, rebuild
-from passagent.models.expert.ir import Size, Trace, Unsupported, Value, fixed
-from passagent.models.expert.lower_views import as_size
 from passagent.models.expert.lowering import HALF, HALVES, OPS, Call, check_shape, wrap
+from passagent.models.expert.shapes import as_size
 
 if TYPE_CHECKING:
     import sympy

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from passagent.kernels.layout import Order
-from passagent.models.expert.writer import Kernel
+from passagent.models.expert.text_parts import Kernel
 
 
 @dataclass

@@ -13,9 +13,9 @@ import random
 from dataclasses import dataclass
 
 from passagent.search.islandview import IslandView
+from passagent.search.treerows import Place
 from passagent.search.treeview import TreeView, take_in_own
 from passagent.store.nodes import Node
-from passagent.store.tree import Place
 
 MAX_CHILDREN = 24
 """Of a place, however often it was visited: so that a choice costs the same in a large tree."""

@@ -7,11 +7,11 @@ import re
 from passagent.models.expert import cpp_bands
 from passagent.models.expert.cpp_tables import TableWriter
 from passagent.models.expert.cpp_values import Scope
-from passagent.models.expert.ir import Axis, Expr
+from passagent.models.expert.expressions import Axis, Expr
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.stages import Group, Stage, Store
-from passagent.models.expert.writer import Kernel, Knobs, cost, parenthesised
+from passagent.models.expert.schedule_parts import Group, Stage, Store
+from passagent.models.expert.text_parts import Kernel, Knobs, cost, parenthesised
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.

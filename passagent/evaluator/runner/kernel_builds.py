@@ -37,7 +37,7 @@ from passagent.evaluator.runner.build_requests import (
     PtxBuild,
 )
 from passagent.kernels import build, build_cuda, launch, toolchain
-from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 
 MAX_OBJECT = 11 << 20
 """Bytes that fit into one message."""

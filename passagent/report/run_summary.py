@@ -15,7 +15,7 @@ from passagent.report.text import clock, number, table, thousands
 from passagent.search.finalists import rounds_of
 from passagent.search.migration import why_none
 from passagent.search.pairing import standing
-from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs, workers
+from passagent.store import Store, confirmations, evaluations, migrations, nodes, participants, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
 
@@ -170,7 +170,7 @@ def evaluation_of(store: Store, node: Node) -> Evaluation:
 
 def shown_state(store: Store, run: Run) -> str:
     """The run's state as a person sees it: `interrupted` where a process died over it."""
-    return "interrupted" if run.state == "running" and not workers.is_live(store, run.id) else run.state
+    return "interrupted" if run.state == "running" and not participants.is_live(store, run.id) else run.state
 
 
 def run_text(store: Store, run: Run, config: Config, exported: Path | None = None) -> str:

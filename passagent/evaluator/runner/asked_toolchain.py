@@ -20,7 +20,7 @@ from typing import Any
 
 from passagent.kernels import cpp, cuda, launch
 from passagent.kernels.build import Signature
-from passagent.kernels.errors import KernelBuildError, KernelRefused
+from passagent.kernels.source_errors import KernelBuildError, KernelRefused
 
 _MAX_SOURCE = 8 << 20
 """Characters of a source that fit into one message."""

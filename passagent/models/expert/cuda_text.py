@@ -1,20 +1,20 @@
 """Triton kernels for the CUDA target: a group of a schedule is one kernel.
 
-A program handles a block of (ROWS, BLOCK) elements; `blocks.py` says which axes these are. Values that vary
-along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
+A program handles a block of (ROWS, BLOCK) elements; `block_axes.py` says which axes these are. Values that
+vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
 """
 
 from __future__ import annotations
 
 import re
 
-from passagent.models.expert.blocks import block_form
+from passagent.models.expert.block_axes import block_form
 from passagent.models.expert.cuda_values import TritonValues, bare
-from passagent.models.expert.ir import Axis, Expr, Unsupported, parts
+from passagent.models.expert.expressions import Axis, Expr, Unsupported, parts
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.stages import Group, Stage, Store
-from passagent.models.expert.writer import Knobs, Part, TritonKernel, closed
+from passagent.models.expert.schedule_parts import Group, Stage, Store
+from passagent.models.expert.text_parts import Knobs, Part, TritonKernel, closed
 
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
 """Of an element, where it is not 4."""

@@ -30,8 +30,8 @@ from passagent.plan.messages import (
     as_lines,
 )
 from passagent.plan.model import Call, Pass, PatternNode, Plan, Recording, SubgraphCalls
+from passagent.plan.recording_session import Recorder, Session
 from passagent.plan.refusal import NotCompiled, Refused
-from passagent.plan.session import Recorder, Session
 from passagent.tasks import graphio
 
 

@@ -237,7 +237,7 @@ def tasks_export(
     json: Json = False,
 ) -> None:
     """Write tasks as another tool's environments: instruction, image, and a test that writes the reward."""
-    from passagent.commands import harbor as command
+    from passagent.commands import harbor_tasks as command
 
     command.export_harbor(tasks, harbor, device or "cpu", wheel, set_ or [], json)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passagent.models.expert.ir import Axis, Expr
+from passagent.models.expert.expressions import Axis, Expr
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.stages import Mono, Stage, Store
+from passagent.models.expert.schedule_parts import Mono, Stage, Store
 
 CTYPES = {
     "half": "T",

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from passagent import __version__
+from passagent.collect import trials
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.target import target_of
 from passagent.search.joining import changed_settings
-from passagent.store import Store, trials
+from passagent.store import Store
 from passagent.store.runs import Run
 from passagent.tasks import load_task
 

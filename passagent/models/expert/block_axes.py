@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from passagent.models.expert.ir import Axis, Unsupported
+from passagent.models.expert.expressions import Axis, Unsupported
 from passagent.models.expert.schedule import Schedule
-from passagent.models.expert.stages import Group, Mono, Store
+from passagent.models.expert.schedule_parts import Group, Mono, Store
 
 LONGEST = 32768
 """Lanes that a program holds at once, at most."""

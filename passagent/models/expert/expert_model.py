@@ -16,8 +16,8 @@ from typing import Any
 
 from passagent.config import ModelConfig
 from passagent.errors import PassagentError
+from passagent.models.expert.choices import Plan, neighbours, read_plans, safer, start
 from passagent.models.expert.cost import launches, microseconds
-from passagent.models.expert.plan import Plan, neighbours, read_plans, safer, start
 from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
 
 EVALUATIONS = 2

@@ -72,7 +72,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
-    from passagent.commands import beginning
+    from passagent.commands import running
 
     flags = {
         **model_flags(model, price),
@@ -91,7 +91,7 @@ def run(
         "evaluator.device": device,
         "evaluator.dispatch": dispatch.value if dispatch else None,
     }
-    beginning.run(task, config, settings_of(set_, flags), runs_dir, json, new)
+    running.run(task, config, settings_of(set_, flags), runs_dir, json, new)
 
 
 @commands.command()
@@ -180,7 +180,7 @@ def models(
     json: Json = False,
 ) -> None:
     """List the configured models, their addresses, keys and prices; exit code 1 if one fails --check."""
-    from passagent.commands import models as command
+    from passagent.commands import model_check as command
 
     flags = {**model_flags(model, price), "model.base_url": base_url}
     command.models(config, settings_of(set_, flags), check, json)

@@ -1,7 +1,7 @@
 """An episode of pass writing as a trainer's environment: the agent's own tools, and a reward.
 
 Its public methods are the tools (TRL's `environment_factory` takes every one of them), with the names and
-arguments that `passagent.agent.tools` gives a model: what is learned here is used unchanged in a search.
+arguments that `passagent.agent.toolbox` gives a model: what is learned here is used unchanged in a search.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import json
 from functools import partial
 from typing import Any, Literal
 
-from passagent.agent import tools
+from passagent.agent import toolbox
 from passagent.agent.episode import answer
 from passagent.agent.observe import observation, used_evaluation
 from passagent.agent.taskfiles import TaskFiles
-from passagent.agent.tools import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, Tool
+from passagent.agent.toolbox import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, Tool
 from passagent.agent.workspace import Workspace
 from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
@@ -230,10 +230,10 @@ class PassEnv:
             return await evaluator.outline(task, Candidate(files))
 
         opened = [
-            tools.file_editor(workspace),
-            tools.check(workspace, outline),
-            tools.pass_evaluator(workspace, submit),
-            tools.search_knowledge(
+            toolbox.file_editor(workspace),
+            toolbox.check(workspace, outline),
+            toolbox.pass_evaluator(workspace, submit),
+            toolbox.search_knowledge(
                 partial(knowledge.search, operators=task.operators, target=target),
                 partial(knowledge.read, target=target),
             ),

@@ -23,12 +23,11 @@ from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.search.drafts import is_draft, is_first
-from passagent.search.models import EXPERT
 from passagent.search.relatives import Told, attempt, relatives
-from passagent.store import Store, evaluations, hints, nodes, runs
+from passagent.search.writers import EXPERT
+from passagent.store import Store, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
-from passagent.store.packing import unpack_diagnosis
 from passagent.store.runs import SEEDS, Run
 from passagent.store.similar import similar_tasks
 from passagent.tasks import Task
@@ -160,9 +159,9 @@ def diagnosis_of(node: Node | None) -> Diagnosis:
 
 
 @functools.lru_cache(maxsize=64)
-def _diagnosis(stored: bytes) -> Diagnosis:
+def _diagnosis(stored: str) -> Diagnosis:
     """An elite is the parent of many episodes."""
-    found = unpack_diagnosis(stored)
+    found = json.loads(stored)
     return Diagnosis(found["label"], found["text"])
 
 
@@ -190,7 +189,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
     limit = known.config.agent.hints
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
-    distilled = map(_hint, hints.distilled(known.store))
+    distilled = map(_hint, hint_uses.distilled(known.store))
     works = target.target_of(known.run.device)
     ranked = retrieve(
         [hint for hint in (*known.hints, *distilled) if works.admits(hint.advice)],
@@ -198,7 +197,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
         known.task.operators,
         target_of(known.run.device),
         {subgraph.dtype for subgraph in known.task.subgraphs},
-        hints.mean_gains(known.store),
+        hint_uses.mean_gains(known.store),
         limit,
         rng=random.Random(f"hints:{episode.seed}"),
         island=(episode.island, known.run.islands),

@@ -9,7 +9,7 @@ from functools import partial
 
 from passagent.agent.episode import run_episode
 from passagent.agent.prompt import compose
-from passagent.agent.tools import (
+from passagent.agent.toolbox import (
     CHECK,
     EDITOR,
     EVALUATOR,
@@ -28,21 +28,21 @@ from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
 from passagent.search.candidates import outline, submitter
-from passagent.search.context import best_known, episode_context, parent_view
 from passagent.search.describing import describe
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
+from passagent.search.gathering import best_known, episode_context, parent_view
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
-from passagent.search.models import choose_model, meter_of, writer_of
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
-from passagent.store import episodes, gains, hints, migrations, nodes, runs
+from passagent.search.writers import choose_model, meter_of, writer_of
+from passagent.store import conversations as stored
+from passagent.store import episodes, gains, hint_uses, migrations, nodes, runs
 from passagent.store.episodes import Episode
-from passagent.store.messages import Packed
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -61,12 +61,12 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
     session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
 
     meter = meter_of(session, episode)
-    unsaved: list[tuple[Packed, dict[str, int] | None]] = []
+    unsaved: list[tuple[stored.Packed, dict[str, int] | None]] = []
     replies: list[tuple[Usage, str | None]] = []
 
     def save(message: Message, usage: Usage | None) -> None:
         # stored before anything is waited for: with the node that is evaluated, or before the next call
-        packed = episodes.pack_message(session.store, episode, message, len(messages) + 1)
+        packed = stored.pack(session.store, episode, message, len(messages) + 1)
         unsaved.append((packed, vars(usage) if usage else None))
         if usage:
             replies.append((usage, message.get("stop_reason")))
@@ -136,12 +136,12 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
         context = episode_context(session, episode, parent)
         # what stands beside it, the tools' descriptions, is ours
         messages = [one | {"content": redact(one["content"])} for one in compose(context)]
-        packed = [episodes.pack_message(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
+        packed = [stored.pack(store, episode, one, seq) for seq, one in enumerate(messages, 1)]
     with store.transaction():
         episodes.set_parent(store, episode, session.owner)
         if parent and reason is not None:
             migrations.add_migration(store, episode, parent, reason)
-        hints.record_uses(store, episode, [hint.id for hint in context.hints])
+        hint_uses.record_uses(store, episode, [hint.id for hint in context.hints])
         episodes.add_packed(store, episode, [(message, None) for message in packed])
     if parent and reason is not None:
         session.on_event(Migrated(parent, episode.island, reason))
@@ -186,11 +186,11 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
         done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
-        hints.credit(store, episode, gain or 0.0)
+        hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:
             _count_gain(session, new)
         if gained and session.distiller is not None and island != SEEDS:
-            hints.want_distilled(store, done)
+            hint_uses.want_distilled(store, done)
     return done
 
 

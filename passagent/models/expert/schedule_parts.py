@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from passagent.models.expert.ir import Axis, Expr, Size
+from passagent.models.expert.expressions import Axis, Expr, Size
 
 Mono = tuple[int, tuple[str, ...]]
 """A product of an integer and size texts."""

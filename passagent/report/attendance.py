@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from passagent.store import workers
+from passagent.store import participants
 from passagent.store.database import Store
+from passagent.store.participants import Watch, Worker
 from passagent.store.runs import Run
-from passagent.store.workers import Watch, Worker
 
 
 class Process(NamedTuple):
@@ -50,7 +50,7 @@ def processes(store: Store, run: Run) -> list[Process]:
 def _told(store: Store, run: Run) -> tuple[list[Process], list[Worker]]:
     """Who works on the run, and the dead whose work nobody took over yet."""
     watch, alive, dead = Watch(), [], []
-    for worker in workers.present(store, run.id):
+    for worker in participants.present(store, run.id):
         if watch.judge(worker) == "dead":
             dead.append(worker)
         else:

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from passagent.collect.trials import Outcome
 from passagent.config import EvaluatorConfig
-from passagent.store.trials import Outcome
 
 KEPT_ABOVE = 0.1
 """The paper keeps trajectories with a higher AS."""

@@ -102,17 +102,19 @@ def duplicates(store: Store, run_id: str) -> Duplicates:
     made = store.rows(
         "WITH twice AS (SELECT canonical_key FROM nodes WHERE run_id = :run AND evaluation_id IS NOT NULL "
         "  GROUP BY canonical_key HAVING count(DISTINCT evaluation_id) > 1) "
-        "SELECT DISTINCT evaluations.id, nodes.canonical_key, conditions_id "
+        "SELECT DISTINCT evaluations.id, nodes.canonical_key, evaluator_version || environment AS conditions "
         "FROM nodes JOIN twice ON twice.canonical_key = nodes.canonical_key "
         "AND substr(nodes.canonical_key, 1, 16) = substr(twice.canonical_key, 1, 16) "
         "JOIN evaluations ON evaluations.id = nodes.evaluation_id "
+        "JOIN conditions ON conditions.id = conditions_id "
         "WHERE nodes.run_id = :run AND evaluations.status != 'infrastructure'",
         {"run": run_id},
     )
     times = Counter(
-        (one["canonical_key"], one["conditions_id"])
+        (one["canonical_key"], one["conditions"])
         for one in made
-        if evaluations.get_evaluation(store, one["id"]).get("validator") is None  # its opinion is another one
+        if evaluations.get_evaluation(store, one["id"], samples=False).get("validator")
+        is None  # its opinion is another one
     )
     return Duplicates(**row, evaluated_again=sum(count > 1 for count in times.values()))
 
@@ -208,8 +210,8 @@ def unfinished(store: Store, run_id: str) -> dict[str, Any]:
 def missing_files(store: Store, run_id: str) -> list[str]:
     """Keys of the run's candidates whose files are gone from the database."""
     rows = store.rows(
-        "SELECT DISTINCT files FROM nodes WHERE run_id = :run "
-        "AND NOT EXISTS (SELECT 1 FROM files WHERE mark = substr(nodes.files, 1, 16))",
+        "SELECT DISTINCT candidate_key FROM nodes WHERE run_id = :run "
+        "AND NOT EXISTS (SELECT 1 FROM files WHERE key = candidate_key)",
         {"run": run_id},
     )
-    return [row["files"] for row in rows]
+    return [row["candidate_key"] for row in rows]

@@ -18,7 +18,7 @@ from passagent.redaction import redact
 from passagent.search.events import Trouble
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import calls
+from passagent.store import ledger
 from passagent.store.episodes import Episode
 from passagent.store.runs import SEEDS
 
@@ -41,7 +41,7 @@ def choose_model(session: Session, episode: Episode) -> str:
         return EXPERT
     if not isinstance(session.model, Ensemble):
         return session.model.name
-    rows = calls.replies_before(session.store, episode, session.run.islands)
+    rows = ledger.replies_before(session.store, episode, session.run.islands)
     return choose(session.model.weights, outcomes(rows, session.prices), episode.seed)
 
 
@@ -51,7 +51,7 @@ def outcomes(rows: list[dict[str, Any]], prices: Mapping[str, Price | None]) -> 
     They cost what their replies did, in USD if every price is known, else in tokens. Failed tries are not
     counted: the choice must not depend on the weather.
     """
-    usages = [Usage(**{kind: row[kind] for kind in calls.KINDS}) for row in rows]
+    usages = [Usage(**{kind: row[kind] for kind in ledger.KINDS}) for row in rows]
     prices_of = [prices.get(row["model"]) for row in rows]
     costs = [price.cost(usage) if price else None for price, usage in zip(prices_of, usages, strict=True)]
     is_money = None not in costs
@@ -88,5 +88,5 @@ async def _admit(
 ) -> Callable[[], None]:
     seconds = 0.0
     if session.limits.max_time_s is not None:
-        seconds = calls.mean_latency_s(session.store, session.run.id, name)
+        seconds = ledger.mean_latency_s(session.store, session.run.id, name)
     return await session.admit(Want(tokens=tokens, cost=cost, seconds=seconds), is_last)

@@ -6,28 +6,11 @@ And the hints that were distilled from what earlier episodes gained.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from passagent.redaction import redacted
 from passagent.store.database import Store, now
 from passagent.store.episodes import Episode
-
-
-@dataclass(frozen=True)
-class HintRecord:
-    """A row of `hints`: the statistics of one hint."""
-
-    id: str
-    uses: int
-    """Episodes whose prompt showed the hint."""
-    credited: int
-    """Uses whose outcome is known."""
-    helped: int
-    """Uses that a gain followed."""
-    total_gain: float
-    """Sum of the log gains that followed: ln(AS after / AS before)."""
-    last_used_at: str | None
 
 
 def record_uses(store: Store, episode: Episode, hint_ids: list[str]) -> None:
@@ -62,11 +45,6 @@ def credit(store: Store, episode: Episode, gain: float) -> None:
         store.execute(
             "UPDATE hints_shown SET gain = :gain WHERE episode_id = :episode AND gain IS NULL", names
         )
-
-
-def statistics(store: Store) -> dict[str, HintRecord]:
-    """The record of every hint that was ever shown."""
-    return {record.id: record for record in store.all(HintRecord, "SELECT * FROM hints")}
 
 
 def mean_gains(store: Store) -> dict[str, tuple[int, float]]:

@@ -6,12 +6,10 @@ that are still open are looked at again: no clock decides what is new.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from passagent.store.database import Store
-from passagent.store.packing import unpack_diagnosis
 
 
 class Happening(NamedTuple):
@@ -196,11 +194,7 @@ def _last(store: Store, table: str, source: _Source) -> int:
 
 def _rows(store: Store, source: _Source, where: str, bounds: dict[str, Any]) -> list[dict[str, Any]]:
     columns = f"SELECT {source.key} AS id, {source.is_open} AS is_open, "
-    rows = store.rows(f"{source.query.replace('SELECT ', columns, 1)} WHERE {where} ORDER BY 1", bounds)
-    for row in rows:
-        if row.get("diagnosis") is not None:
-            row["diagnosis"] = json.dumps(unpack_diagnosis(row["diagnosis"]))
-    return rows
+    return store.rows(f"{source.query.replace('SELECT ', columns, 1)} WHERE {where} ORDER BY 1", bounds)
 
 
 def _take(seen: Seen, table: str, source: _Source, rows: list[dict[str, Any]]) -> list[Happening]:

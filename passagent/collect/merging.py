@@ -15,7 +15,6 @@ from typing import NamedTuple
 from passagent.errors import PassagentError, UsageError
 from passagent.faults import os_fault
 from passagent.store.database import DATABASE, Store, read_only
-from passagent.store.evaluations import PIECES, get_evaluation, pack
 
 _REFERENCES = {
     ("runs", "forked_node"): "nodes",
@@ -24,11 +23,8 @@ _REFERENCES = {
     ("episodes", "best_node"): "nodes",
     ("tree", "node_id"): "nodes",
     ("tree", "parent_id"): "nodes",
-    ("messages", "base"): "messages",
-    ("messages", "beside"): "messages",
 }
-"""Columns that hold another row's number without being a foreign key. 0 is no row there: it is
-the task in `tree`, and a text of messages.py as a base."""
+"""Columns that hold another row's number without being a foreign key. 0 is no row: the task in `tree`."""
 _ADDED = {
     "hints": "INSERT INTO main.hints SELECT * FROM source.hints WHERE true ON CONFLICT (id) DO UPDATE SET "
     "uses = uses + excluded.uses, credited = credited + excluded.credited, "
@@ -39,9 +35,7 @@ _ADDED = {
     "tasks": "INSERT OR IGNORE INTO main.tasks SELECT * FROM source.tasks",
     "task_pairs": "INSERT OR IGNORE INTO main.task_pairs SELECT * FROM source.task_pairs",
     "operator_pairs": "INSERT OR IGNORE INTO main.operator_pairs SELECT * FROM source.operator_pairs",
-    "files": "INSERT INTO main.files (mark, content) SELECT mark, content FROM source.files WHERE NOT EXISTS "
-    "(SELECT 1 FROM main.files AS own WHERE own.mark = source.files.mark "
-    "AND own.content = source.files.content)",
+    "files": "INSERT OR IGNORE INTO main.files SELECT * FROM source.files",
 }
 """Tables whose rows belong to no run: equal ones become one."""
 _OF_PROCESSES = ("reservations",)
@@ -127,15 +121,12 @@ def _copy(store: Store, directory: Path) -> int:
                 tables = list(_tables(store))
                 above = {table.name: _largest(store, table.name) for table in tables if table.has_numbers}
                 _rename_runs(store)
-                _match_conditions(store, above["conditions"])
                 for table in tables:
                     if table.name in _ADDED:
                         store.execute(_ADDED[table.name], {})
                     elif table.name not in _OF_PROCESSES:
                         _copy_table(store, table, above)
-                _pack_again(store, source, above["evaluations"])
                 store.execute("DROP TABLE temp.renamed", {})
-                store.execute("DROP TABLE temp.matched", {})
             [counted] = store.rows("SELECT count(*) AS n FROM source.runs")
         finally:
             store.execute("DETACH source", {})
@@ -156,9 +147,7 @@ def _tables(store: Store) -> Iterator[_Table]:
 
 
 def _largest(store: Store, table: str) -> int:
-    """The largest number in a table; of samples that of the evaluation they belong to, see PIECES."""
-    if table == "samples":
-        return _largest(store, "evaluations") * PIECES
+    """The largest number in a table."""
     [row] = store.rows(f"SELECT coalesce(max(id), 0) AS id FROM main.{table}")
     return int(row["id"])
 
@@ -173,31 +162,6 @@ def _rename_runs(store: Store) -> None:
     )
 
 
-def _match_conditions(store: Store, above: int) -> None:
-    """Which conditions of the source are those of which new row: equal ones become one.
-
-    Results are packed with an example that belongs to the conditions: see _pack_again where there are two.
-    """
-    store.execute(
-        "CREATE TEMP TABLE matched (id INTEGER PRIMARY KEY, target INTEGER, is_new INTEGER, "
-        "has_other INTEGER)",
-        {},
-    )
-    store.execute(
-        "INSERT INTO temp.matched SELECT theirs.id, coalesce(own.id, theirs.id + :above), own.id IS NULL, "
-        "own.example IS NOT NULL AND theirs.example IS NOT NULL AND own.example != theirs.example "
-        "FROM source.conditions AS theirs LEFT JOIN main.conditions AS own "
-        "USING (task_key, evaluator_version, environment)",
-        {"above": above},
-    )
-    store.execute(
-        "UPDATE main.conditions SET example = (SELECT theirs.example FROM source.conditions AS theirs "
-        "JOIN temp.matched ON matched.id = theirs.id WHERE matched.target = conditions.id) "
-        "WHERE example IS NULL AND id IN (SELECT target FROM temp.matched WHERE NOT is_new)",
-        {},
-    )
-
-
 def _copy_table(store: Store, table: _Table, above: dict[str, int]) -> None:
     """Copy a table's rows, each column that names a row translated."""
 
@@ -205,35 +169,15 @@ def _copy_table(store: Store, table: _Table, above: dict[str, int]) -> None:
         owner, value = table.refers.get(column), f"theirs.{column}"
         if owner == "runs":
             return f"coalesce((SELECT fresh FROM temp.renamed WHERE renamed.id = {value}), {value})"
-        if owner == "conditions" and table.name != "conditions":
-            return f"(SELECT target FROM temp.matched WHERE matched.id = {value})"
         if owner is None:
             return value
         raised = f"{value} + {above[owner]}"
         is_checked = (table.name, column) not in _REFERENCES  # by SQLite
         return raised if is_checked else f"CASE {value} WHEN 0 THEN 0 ELSE {raised} END"
 
-    where = "WHERE id IN (SELECT id FROM temp.matched WHERE is_new)" if table.name == "conditions" else ""
     order = "ORDER BY rowid" if table.name == "runs" else ""
     names, values = ", ".join(table.columns), ", ".join(map(translated, table.columns))
     store.execute(
-        f"INSERT INTO main.{table.name} ({names}) SELECT {values} FROM source.{table.name} AS theirs "
-        f"{where} {order}",
+        f"INSERT INTO main.{table.name} ({names}) SELECT {values} FROM source.{table.name} AS theirs {order}",
         {},
     )
-
-
-def _pack_again(store: Store, source: Store, above: int) -> None:
-    """Pack results with the new conditions' example whose own conditions had another one."""
-    rows = store.rows(
-        "SELECT evaluations.id, task_key, environment FROM source.evaluations "
-        "JOIN source.conditions ON conditions.id = conditions_id "
-        "WHERE conditions_id IN (SELECT id FROM temp.matched WHERE has_other)"
-    )
-    for row in rows:
-        result = get_evaluation(source, row["id"])
-        packed = pack(store, row["task_key"], row["environment"], result)
-        store.execute(
-            "UPDATE main.evaluations SET result = :head WHERE id = :id",
-            {"head": packed.head, "id": row["id"] + above},
-        )

@@ -23,10 +23,10 @@ from passagent.tasks.capture import capture
 from passagent.tasks.examples import locate
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.meta import read_meta
+from passagent.tasks.meta_writer import meta_source
 from passagent.tasks.module import load_module, source_name
 from passagent.tasks.reader import Subgraph, find_forward, parameters, read_subgraph, subgraph_places
 from passagent.tasks.room import check_room
-from passagent.tasks.writer import meta_source
 
 SEED = 0
 _COPIES = 2
@@ -199,7 +199,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def main() -> None:
-    """`python -m passagent.tasks.check PATH DEVICE`: a JSON object on stdout for each subgraph.
+    """`python -m passagent.tasks.constraints PATH DEVICE`: a JSON object on stdout for each subgraph.
 
     Each is a CheckResult and `ok`; a fault of the machine (`fault`) is the last one.
     """

@@ -1,6 +1,6 @@
-"""The tables of passagent.db. docs/database.md says what each column means."""
+-- The tables of passagent.db. docs/database.md says what each column means.
+-- Whoever changes one raises SCHEMA in schema.py.
 
-TABLES = """
 CREATE TABLE runs (
     id TEXT PRIMARY KEY,
     task TEXT NOT NULL,
@@ -37,8 +37,7 @@ CREATE UNIQUE INDEX runs_trials ON runs (task_key, model, trial) WHERE trial IS 
 CREATE TABLE collections (
     model TEXT PRIMARY KEY,
     elapsed_s REAL NOT NULL
-) WITHOUT ROWID
-;
+) WITHOUT ROWID;
 
 CREATE TABLE workers (
     id INTEGER PRIMARY KEY,
@@ -67,8 +66,7 @@ CREATE TABLE reservations (
     evaluations INTEGER NOT NULL,
     created_at TEXT NOT NULL
 );
-CREATE INDEX reservations_of_run ON reservations (run_id)
-;
+CREATE INDEX reservations_of_run ON reservations (run_id);
 
 CREATE TABLE islands (
     run_id TEXT NOT NULL REFERENCES runs (id),
@@ -111,8 +109,7 @@ CREATE INDEX episodes_held ON episodes (run_id, owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
-    base INTEGER,
-    beside INTEGER,
+    base INTEGER REFERENCES messages (id),
     body BLOB NOT NULL
 );
 
@@ -169,7 +166,6 @@ CREATE TABLE nodes (
     status TEXT,
     as_score REAL,
     note TEXT NOT NULL,
-    files TEXT NOT NULL,
     candidate_key TEXT NOT NULL,
     repeat_of INTEGER REFERENCES nodes (id),
     evaluation_id INTEGER REFERENCES evaluations (id),
@@ -197,6 +193,8 @@ CREATE TABLE evaluations (
     as_score REAL,
     seconds REAL NOT NULL,
     result BLOB NOT NULL,
+    samples BLOB,
+    plans TEXT,
     created_at TEXT NOT NULL,
     conditions_id INTEGER NOT NULL REFERENCES conditions (id)
 );
@@ -207,21 +205,14 @@ CREATE TABLE conditions (
     task_key TEXT NOT NULL,
     evaluator_version TEXT NOT NULL,
     environment TEXT NOT NULL,
-    example BLOB,
-    UNIQUE (task_key, evaluator_version, environment)
+    example TEXT NOT NULL
 );
-
-CREATE TABLE samples (
-    id INTEGER PRIMARY KEY,
-    body BLOB NOT NULL
-);
+CREATE INDEX conditions_by_task ON conditions (task_key);
 
 CREATE TABLE files (
-    id INTEGER PRIMARY KEY,
-    mark TEXT NOT NULL,
+    key TEXT PRIMARY KEY,
     content BLOB NOT NULL
 );
-CREATE INDEX files_by_mark ON files (mark);
 
 CREATE TABLE tasks (
     key TEXT PRIMARY KEY,
@@ -301,8 +292,7 @@ CREATE TABLE tree (
     PRIMARY KEY (run_id, node_id)
 ) WITHOUT ROWID;
 CREATE INDEX tree_children ON tree (run_id, parent_id, number);
-CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL
-;
+CREATE INDEX tree_scores ON tree (run_id, log_as) WHERE log_as IS NOT NULL;
 
 CREATE TABLE hints (
     id TEXT PRIMARY KEY,
@@ -333,6 +323,4 @@ CREATE TABLE distilled_hints (
     written_at TEXT,
     CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
 );
-CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted'
-;
-"""
+CREATE INDEX distilled_hints_wanted ON distilled_hints (run_id) WHERE state = 'wanted';

@@ -20,7 +20,6 @@ def plant(
     run: Run,
     files: dict[str, str],
     *,
-    candidate_key: str,
     note: str,
     marks: Marks,
     number: int,
@@ -40,7 +39,7 @@ def plant(
         )
         assert cursor.lastrowid is not None
         episode = get_episode(store, cursor.lastrowid)
-        return nodes.propose(store, episode, CALL, files, candidate_key, note, parent_id=None, marks=marks)
+        return nodes.propose(store, episode, CALL, files, note, parent_id=None, marks=marks)
 
 
 def planted(store: Store, run_id: str) -> Node | None:
@@ -63,7 +62,6 @@ def plant_fork(store: Store, run: Run, origin: Node, number: int) -> None:
             store,
             run,
             nodes.get_files(store, origin),
-            candidate_key=origin.candidate_key,
             note=origin.note,
             marks=Marks(origin.canonical_key, origin.behaviour, origin.sketch),
             number=number,

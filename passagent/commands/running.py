@@ -1,0 +1,27 @@
+"""`passagent run`: read the task and the settings, then search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from passagent.commands.beginning import Parts, begin
+from passagent.config import load_config
+from passagent.tasks.reader import load_task
+
+
+def run(
+    task_path: str,
+    preset: str | None,
+    settings: dict[str, Any],
+    runs_dir: str,
+    as_json: bool,
+    new: bool,
+    parts: Parts | None = None,
+) -> None:
+    """`passagent run`, see searching.start. Raises PassagentError for a wrong task or settings, too."""
+    task = load_task(task_path)
+    config = load_config(preset, settings)
+    with begin(config, task, parts or Parts()) as begun:
+        from passagent.commands import searching  # as much again as the evaluator's process takes to begin
+
+        searching.start(task, config, runs_dir, as_json, new, begun)
