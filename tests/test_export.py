@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from passagent import cli
 from passagent.commands import exporting
-from passagent.export import columns as of
-from passagent.export.building import build
-from passagent.export.columns import Revision, Told
-from passagent.export.formats import FORMATS
-from passagent.export.selection import Selection, select
+from passagent.dataset import columns as of
+from passagent.dataset.building import build
+from passagent.dataset.columns import Revision, Told
+from passagent.dataset.formats import FORMATS
+from passagent.dataset.selection import Selection, select
 from passagent.report.export import stats_text
 from passagent.store import Store
 from passagent.store import files as stored_files

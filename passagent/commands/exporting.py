@@ -12,17 +12,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from passagent.dataset import lengths, preferences
+from passagent.dataset.building import build
+from passagent.dataset.card import card
+from passagent.dataset.checking import check_directory
+from passagent.dataset.columns import read_episodes
+from passagent.dataset.formats import find_format
+from passagent.dataset.formats.parquet import check_pyarrow, write_parquet
+from passagent.dataset.overlap import EvaluationTasks
+from passagent.dataset.selection import Chosen, Selection, failures, select
+from passagent.dataset.writing import CARD, Writer, new_directory, provenance, read_manifest, texts
 from passagent.errors import UsageError
-from passagent.export import lengths, preferences
-from passagent.export.building import build
-from passagent.export.card import card
-from passagent.export.checking import check_directory
-from passagent.export.columns import read_episodes
-from passagent.export.formats import find_format
-from passagent.export.formats.parquet import check_pyarrow, write_parquet
-from passagent.export.overlap import EvaluationTasks
-from passagent.export.selection import Chosen, Selection, failures, select
-from passagent.export.writing import CARD, Writer, new_directory, provenance, read_manifest, texts
 from passagent.report.export import stats_text, summary_text
 from passagent.report.text import console, counted
 from passagent.store import Store
