@@ -149,7 +149,7 @@ def fork(
     json: Json = False,
 ) -> None:
     """Search in a new run that starts from a node of RUN, with its settings where none are given."""
-    from passagent.commands import forking
+    from passagent.commands import searching
 
     flags = {
         **model_flags(model, price),
@@ -163,7 +163,7 @@ def fork(
         "search.max_stagnation": max_stagnation,
         "search.until": until,
     }
-    forking.fork(run, node, settings_of(set_, flags), runs_dir, json)
+    searching.fork(run, node, settings_of(set_, flags), runs_dir, json)
 
 
 @commands.command()
