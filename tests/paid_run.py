@@ -19,8 +19,8 @@ import tiny_search
 from tenacity import wait_random
 from wire_server import Said
 
-from passagent.config import parse_models, parse_set
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.settings import parse_models, parse_set
 
 SECRETS = {
     "OPENAI_API_KEY": "sk-planted-0123456789abcdef",
@@ -63,7 +63,7 @@ class AnyEvaluator(tiny_search.FastEvaluator):
 
 def parts() -> Any:
     """The stand-ins for evaluator and diagnosis; the model is the configured one."""
-    from passagent.commands.beginning import Parts
+    from passagent.search.beginning import Parts
 
     return Parts(None, AnyEvaluator(), tiny_search.diagnose)
 

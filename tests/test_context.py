@@ -14,11 +14,12 @@ import pytest
 import tiny_search
 
 from passagent.agent.prompt import attempt_line
-from passagent.commands import beginning, running
-from passagent.config import AgentConfig
+from passagent.commands import running
+from passagent.config import AgentConfig, load_config
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
 from passagent.search import gathering
+from passagent.search.beginning import Parts
 from passagent.search.relatives import attempt
 from passagent.search.setup import stored_config
 from passagent.store import Store, episodes, evaluations, nodes, runs
@@ -26,7 +27,7 @@ from passagent.store import Store, episodes, evaluations, nodes, runs
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
     known: Any = SimpleNamespace(
-        config=SimpleNamespace(agent=AgentConfig(knowledge=limit)),
+        config=load_config(None, {"agent.knowledge": limit}),
         run=SimpleNamespace(device=device),
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),
@@ -54,7 +55,7 @@ def test_knowledge_is_for_the_diagnosis() -> None:
 @contextmanager
 def searched(place: Path) -> Iterator[tuple[Store, runs.Run]]:
     """A store with a small search in it."""
-    parts = beginning.Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
+    parts = Parts(tiny_search.PacedModel(), tiny_search.FastEvaluator(), tiny_search.diagnose)
     settings = tiny_search.settings(6, 2, 4)
     task = tiny_search.write_task(place / "task")
     running.run(str(task), None, settings, str(place / "runs"), True, False, parts)

@@ -91,7 +91,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         envvar="PASSAGENT_MODEL",
-        help="expert, openai/NAME, anthropic/NAME or replay:FILE; several with =WEIGHT share the work.",
+        help="expert, openai/NAME, anthropic/NAME, replay:FILE, or your own, pkg.mod:MyModel; several with "
+        "=WEIGHT share the work.",
         show_default="expert",
     ),
 ]
@@ -122,22 +123,10 @@ Until = Annotated[
 ]
 
 
-def model_flags(models: list[str] | None, prices: list[str] | None) -> dict[str, Any]:
-    """The settings behind `--model` and `--price`."""
-    found: dict[str, Any] = {}
-    if models:
-        from passagent.config import parse_models
+def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+    """`--set` pairs, and the options among `given` (a command's `locals()`), which win. Raises UsageError."""
+    from passagent import settings
+    from passagent.settings import parse_set
 
-        found |= parse_models(models)
-    if prices:
-        from passagent.models.prices import parse_price
-
-        found["model.prices"] = dict(map(parse_price, prices))
-    return found
-
-
-def settings_of(pairs: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """`--set` pairs and the flags that were given, which win."""
-    from passagent.config import parse_set
-
-    return parse_set(pairs or []) | {key: value for key, value in flags.items() if value is not None}
+    options = {name: value for name, value in given.items() if name in settings.NAMES}
+    return settings.settings_of(options, parse_set(pairs or []))

@@ -1,11 +1,11 @@
-"""`passagent run`: read the task and the settings, then search."""
+"""`passagent run`: the evaluator's process begins before this one imports what takes long."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from passagent.commands.beginning import Parts, begin
 from passagent.config import load_config
+from passagent.search.beginning import Parts, begin
 from passagent.tasks.reader import load_task
 
 

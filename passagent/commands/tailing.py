@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Iterable
 
-from passagent.report import attendance, happenings
+from passagent.report import happenings
 from passagent.report.happenings import Happening
 from passagent.report.run_summary import shown_state
 from passagent.report.tail import happening_line
+from passagent.search import attendance
 from passagent.store import Store, runs
 
 POLL_S = 0.25

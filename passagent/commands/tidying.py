@@ -14,9 +14,9 @@ from typing import NamedTuple
 from passagent.errors import UsageError
 from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
 from passagent.faults import os_fault
-from passagent.report import attendance
-from passagent.report.run_summary import runs_dir_flag
 from passagent.report.text import table
+from passagent.search import attendance
+from passagent.search.going_on import runs_dir_flag
 from passagent.store import Store, removal, runs
 
 _RUN = re.compile(r"[0-9a-f]{8}")

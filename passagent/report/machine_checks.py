@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from passagent.config import Config
 from passagent.evaluator.hardware.health import orphaned_workers
-from passagent.report import attendance, run_figures
+from passagent.report import run_figures
 from passagent.report.finding import Finding
 from passagent.report.text import clock, number, printable
+from passagent.search import attendance
 from passagent.store import Store
 from passagent.store.runs import Run
 

@@ -6,19 +6,19 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from passagent.report import attendance
-from passagent.report.attendance import UnderWay
 from passagent.report.run_summary import (
     again_of,
     best_data,
     evaluation_of,
     found_since_text,
     island_text,
-    runs_dir_flag,
     score_data,
     shown_state,
 )
 from passagent.report.text import clock, interval, number, table, thousands
+from passagent.search import attendance
+from passagent.search.attendance import UnderWay
+from passagent.search.going_on import runs_dir_flag
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.participants import BEAT_S
 from passagent.store.runs import Run

@@ -9,11 +9,12 @@ from rich.text import Text
 
 from passagent.agent.prompt import short_note
 from passagent.report.lineage import hints_shown, lineage, migration_reason, rank_then
-from passagent.report.run_summary import again_of, evaluation_of, runs_dir_flag, score_data
+from passagent.report.run_summary import again_of, evaluation_of, score_data
 from passagent.report.text import counted, interval, number, percent, printable
 from passagent.search import planting
 from passagent.search.changes import Change, changes
 from passagent.search.drafts import is_first
+from passagent.search.going_on import runs_dir_flag
 from passagent.search.rounds import round_of
 from passagent.store import Store, confirmations, episodes, nodes, runs
 from passagent.store.episodes import Episode

@@ -11,9 +11,9 @@ import math
 import re
 from typing import Any
 
+from passagent.dataset.columns import Revision
 from passagent.errors import PassagentError
 from passagent.evaluator.score import aggregate
-from passagent.export.columns import Revision
 from passagent.redaction import redact
 from passagent.store import evaluations, files
 from passagent.store.database import Store
