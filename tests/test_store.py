@@ -15,6 +15,7 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.report import lineage
 from passagent.store import (
     Store,
+    bests,
     confirmations,
     database,
     episodes,
@@ -134,19 +135,19 @@ def test_queries_of_the_tree(store):
     other = add_node(store, run, owner, island=1, score=1.9, parent=a.id)
     assert [n.id for n in nodes.ancestors(store, c.id, 10)] == [b.id, a.id]
     assert [n.id for n in nodes.ancestors(store, c.id, 1)] == [b.id]
-    assert [n.id for n in nodes.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
+    assert [n.id for n in bests.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
     assert confirmations.winner(store, run.id).id == other.id
     assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
     again = add_node(store, run, owner, score=1.6, files=nodes.get_files(store, a))
     assert again.repeat_of == a.id
     assert runs.get_island(store, run.id, 0).best_as == 1.5  # once more is no better
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
-    assert nodes.as_before(store, c)[1] == 1.5
-    assert nodes.as_before(store, a)[1] is None
+    assert bests.as_before(store, c)[1] == 1.5
+    assert bests.as_before(store, a)[1] is None
     assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
     migrations.add_migration(store, episode, other, "because")
-    assert nodes.as_before(store, b)[1] == 1.9
+    assert bests.as_before(store, b)[1] == 1.9
     assert migrations.has_migrated(store, other, 0) and not migrations.has_migrated(store, a, 0)
 
 
