@@ -207,7 +207,7 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
     from passagent.search.gathering import attempts
     from passagent.search.islandview import IslandView
     from passagent.search.setup import stored_config, stored_task
-    from passagent.store import Store, episodes, nodes, runs
+    from passagent.store import Store, bests, episodes, nodes, runs
     from passagent.store.similar import similar_tasks
 
     store = Store.open(args.work / "runs")
@@ -226,18 +226,18 @@ def query_part(args: argparse.Namespace) -> dict[str, Any]:
     asked = {
         "ancestors": lambda node: nodes.ancestors(store, node.id, 8),
         "siblings": lambda node: nodes.siblings(store, run.id, node.island, node.parent_id, 8),
-        "best of island": lambda node: nodes.best_of_island(store, run.id, node.island, 3),
+        "best of island": lambda node: bests.best_of_island(store, run.id, node.island, 3),
         "elites with migrants": lambda node: IslandView(store, run.id, node.island).elites(3),
-        "best of the other islands": lambda node: nodes.best_of_others(
+        "best of the other islands": lambda node: bests.best_of_others(
             store, run.id, node.island, node.number
         ),
         "newest of the island": lambda node: nodes.newest_before(
             store, episodes.get_episode(store, node.episode_id), 4, 16
         ),
-        "best that an island knows of": lambda node: nodes.best_known(
+        "best that an island knows of": lambda node: bests.best_known(
             store, run.id, node.island, node.number
         ),
-        "AS of parent and best when a node was made": lambda node: nodes.as_before(store, node),
+        "AS of parent and best when a node was made": lambda node: bests.as_before(store, node),
         "newest failures": lambda node: nodes.latest_failures(store, run.id, node.island, 4),
         "attempts shown in a prompt": lambda node: attempts(
             known,

@@ -296,7 +296,7 @@ def test_reply_and_hint_are_stored_together_or_not_at_all(store, task, monkeypat
         whole(*arguments)
         raise PassagentError("killed")
 
-    monkeypatch.setattr(distilling.hints, "settle_distilled", killed)
+    monkeypatch.setattr(distilling.hint_uses, "settle_distilled", killed)
     with pytest.raises(PassagentError, match="killed"):
         finish(session)
     monkeypatch.undo()

@@ -20,7 +20,17 @@ from test_search import open_tiny
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import controller, session
 from passagent.search.events import Trouble
-from passagent.store import Store, confirmations, database, episodes, evaluations, nodes, participants, runs
+from passagent.store import (
+    Store,
+    bests,
+    confirmations,
+    database,
+    episodes,
+    evaluations,
+    nodes,
+    participants,
+    runs,
+)
 from passagent.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -242,7 +252,7 @@ def test_on_another_machine_the_elites_are_measured_again(
         asyncio.run(controller.search(first))
         run = runs.get_run(store, first.run.id)
         before = {node.id: node for node in nodes.of_run(store, run.id)}
-        elites = {n.id for island in (0, 1) for n in nodes.best_of_island(store, run.id, island, 2)}
+        elites = {n.id for island in (0, 1) for n in bests.best_of_island(store, run.id, island, 2)}
 
         move(monkeypatch, "two")
         there, events = Elsewhere(), []
@@ -272,7 +282,7 @@ def test_on_another_machine_the_elites_are_measured_again(
                 assert evaluations.get_evaluation(store, old.evaluation_id)["as_score"] == old.as_score
         assert elites <= set(before) and len(there.asked) == len(elites) + 2
         for island in runs.islands(store, run.id):
-            [best] = nodes.best_of_island(store, run.id, island.island, 1)
+            [best] = bests.best_of_island(store, run.id, island.island, 1)
             assert (island.best_node, island.best_as) == (best.id, best.as_score)
         winner = confirmations.winner(store, run.id)
         environment = (

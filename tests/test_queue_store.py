@@ -211,15 +211,6 @@ def test_who_waits_for_another_process_says_for_which(
         assert "waiting: pid 7 on far works on island 0" in told[0]
 
 
-def test_nodes_remember_their_episode_s_number(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "runs") as store:
-        session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
-        asyncio.run(search(session))
-        assert len(nodes.of_run(store, session.run.id)) == 8
-        for node in nodes.of_run(store, session.run.id):
-            assert node.number == episodes.get_episode(store, node.episode_id).number
-
-
 def test_what_another_process_writes_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "POLL_S", 600.0)
     with Store.open(tmp_path / "runs") as store, Store.open(tmp_path / "runs") as another:

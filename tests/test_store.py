@@ -15,6 +15,7 @@ from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.report import lineage
 from passagent.store import (
     Store,
+    bests,
     confirmations,
     database,
     episodes,
@@ -81,13 +82,6 @@ def test_documentation_names_every_table_and_column(store):
         assert section, f"docs/database.md has no section on {table.name}"
         for row in store.rows(f"PRAGMA table_xinfo({table.name})"):
             assert f"`{row['name']}`" in section, f"docs/database.md does not name {table.name}.{row['name']}"
-
-
-def test_the_columns_that_others_rely_on(store):
-    columns = {row["name"] for row in store.rows("PRAGMA table_xinfo(nodes)")}
-    assert columns >= {
-        "id", "run_id", "parent_id", "island", "episode_id", "status", "as_score", "created_at"
-    }  # fmt: skip
     assert store.db.journal_mode == "wal"
 
 
@@ -123,16 +117,11 @@ def test_node_round_trip(store):
     assert other.call_id == "call#2"
     again = nodes.propose(store, episode, "call 3", texts, "note", other.id)
     assert again.repeat_of == node.id
-
-
-def test_one_node_for_a_call_is_enforced_by_the_database(store):
-    run = make_run(store)
-    node = add_node(store, run, participants.join(store, run.id))
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(sqlite3.IntegrityError):  # one node for a call, whatever the code above it does
         store.execute(
-            "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, candidate_key, "
-            "created_at) VALUES (:run, 0, :episode, :call, 'proposed', '', '', '')",
-            {"run": run.id, "episode": node.episode_id, "call": node.call_id},
+            "INSERT INTO nodes (run_id, island, episode_id, call_id, state, note, candidate_key, number, "
+            "created_at) VALUES (:run, 0, :episode, 'call', 'proposed', '', '', 1, '')",
+            {"run": run.id, "episode": episode.id},
         )
 
 
@@ -146,19 +135,19 @@ def test_queries_of_the_tree(store):
     other = add_node(store, run, owner, island=1, score=1.9, parent=a.id)
     assert [n.id for n in nodes.ancestors(store, c.id, 10)] == [b.id, a.id]
     assert [n.id for n in nodes.ancestors(store, c.id, 1)] == [b.id]
-    assert [n.id for n in nodes.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
+    assert [n.id for n in bests.best_of_island(store, run.id, 0, 5)] == [a.id, b.id, c.id]
     assert confirmations.winner(store, run.id).id == other.id
     assert [i.best_node for i in runs.islands(store, run.id)] == [a.id, other.id]
     again = add_node(store, run, owner, score=1.6, files=nodes.get_files(store, a))
     assert again.repeat_of == a.id
     assert runs.get_island(store, run.id, 0).best_as == 1.5  # once more is no better
     assert [n.id for n in nodes.latest_failures(store, run.id, 0, 5)] == [wrong.id]
-    assert nodes.as_before(store, c)[1] == 1.5
-    assert nodes.as_before(store, a)[1] is None
+    assert bests.as_before(store, c)[1] == 1.5
+    assert bests.as_before(store, a)[1] is None
     assert nodes.counts(store, run.id) == {0: {"ok": 4, "wrong_result": 1}, 1: {"ok": 1}}
     episode = episodes.get_episode(store, b.episode_id)
     migrations.add_migration(store, episode, other, "because")
-    assert nodes.as_before(store, b)[1] == 1.9
+    assert bests.as_before(store, b)[1] == 1.9
     assert migrations.has_migrated(store, other, 0) and not migrations.has_migrated(store, a, 0)
 
 
@@ -220,15 +209,11 @@ def test_runs_are_found_by_prefix(store):
         with pytest.raises(UsageError, match="no such run"):
             runs.find_run(store, wrong)
     assert [found.id for found in runs.list_runs(store)] == [other.id, run.id]
-
-
-def test_an_ambiguous_prefix_names_the_runs(store):
-    for _ in range(17):  # two of seventeen ids share their first digit
+    for _ in range(15):  # two of seventeen ids share their first digit
         make_run(store)
-    ids = [run.id for run in runs.list_runs(store)]
-    digit = next(d for d in "0123456789abcdef" if sum(i.startswith(d) for i in ids) > 1)
+    digits = [run.id[0] for run in runs.list_runs(store)]
     with pytest.raises(UsageError, match="means several runs"):
-        runs.find_run(store, digit)
+        runs.find_run(store, max(digits, key=digits.count))
 
 
 def claim_all(runs_dir: str, run_id: str, island: int) -> None:
@@ -297,33 +282,22 @@ def test_files_are_stored_once_and_whole_or_told(store):
         files.get(store, packed.key)
 
 
-def test_plans_outlive_the_removal_of_another_run(store):
-    first, second = make_run(store), make_run(store)
-    owner = participants.join(store, first.id)
-    add_node(store, first, owner)
-    participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
-    plans = files.pack({"plan.json": "{}"})
-    files.keep(store, plans)
-    node = add_node(store, second, participants.join(store, second.id), plans=plans.key)
-    assert nodes.get_plans(store, node) == {"plan.json": "{}"}
-    removal.for_removal(store)
-    with store.transaction():
-        removal.remove_run(store, first.id)
-    assert nodes.get_plans(store, node) == {"plan.json": "{}"}
-
-
 def test_files_outlive_the_runs_that_another_run_shares_them_with(store):
     first, second = make_run(store), make_run(store)
     owner = participants.join(store, first.id)
     one = add_node(store, first, owner, files={"a.py": "shared"})
     add_node(store, first, owner, files={"a.py": "its own"})
     participants.leave(store, first.id, owner, participants.Watch(), "finished", "done", 1.0)
-    add_node(store, second, participants.join(store, second.id), files={"a.py": "shared"})
+    plans = files.pack({"plan.json": "{}"})
+    files.keep(store, plans)
+    owner = participants.join(store, second.id)
+    kept = add_node(store, second, owner, files={"a.py": "shared"}, plans=plans.key)
     removal.for_removal(store)
     with store.transaction():
         removal.remove_run(store, first.id)
-    assert store.row("SELECT count(*) AS n FROM files") == {"n": 1}
+    assert store.row("SELECT count(*) AS n FROM files") == {"n": 2}
     assert files.get(store, one.candidate_key) == {"a.py": "shared"}
+    assert nodes.get_plans(store, kept) == {"plan.json": "{}"}
 
 
 def test_a_transaction_is_all_or_nothing(store):
@@ -368,13 +342,6 @@ def test_of_two_rules_that_end_a_run_the_first_counts_for_both(store):
     assert runs.end(store, run.id, "40 evaluations are done") == "40 evaluations are done"
     assert runs.end(store, run.id, "the budget is spent") == "40 evaluations are done"
     assert runs.get_run(store, run.id).stop_reason == "40 evaluations are done"
-
-
-def test_opening_again_keeps_everything(tmp_path):
-    for count in (1, 2):
-        with Store.open(tmp_path) as store:
-            make_run(store)
-            assert len(runs.list_runs(store)) == count
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])

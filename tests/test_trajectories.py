@@ -23,7 +23,7 @@ from passagent.models.recorded import ReplayModel
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.redaction import redact, redacted
-from passagent.store import Store, files, nodes, runs
+from passagent.store import Store, bests, files, nodes, runs
 from passagent.store.trajectories import (
     FORMAT,
     Call,
@@ -252,7 +252,7 @@ def test_a_prompt_is_printed_as_it_would_be(tmp_path: Path, capsys: pytest.Captu
     with Store.open(runs_dir) as store:
         run = runs.find_run(store, "last")
         made = nodes.of_run(store, run.id)
-        parent = nodes.best_of_island(store, run.id, 0, 1)[0]
+        parent = bests.best_of_island(store, run.id, 0, 1)[0]
     capsys.readouterr()
     prompting.prompt("last", parent.id, str(runs_dir), True, True)
     system, task = json.loads(capsys.readouterr().out)["messages"]

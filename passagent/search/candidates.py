@@ -19,7 +19,7 @@ from passagent.search.events import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import archive, episodes, evaluations, nodes
+from passagent.store import archive, bests, episodes, evaluations, nodes
 from passagent.store import files as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -56,7 +56,7 @@ def submitter(
         else:
             node, evaluation = await judge(session, node, candidate, is_begun)
         with session.store.reading():
-            parent_as, best_as = nodes.as_before(session.store, node)
+            parent_as, best_as = bests.as_before(session.store, node)
             said = remark(session, episode, node)
         told = observation(
             evaluation,
@@ -106,7 +106,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     store, task = session.store, session.task
     environment = session.environment
     with store.reading():
-        _, best = nodes.as_before(store, node)
+        _, best = bests.as_before(store, node)
         bar = best or 0.0  # what is best is measured again
         found = _recall(session, node, candidate, environment, bar) if session.config.search.reuse else None
     if found:

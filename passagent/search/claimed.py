@@ -41,8 +41,8 @@ from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
 from passagent.search.writers import choose_model, meter_of, writer_of
+from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
 from passagent.store import conversations as stored
-from passagent.store import episodes, gains, hint_uses, migrations, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -200,7 +200,7 @@ def _count_gain(session: Session, best: float | None) -> None:
     store, run_id = session.store, session.run.id
     before, start = gains.of_run(store, run_id), None
     if before is None:
-        seed = next(iter(nodes.best_of_island(store, run_id, SEEDS, 1)), None)
+        seed = next(iter(bests.best_of_island(store, run_id, SEEDS, 1)), None)
         start = seed.as_score if seed else None
     after = gains_after(before, run_id, start, best, session.elapsed_s, session.config.search.min_gain)
     gains.save(store, after)

@@ -26,7 +26,7 @@ from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.relatives import Told, attempt, relatives
 from passagent.search.writers import EXPERT
-from passagent.store import Store, evaluations, hint_uses, nodes, runs
+from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -95,10 +95,10 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
 
 
 def best_known(known: Known, episode: Episode) -> float | None:
-    """See nodes.best_known: it stays what it was when the episode began, but for the episode's migrant."""
+    """See bests.best_known: it stays what it was when the episode began, but for the episode's migrant."""
     island = episode.island
     if known.bests.get(island, (None, None))[0] != episode.number:
-        best = nodes.best_known(known.store, known.run.id, island, episode.number)
+        best = bests.best_known(known.store, known.run.id, island, episode.number)
         known.bests[island] = episode.number, best
     return known.bests[island][1]
 

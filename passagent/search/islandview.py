@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from passagent.evaluator.result import GRAVITY
 from passagent.search.rounds import Position
 from passagent.search.treeview import TreeView, open_tree
-from passagent.store import Store, archive, episodes, nodes
+from passagent.store import Store, archive, bests, episodes, nodes
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
@@ -38,7 +38,7 @@ class IslandView:
 
     def elites(self, limit: int) -> list[Node]:
         """The best correct nodes with distinct sources, migrants and seeds included, the best first."""
-        found = nodes.elites(self.store, self.run_id, self.island, limit)
+        found = bests.elites(self.store, self.run_id, self.island, limit)
         distinct: dict[str, Node] = {}
         for node in sorted(found, key=rank, reverse=True):
             distinct.setdefault(node.canonical_key, node)

@@ -8,7 +8,7 @@ from passagent.config import SearchConfig
 from passagent.search.islandview import fitness
 from passagent.search.policies import policy_of
 from passagent.search.rounds import round_of
-from passagent.store import Store, migrations, nodes, runs
+from passagent.store import Store, bests, migrations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
 
@@ -28,8 +28,8 @@ def choose_migrant(store: Store, run: Run, island: int, number: int, min_gain: f
     on which of them is faster.
     """
     before = (round_of(run, number) - 1) * run.islands + 1
-    here = nodes.best_known(store, run.id, island, number)
-    best = nodes.best_of_others(store, run.id, island, before)
+    here = bests.best_known(store, run.id, island, number)
+    best = bests.best_of_others(store, run.id, island, before)
     if best is None or (here is not None and fitness(best) <= here):
         return None
     if migrations.has_migrated(store, best, island):

@@ -8,7 +8,7 @@ from passagent.agent.context import Attempt
 from passagent.agent.failure import first_error
 from passagent.evaluator.result import Evaluation
 from passagent.search.changes import changes
-from passagent.store import Store, evaluations, nodes
+from passagent.store import Store, bests, evaluations, nodes
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
@@ -32,7 +32,7 @@ def relatives(store: Store, episode: Episode, parent: Node | None, limit: int) -
     beside = nodes.later_in_episode(store, parent, limit) if parent else []
     after = nodes.siblings(store, run_id, island, episode.parent_id, limit)
     others = nodes.newest_before(store, episode, limit, 3 * limit + 1)
-    seeds = nodes.best_of_island(store, run_id, SEEDS, limit + 1)
+    seeds = bests.best_of_island(store, run_id, SEEDS, limit + 1)
     nearest = chain(*zip_longest(ahead, beside, after), others, seeds)
     found: dict[int, Node] = {}
     for node in nearest:

@@ -13,7 +13,7 @@ from passagent.search.candidates import evaluate
 from passagent.search.events import Trouble
 from passagent.search.joining import environment_of
 from passagent.search.session import Session
-from passagent.store import Store, archive, evaluations, nodes, participants, runs
+from passagent.store import Store, archive, bests, evaluations, nodes, participants, runs
 from passagent.store.nodes import Node
 from passagent.store.owner import named
 
@@ -95,7 +95,7 @@ def _to_measure(store: Store, run_id: str, elites: int, environment: str) -> lis
     found = [
         node
         for island in [runs.SEEDS, *(island.island for island in runs.islands(store, run_id))]
-        for node in nodes.best_of_island(store, run_id, island, elites)
+        for node in bests.best_of_island(store, run_id, island, elites)
     ]
     rows = store.rows(
         "SELECT nodes.* FROM nodes JOIN episodes ON nodes.id = episodes.parent_id "

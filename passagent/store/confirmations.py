@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from passagent.store.bests import best_of_island
 from passagent.store.database import Store, now
-from passagent.store.nodes import Node, best_of_island, get_node
+from passagent.store.nodes import Node, get_node
 from passagent.store.runs import SEEDS, islands
 
 

@@ -268,7 +268,7 @@ def add_packed(
     messages: list[tuple[Packed, dict[str, int] | None]],
     owner: str | None = None,
 ) -> None:
-    """Append messages of messages.pack, all or none.
+    """Append messages of conversations.pack, all or none.
 
     With `owner` raises PassagentError if that one was taken for dead.
     """

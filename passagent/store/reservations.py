@@ -1,6 +1,6 @@
 """Room in a run's budgets that model calls and evaluations under way hold, over all its processes.
 
-What is held goes when the work is counted, or with the process that held it (workers.bury).
+What is held goes when the work is counted, or with the process that held it (participants.bury).
 """
 
 from __future__ import annotations
