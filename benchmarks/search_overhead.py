@@ -125,7 +125,7 @@ def go_on(session: Any, episodes: int, until: int | None = None) -> None:
 
 def search_part(args: argparse.Namespace) -> dict[str, Any]:
     """Make `args.episodes` iterations; the times of its blocks, memory, and the stand-ins' own time."""
-    from passagent.search.events import EpisodeDone, EpisodeStarted
+    from passagent.search.notices import EpisodeDone, EpisodeStarted
 
     marks: list[tuple[float, float]] = []
     clock: list[float] = []
@@ -285,7 +285,7 @@ def grow_part(args: argparse.Namespace) -> dict[str, Any]:
 
 def busy_part(args: argparse.Namespace) -> dict[str, Any]:
     """Share of the time in which the one device is busy, after each island's first reply."""
-    from passagent.search.events import EpisodeDone
+    from passagent.search.notices import EpisodeDone
 
     done: list[float] = []
     times: dict[str, float] = {}

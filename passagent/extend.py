@@ -153,14 +153,9 @@ def load(path: str, what: str) -> Callable[..., Any]:
         raise UsageError(f"{place}: is not a class; {what} is made of one")
     needed = ", ".join(NEEDS[what])
     for method in NEEDS[what]:
-        if method not in _BY_INIT and not (hasattr(found, method) and _is_own(found, method)):
+        if method not in _BY_INIT and not hasattr(found, method):
             raise UsageError(f"{place}: has no '{method}'; it needs {needed} (passagent/extend.py)")
     return found
-
-
-def _is_own(found: type, method: str) -> bool:
-    """Whether the class has it itself: every class has a `__call__` by its type."""
-    return method != "__call__" or any("__call__" in vars(one) for one in found.__mro__)
 
 
 def make(path: str, what: str, *given: Any) -> Any:
@@ -173,7 +168,7 @@ def make(path: str, what: str, *given: Any) -> Any:
         told = " ".join(str(error).split())
         raise UsageError(f"{what} {path}: cannot be made: {type(error).__name__}: {told}") from error
     for attribute in NEEDS[what]:
-        if not hasattr(made, attribute):  # what `__init__` is to make
+        if not hasattr(made, attribute):  # `__init__` makes it; and a class has its type's `__call__`
             raise UsageError(f"{what} {path}: has no '{attribute}'; it needs {', '.join(NEEDS[what])}")
     return made
 

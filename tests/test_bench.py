@@ -25,6 +25,7 @@ from passagent.benchmark.results import Results, Row, open_results
 from passagent.benchmark.summary import METRICS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, UsageError
+from passagent.evaluator import compilers
 from passagent.evaluator.result import GraphResult, Measured, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.tasks import load_task
@@ -131,6 +132,11 @@ def test_usage_mistakes(call, tmp_path, words, told):
 
 
 def test_any_backend_of_torch_compile(call, tmp_path):
+    assert compilers.arguments("torch:inductor:max-autotune") == {
+        "backend": "inductor",
+        "mode": "max-autotune",
+    }
+    assert (compilers.arguments("torch:tvm"), compilers.arguments("inductor")) == ({"backend": "tvm"}, {})
     write_tasks(tmp_path, 1, with_passes=False)
     backend = ["--compiler", "torch:aot_eager", "--compiler", "eager"]
     code, out, err = call("bench", "task1", *backend, *QUICK, "--out", "kept", "--json")

@@ -19,7 +19,7 @@ from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.search import controller, session
-from passagent.search.events import Trouble
+from passagent.search.notices import Trouble
 from passagent.store import (
     Store,
     bests,

@@ -21,7 +21,7 @@ from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.search.candidates import RETRY_AFTER_S
-from passagent.search.events import OnEvent
+from passagent.search.notices import OnEvent
 from passagent.store import Store
 from passagent.store.database import now
 from passagent.store.runs import Run

@@ -10,7 +10,7 @@ from passagent.evaluator.result import Candidate
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.models import open_model
 from passagent.search.controller import search
-from passagent.search.events import OnEvent
+from passagent.search.notices import OnEvent
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.nodes import Node

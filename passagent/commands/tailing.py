@@ -6,11 +6,11 @@ import json
 import time
 from collections.abc import Iterable
 
-from passagent.report import happenings
-from passagent.report.happenings import Happening
+from passagent.events import event_of
 from passagent.report.run_summary import shown_state
-from passagent.report.tail import happening_line
-from passagent.search import attendance
+from passagent.report.tail import event_text
+from passagent.search import attendance, happenings
+from passagent.search.happenings import Happening
 from passagent.store import Store, runs
 
 POLL_S = 0.25
@@ -39,6 +39,6 @@ def tail(name: str, count: int, follow: bool, runs_dir: str, as_json: bool) -> N
 def _show(found: Iterable[Happening], roles: dict[int, str], as_json: bool) -> None:
     for one in found:
         if as_json:
-            print(json.dumps({"at": one.at, "event": one.kind, **one.about}), flush=True)
+            print(json.dumps(event_of(one).as_json()), flush=True)
         else:
-            print(happening_line(one, roles), flush=True)
+            print(event_text(event_of(one), roles), flush=True)

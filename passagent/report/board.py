@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from passagent.search.events import (
+from passagent.search.notices import (
     EpisodeDone,
     EpisodeStarted,
     Event,

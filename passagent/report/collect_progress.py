@@ -13,7 +13,7 @@ from passagent.collect.trials import Outcome
 from passagent.faults import os_fault
 from passagent.report.collect_table import status_line
 from passagent.report.text import clock, console, number, thousands, width
-from passagent.search.events import Event, Trouble
+from passagent.search.notices import Event, Trouble
 
 _EVERY_S = 30.0
 """Between two lines about all, where there is no terminal, s."""

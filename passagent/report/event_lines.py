@@ -5,7 +5,7 @@ from __future__ import annotations
 from passagent.agent.prompt import short_note
 from passagent.report.board import Board
 from passagent.report.text import number, thousands
-from passagent.search.events import EpisodeStarted, Event, Migrated, NodeConfirmed, NodeDone, Trouble
+from passagent.search.notices import EpisodeStarted, Event, Migrated, NodeConfirmed, NodeDone, Trouble
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 

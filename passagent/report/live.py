@@ -12,7 +12,7 @@ from rich.text import Text
 from passagent.report.board import Board
 from passagent.report.event_lines import event_line
 from passagent.report.text import clock, console, number, thousands
-from passagent.search.events import Event, Migrated, NodeConfirmed, Trouble
+from passagent.search.notices import Event, Migrated, NodeConfirmed, Trouble
 
 
 class LiveTable:

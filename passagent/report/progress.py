@@ -10,7 +10,7 @@ from passagent.faults import os_fault
 from passagent.report.board import Board
 from passagent.report.event_lines import event_line
 from passagent.report.text import clock
-from passagent.search.events import Event
+from passagent.search.notices import Event
 
 
 class Progress(Protocol):

@@ -15,7 +15,7 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Known, keep, pack, recall
 from passagent.evaluator.service.pool import SubjectLost
 from passagent.search import opinions
-from passagent.search.events import NodeDone, NodeStarted, Trouble
+from passagent.search.notices import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want

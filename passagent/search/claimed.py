@@ -31,11 +31,11 @@ from passagent.redaction import redact
 from passagent.search.candidates import outline, submitter
 from passagent.search.describing import describe
 from passagent.search.drafts import is_draft, is_first
-from passagent.search.events import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.gathering import best_known, episode_context, parent_view
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
+from passagent.search.notices import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from passagent.errors import PassagentError
 from passagent.search.claimed import run_claimed
 from passagent.search.distilling import distil, distil_rest
-from passagent.search.events import Trouble
 from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.garbage import seldom_collected
 from passagent.search.joining import join
+from passagent.search.notices import Trouble
 from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping

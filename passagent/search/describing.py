@@ -9,7 +9,7 @@ import time
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
-from passagent.search.events import Trouble
+from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.search.writers import EXPERT
 from passagent.store.episodes import Episode

@@ -16,9 +16,9 @@ from passagent.evaluator.result import Evaluation
 from passagent.experience.hints import Hint
 from passagent.models.meter import metered
 from passagent.models.types import Model, Reply
-from passagent.search.events import ModelReplied
 from passagent.search.gain import log_gain
 from passagent.search.gathering import diagnosis_of, target_of
+from passagent.search.notices import ModelReplied
 from passagent.search.session import Session, Stopping
 from passagent.search.writers import meter_of
 from passagent.store import episodes, evaluations, hint_uses, ledger, nodes

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep
 from passagent.search.candidates import evaluate
-from passagent.search.events import NodeConfirmed
+from passagent.search.notices import NodeConfirmed
 from passagent.search.pairing import Round, is_settled, round_of, standing
 from passagent.search.session import Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs

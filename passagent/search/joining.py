@@ -10,7 +10,7 @@ from passagent import __version__
 from passagent.agent.prompt import prompts_hash
 from passagent.confine.environment import evaluator_version
 from passagent.errors import UsageError
-from passagent.search.events import Trouble
+from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.store import ledger, participants, runs
 from passagent.store.owner import named, this_process

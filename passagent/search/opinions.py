@@ -14,8 +14,8 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep
 from passagent.models.meter import metered
 from passagent.models.types import Reply
-from passagent.search.events import ModelReplied
 from passagent.search.islandview import IslandView, fitness
+from passagent.search.notices import ModelReplied
 from passagent.search.session import Session
 from passagent.search.writers import meter_of
 from passagent.store import episodes, ledger

@@ -10,8 +10,8 @@ from __future__ import annotations
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep, recall
 from passagent.search.candidates import evaluate
-from passagent.search.events import Trouble
 from passagent.search.joining import environment_of
+from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.store import Store, archive, bests, evaluations, nodes, participants, runs
 from passagent.store.nodes import Node

@@ -22,8 +22,8 @@ from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
-from passagent.search.events import OnEvent, Trouble
 from passagent.search.gain import expected_per_hour
+from passagent.search.notices import OnEvent, Trouble
 from passagent.search.relatives import Told
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs

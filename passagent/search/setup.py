@@ -21,7 +21,7 @@ from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
 from passagent.search import planting
-from passagent.search.events import OnEvent
+from passagent.search.notices import OnEvent
 from passagent.search.sameness import marks_of
 from passagent.search.session import Evaluator, Session
 from passagent.store import Store, runs

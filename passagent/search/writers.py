@@ -15,7 +15,7 @@ from passagent.models.meter import Meter
 from passagent.models.prices import Price
 from passagent.models.types import Model, Usage
 from passagent.redaction import redact
-from passagent.search.events import Trouble
+from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import ledger
