@@ -74,7 +74,7 @@ def call(monkeypatch, capsys, tmp_path):
     run.parts = paid_run.parts()
     monkeypatch.setattr(collecting, "collect", lambda request: real(request, run.parts))
     search = running.run
-    monkeypatch.setattr(running, "run", lambda *words: search(*words, run.parts))
+    monkeypatch.setattr(running, "run", lambda *words, **more: search(*words, run.parts, **more))
 
     def called(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["passagent", *map(str, words)])
