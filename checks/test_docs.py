@@ -23,7 +23,7 @@ from wire_server import WireServer  # noqa: E402
 
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 OURS = ("passagent", "sqlite-utils")
