@@ -30,7 +30,7 @@ PAGES = [
 ]
 OURS = ("passagent", "sqlite-utils", "cp", "git", "pytest", "sed")
 """Programs that are run. Others (vllm, ollama, pip, ...) are people's own."""
-BLOCK = re.compile(r'^```(\w+)(?: title="(.+)")?\n(.*?)^```', re.S | re.M)
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```', re.S | re.M)
 ELSEWHERE = re.compile(r"https?://(?:127\.0\.0\.1|localhost|gateway\.example\.com)[:\d]*")
 
 
