@@ -1,3 +1,51 @@
-"""passagent: search for correct, honest and fast PyTorch compiler passes with an LLM."""
+"""passagent: search for correct, honest and fast PyTorch compiler passes with an LLM.
+
+The names below are passagent/api.py's, imported when they are asked for: `import passagent` is instant.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from passagent.api import (
+        Bench,
+        Evaluator,
+        InfrastructureError,
+        Node,
+        Nodes,
+        Options,
+        PassagentError,
+        Plan,
+        Result,
+        Run,
+        TaskError,
+        UsageError,
+        bench,
+        export,
+        fork,
+        load_task,
+        open_run,
+        resume,
+        resume_async,
+        run,
+        run_async,
+    )
 
 __version__ = "0.1.0"
+__all__ = [
+    "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
+    "Result", "Run", "TaskError", "UsageError", "bench", "export", "fork", "load_task", "open_run", "resume",
+    "resume_async", "run", "run_async",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the API, when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from passagent import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -246,7 +246,7 @@ def stall_in_a_transaction() -> None:
 
 def export(log: str, runs_dir: str) -> None:
     """Export the last run's best pass 80 times; an error goes to the file `log`."""
-    from passagent.commands.searching import export_best
+    from passagent.search.running import export_best
 
     with open(log, "a") as file, redirect_stderr(file), Store.open(Path(runs_dir)) as store:
         try:

@@ -14,7 +14,6 @@ import tiny_search
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.cli.options import model_flags
 from passagent.commands import beginning, searching
 from passagent.config import SearchConfig, load_config, parse_models
 from passagent.errors import UsageError
@@ -23,6 +22,7 @@ from passagent.models.prices import Price, check_budget, parse_price, price_of, 
 from passagent.models.retry import Transient
 from passagent.models.types import Usage
 from passagent.search.stop import Progress, Want, lack, left
+from passagent.settings import settings_of
 from passagent.store import Store, nodes, runs
 
 SMALL = ["model.max_output_tokens=500"]
@@ -188,7 +188,7 @@ def test_the_command_line_refuses_and_takes_prices(
     assert exit_.value.code == 2
     assert len(err.splitlines()) == 1 and "--price openai/own=IN,OUT" in err
     assert not (tmp_path / "runs" / "passagent.db").exists()
-    assert model_flags(None, ["openai/own=1,2"]) == {"model.prices": {"openai/own": [1.0, 2.0]}}
+    assert settings_of({"price": ["openai/own=1,2"]}) == {"model.prices": {"openai/own": [1.0, 2.0]}}
 
 
 def test_models_and_weights_on_the_command_line() -> None:

@@ -349,12 +349,12 @@ def test_commands_that_are_told_can_be_typed(call, stored, tmp_path):
 
 
 def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
-    from passagent.commands import searching
+    from passagent.search import running
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(searching, "open_session", interrupted)
+    monkeypatch.setattr(running, "open_session", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
     monkeypatch.setattr("passagent.commands.looking.list_runs", interrupted)

@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passagent import cli
-from passagent.commands import exporting
-from passagent.export import columns as of
-from passagent.export.building import build
-from passagent.export.columns import Revision, Told
-from passagent.export.formats import FORMATS
-from passagent.export.selection import Selection, select
+from passagent.dataset import columns as of
+from passagent.dataset import making
+from passagent.dataset.building import build
+from passagent.dataset.columns import Revision, Told
+from passagent.dataset.formats import FORMATS
+from passagent.dataset.selection import Selection, select
 from passagent.report.export import stats_text
 from passagent.store import Store
 from passagent.store import files as stored_files
@@ -209,7 +209,7 @@ def test_returns_and_advantages_are_what_they_are_by_definition(trials):
         ),
         (
             ["--keep", "as_score > 100"],
-            f"none of its {EPISODES} finished episodes is chosen; see what there is with passagent runs",
+            f"finished episodes: {EPISODES}, none of them is chosen; see what there is with passagent runs",
         ),
         (["--against", "nowhere.txt"], "nowhere.txt: no such directory or sample list"),
         (["--tokenizer", "nowhere.json"], "tokenizer"),
@@ -244,7 +244,7 @@ def test_a_half_written_export_is_never_there(call, home, tmp_path, monkeypatch)
         yield from build(store, list(chosen)[:5])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exporting, "build", breaks)
+    monkeypatch.setattr(making, "build", breaks)
     code, _, err = call("export", "--format", "trl", "--out", "out", "--runs-dir", home)
     assert code == 1 and "the disk is full" in err
     assert nothing_is_left(tmp_path)

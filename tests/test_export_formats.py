@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passagent.agent.tools import SPECS
+from passagent.dataset.example import Example, Turn, steps, whole
+from passagent.dataset.formats import FORMATS, find_format
+from passagent.dataset.formats.common import stretches
+from passagent.dataset.formats.parquet import column_kinds
 from passagent.errors import UsageError
-from passagent.export.example import Example, Turn, steps, whole
-from passagent.export.formats import FORMATS, find_format
-from passagent.export.formats.common import stretches
-from passagent.export.formats.parquet import column_kinds
 from passagent.models.wire import clean
 from passagent.store.trajectories import Call, Candidate, Trajectory
 from passagent.store.trajectories import Turn as Stored

@@ -670,7 +670,7 @@ def test_gc_is_not_disturbed_by_what_others_remove(call, copy, tmp_path, monkeyp
 
 
 def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
-    from passagent.commands import forking
+    from passagent.commands import searching
 
     with Store.open(copy) as store:
         old = runs.find_run(store, "last")
@@ -678,7 +678,7 @@ def test_fork_starts_a_run_from_a_node(call, copy, place, capsys):
         files = nodes.get_files(store, node)
     before = rows_of(copy, old.id)
     settings = {"search.iters": 6, "search.islands": 3, "search.explore": 0.0}
-    forking.fork(old.id, node.id, settings, str(copy), True, tiny_search.parts())
+    searching.fork(old.id, node.id, settings, str(copy), True, tiny_search.parts())
     out, err = capsys.readouterr()
     new = json.loads(out)["run"]
     assert f"run {new} starts from node {node.id} of run {old.id}" in err

@@ -12,7 +12,6 @@ import tiny_search
 from test_search import finish, open_tiny, shape, store, task  # noqa: F401 (fixtures)
 
 from passagent.commands import beginning, searching
-from passagent.commands.beginning import Parts
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Speedup
@@ -20,6 +19,7 @@ from passagent.models.expert.model import ExpertModel
 from passagent.report.summary import run_text
 from passagent.report.tree import tree_text
 from passagent.report.why import why_data
+from passagent.search.beginning import Parts
 from passagent.search.islandview import rank
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, episodes, nodes, runs

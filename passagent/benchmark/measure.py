@@ -71,6 +71,23 @@ class Watch(Protocol):
         ...
 
 
+class Unwatched:
+    """Nobody looks on."""
+
+    def begin(self, work: Work) -> None:
+        """See Watch."""
+
+    def say(self, text: str) -> None:
+        """See Watch."""
+
+    def search(self, store: Store, run: Run) -> OnEvent:
+        """See Watch."""
+        return lambda event: None
+
+    def done(self, row: Row) -> None:
+        """See Watch."""
+
+
 def plan(
     tasks: Iterable[Task],
     compilers: Iterable[str],

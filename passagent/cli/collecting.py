@@ -18,7 +18,6 @@ from passagent.cli.options import (
     PriceOption,
     RunsDir,
     SetOption,
-    model_flags,
     settings_of,
 )
 
@@ -111,25 +110,14 @@ def collect(
     """Collect trajectories: conversations on many tasks, in one database. The same command again goes on."""
     from passagent.commands import collecting
 
-    flags = {
-        **model_flags(model, price),
-        "model.base_url": base_url,
-        "agent.max_steps": max_steps,
-        "agent.max_evaluations": max_steps,
-        "search.seed": seed,
-        "search.max_time_s": max_time,
-        "search.max_tokens": max_tokens,
-        "search.max_cost": max_cost,
-        "evaluator.device": device,
-        "evaluator.dispatch": dispatch.value if dispatch else None,
-    }
+    steps = {"agent.max_steps": max_steps, "agent.max_evaluations": max_steps} if max_steps else {}
     if merge:
         collecting.merge(tasks, runs_dir, json)
         return
     collecting.collect(
         collecting.Request(
             tasks=tasks,
-            settings=settings_of(set_, flags),
+            settings=settings_of(set_, locals()) | steps,
             preset=config,
             root=root,
             trials=trials,

@@ -117,8 +117,8 @@ def export(
     if context.invoked_subcommand is not None:
         return
     from passagent.commands import exporting
+    from passagent.dataset.selection import Selection
     from passagent.errors import UsageError
-    from passagent.export.selection import Selection
 
     if form is None or out is None:
         raise UsageError("export needs --format and --out; see passagent export --help")

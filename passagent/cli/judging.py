@@ -75,14 +75,10 @@ def evaluate(
     """
     from passagent.commands import evaluating
 
-    flags = {
-        "evaluator.device": device,
-        "evaluator.dispatch": dispatch.value if dispatch else None,
-        "evaluator.protocol": "passbench" if strict_passbench else None,
-        "validator.model": validator,
-        "validator.base_url": base_url,
-    }
-    evaluating.evaluate(task, pass_dir, config, settings_of(set_, flags), runs_dir, fresh, json)
+    settings = settings_of(set_, {"device": device, "dispatch": dispatch, "validator": validator})
+    settings |= {"evaluator.protocol": "passbench"} if strict_passbench else {}
+    settings |= {"validator.base_url": base_url} if base_url else {}
+    evaluating.evaluate(task, pass_dir, config, settings, runs_dir, fresh, json)
 
 
 @commands.command()
@@ -164,26 +160,19 @@ def bench(
     """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
     from passagent.commands import benching
 
-    flags = {
-        "model.name": model,
-        "evaluator.device": device,
-        "evaluator.dispatch": dispatch.value if dispatch else None,
-    }
-    benching.bench(
-        benching.Request(
-            tasks=tasks,
-            compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
-            preset=config,
-            settings=settings_of(set_, flags),
-            iters=iters,
-            pass_dirs=pass_dir,
-            root=root,
-            out=out,
-            fresh=fresh,
-            plots=plots,
-            form=benching.form_of(json=json, csv=csv, markdown=markdown),
-        )
+    given = {"model": model, "device": device, "dispatch": dispatch}
+    request = benching.Request(
+        tasks=tasks,
+        compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
+        preset=config,
+        settings=settings_of(set_, given),
+        iters=iters,
+        pass_dirs=pass_dir,
+        root=root,
+        out=out,
+        fresh=fresh,
     )
+    benching.bench(request, plots, benching.form_of(json=json, csv=csv, markdown=markdown))
 
 
 @tasks_app.command("check")

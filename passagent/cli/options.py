@@ -122,22 +122,10 @@ Until = Annotated[
 ]
 
 
-def model_flags(models: list[str] | None, prices: list[str] | None) -> dict[str, Any]:
-    """The settings behind `--model` and `--price`."""
-    found: dict[str, Any] = {}
-    if models:
-        from passagent.config import parse_models
-
-        found |= parse_models(models)
-    if prices:
-        from passagent.models.prices import parse_price
-
-        found["model.prices"] = dict(map(parse_price, prices))
-    return found
-
-
-def settings_of(pairs: list[str] | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """`--set` pairs and the flags that were given, which win."""
+def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+    """`--set` pairs, and the options among `given` (a command's `locals()`), which win. Raises UsageError."""
+    from passagent import settings
     from passagent.config import parse_set
 
-    return parse_set(pairs or []) | {key: value for key, value in flags.items() if value is not None}
+    options = {name: value for name, value in given.items() if name in settings.NAMES}
+    return settings.settings_of(options, parse_set(pairs or []))

@@ -26,7 +26,6 @@ from passagent.cli.options import (
     TargetAs,
     TaskArgument,
     Until,
-    model_flags,
     settings_of,
 )
 
@@ -74,24 +73,7 @@ def run(
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
     from passagent.commands import beginning
 
-    flags = {
-        **model_flags(model, price),
-        "model.base_url": base_url,
-        "search.max_cost": max_cost,
-        "search.max_evaluations": max_evals,
-        "search.iters": iters,
-        "search.islands": islands,
-        "search.seed": seed,
-        "search.seed_dir": seed_dir,
-        "search.max_time_s": max_time,
-        "search.max_tokens": max_tokens,
-        "search.target_as": target_as,
-        "search.max_stagnation": max_stagnation,
-        "search.until": until,
-        "evaluator.device": device,
-        "evaluator.dispatch": dispatch.value if dispatch else None,
-    }
-    beginning.run(task, config, settings_of(set_, flags), runs_dir, json, new)
+    beginning.run(task, config, settings_of(set_, locals()), runs_dir, json, new)
 
 
 @commands.command()
@@ -113,18 +95,7 @@ def resume(
     """Go on with RUN where it was left, under its settings and those given; --iters for more episodes."""
     from passagent.commands import searching
 
-    flags = {
-        **model_flags(None, price),
-        "search.iters": iters,
-        "search.max_time_s": max_time,
-        "search.max_tokens": max_tokens,
-        "search.max_cost": max_cost,
-        "search.max_evaluations": max_evals,
-        "search.target_as": target_as,
-        "search.max_stagnation": max_stagnation,
-        "search.until": until,
-    }
-    searching.resume(run, settings_of(set_, flags), runs_dir, json)
+    searching.resume(run, settings_of(set_, locals()), runs_dir, json)
 
 
 @commands.command()
@@ -149,21 +120,9 @@ def fork(
     json: Json = False,
 ) -> None:
     """Search in a new run that starts from a node of RUN, with its settings where none are given."""
-    from passagent.commands import forking
+    from passagent.commands import searching
 
-    flags = {
-        **model_flags(model, price),
-        "model.base_url": base_url,
-        "search.iters": iters,
-        "search.max_time_s": max_time,
-        "search.max_tokens": max_tokens,
-        "search.max_cost": max_cost,
-        "search.max_evaluations": max_evals,
-        "search.target_as": target_as,
-        "search.max_stagnation": max_stagnation,
-        "search.until": until,
-    }
-    forking.fork(run, node, settings_of(set_, flags), runs_dir, json)
+    searching.fork(run, node, settings_of(set_, locals()), runs_dir, json)
 
 
 @commands.command()
@@ -182,5 +141,4 @@ def models(
     """List the configured models, their addresses, keys and prices; exit code 1 if one fails --check."""
     from passagent.commands import models as command
 
-    flags = {**model_flags(model, price), "model.base_url": base_url}
-    command.models(config, settings_of(set_, flags), check, json)
+    command.models(config, settings_of(set_, locals()), check, json)

@@ -1,32 +1,12 @@
-"""How a search begins: the evaluator's process is on its way before this one imports what takes long."""
+"""`passagent run`: the evaluator's process begins before this one imports what takes long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from passagent.config import Config, load_config
-from passagent.evaluator.hardware.devices import find_devices
-from passagent.evaluator.judging.effort import check_task_room
-from passagent.evaluator.runner.starting import StartedReferee, owner_ahead
-from passagent.tasks.reader import Task, load_task
-
-if TYPE_CHECKING:
-    from passagent.search.session import Evaluator
-    from passagent.search.setup import Diagnose
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Stand-ins for the model, evaluator and diagnosis that the configuration names."""
-
-    model: Any = None
-    evaluator: Evaluator | None = None
-    diagnose: Diagnose | None = None
-    ahead: StartedReferee | None = None
-    """The evaluator's process, if it is on its way; see `begin`."""
+from passagent.config import load_config
+from passagent.search.beginning import Parts, begin
+from passagent.tasks.reader import load_task
 
 
 def run(
@@ -45,19 +25,3 @@ def run(
         from passagent.commands import searching  # as much again as the evaluator's process takes to begin
 
         searching.start(task, config, runs_dir, as_json, new, begun)
-
-
-@contextmanager
-def begin(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
-    """`parts` with the evaluator's process, on its way before this one imports what takes long.
-
-    Raises UsageError for a device that is not here, TaskError or InfrastructureError for a task that is too
-    large for this machine's memory, before anything is stored.
-    """
-    if parts.evaluator is not None:
-        yield parts
-        return
-    check_task_room(task, config.evaluator.device)
-    with owner_ahead(config.evaluator, task.path) as ahead:
-        find_devices(config.evaluator.device)
-        yield replace(parts, ahead=ahead)

@@ -15,7 +15,6 @@ from passagent.collect.lock import alone, is_held
 from passagent.collect.plan import Listing, Pair
 from passagent.collect.summary import Summary, summarise
 from passagent.collect.work import Collection
-from passagent.commands.beginning import Parts
 from passagent.commands.signals import stop_on_signals
 from passagent.config import load_config
 from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
@@ -25,6 +24,7 @@ from passagent.models import open_model
 from passagent.report import collect_table
 from passagent.report.collect_progress import CollectProgress
 from passagent.report.text import counted
+from passagent.search.beginning import Parts
 from passagent.search.runlog import run_log
 from passagent.search.setup import check_money, check_roles
 from passagent.store import Store, merging, trials

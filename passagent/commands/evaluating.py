@@ -7,16 +7,15 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from passagent.agent import validator
+from passagent.agent.judged import judged
 from passagent.config import Config, load_config
 from passagent.confine.environment import import_path
 from passagent.errors import MachineFault, PassagentError, TaskError
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.service import known
+from passagent.evaluator.service.known import Known
 from passagent.memory import memory_kills
 from passagent.models.types import Model
 from passagent.store import Store
@@ -43,7 +42,7 @@ def evaluate(
     task = load_task(task_path)
     config = load_config(preset, settings)
     candidate = Candidate.from_dir(pass_dir or task.path / "pass_dir")
-    model = validator.open_validator(config)
+    model = validator.open_validator(config)  # a wrong one is an error before anything is measured
     with Store.open(runs_dir) as store:
         found = asyncio.run(_evaluate(store, task, candidate, config, model, fresh))
     evaluation = found.evaluation
@@ -61,21 +60,12 @@ def evaluate(
 
 async def _evaluate(
     store: Store, task: Task, candidate: Candidate, config: Config, model: Model | None, fresh: bool
-) -> known.Known:
-    """The evaluation, with a validator's opinion where one is asked for and the candidate is right."""
+) -> Known:
     from passagent.evaluator.service.pool import EvaluatorPool
 
-    environment = known.environment_key(config.evaluator)
     pool = EvaluatorPool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
-    fits = partial(validator.settings_fit, config=config.validator)
     try:
-        found = None if fresh else known.recall(store, task, candidate, environment, fits)
-        found = found or await known.evaluate(pool.evaluate, store, task, candidate, environment, fresh)
-        if model is None or validator.is_settled(found.evaluation, config.validator):
-            return found
-        opinion = await validator.ask(model, task, candidate, config.validator)
-        judged = validator.with_opinion(found.evaluation, opinion, config.evaluator)
-        return replace(found, id=known.keep(store, task, candidate, environment, judged), evaluation=judged)
+        return await judged(pool.evaluate, store, task, candidate, config, model, fresh)
     finally:
         await pool.close()
         if model is not None:

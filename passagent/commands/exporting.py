@@ -5,48 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from passagent.dataset.checking import check_directory
+from passagent.dataset.making import Request, evaluation_tasks, make
+from passagent.dataset.writing import provenance, read_manifest, texts
 from passagent.errors import UsageError
-from passagent.export import lengths, preferences
-from passagent.export.building import build
-from passagent.export.card import card
-from passagent.export.checking import check_directory
-from passagent.export.columns import read_episodes
-from passagent.export.formats import find_format
-from passagent.export.formats.parquet import check_pyarrow, write_parquet
-from passagent.export.overlap import EvaluationTasks
-from passagent.export.selection import Chosen, Selection, failures, select
-from passagent.export.writing import CARD, Writer, new_directory, provenance, read_manifest, texts
 from passagent.report.export import stats_text, summary_text
 from passagent.report.text import console, counted
 from passagent.store import Store
 from passagent.store.database import DATABASE
-from passagent.tasks import load_task
-from passagent.tasks.tasklist import find_tasks
-
-FAILURES = "failures_"
-"""What the names of their files begin with."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for."""
-
-    form: str
-    out: str
-    selection: Selection
-    runs_dir: str = "runs"
-    against: list[str] = field(default_factory=list)
-    with_failures: bool = False
-    with_pairs: bool = False
-    parquet: bool = False
-    tokenizer: str | None = None
 
 
 def runs_dir_of(runs_dir: str, database: str | None) -> str:
@@ -61,71 +32,15 @@ def runs_dir_of(runs_dir: str, database: str | None) -> str:
 
 def export(request: Request, as_json: bool) -> None:
     """Write the data set. Raises UsageError, and PassagentError for what must not go out."""
-    form = find_format(request.form)
-    if request.parquet and not form.is_table:
-        raise UsageError(f"--parquet: rows of {form.name} are no table")
-    if request.parquet:
-        check_pyarrow()
-    if request.with_pairs and form.name != "trl":
-        raise UsageError("--pairs is for --format trl: other trainers have no common form for preferences")
-    count, counted_by = lengths.counter(request.tokenizer)
-    apart = _evaluation_tasks(request.against)
-    with Store.open(request.runs_dir, create=False) as store, store.reading():
-        episodes = read_episodes(store)
-        chosen = select(episodes, request.selection)
-        wrong = failures(episodes) if request.with_failures else []
-        if wrong:  # each is in one of the two
-            chosen = [one for one in chosen if one.columns["as_score"] is not None]
-        if not chosen:
-            raise UsageError(
-                f"{request.runs_dir}: none of its {counted(len(episodes), 'finished episode')} is chosen; "
-                "see what there is with passagent runs, and loosen --keep"
-            )
-        apart.check(_origin(one) for one in [*chosen, *wrong])
-        with new_directory(Path(request.out)) as directory:
-            writer = Writer(directory, form, count, counted_by)
-            for example in build(store, chosen):
-                writer.add(example)
-            for example in build(store, wrong):
-                writer.add(example, FAILURES)
-            if request.with_pairs:
-                for pair in preferences.pairs(chosen, episodes):
-                    better, worse = build(store, pair)
-                    if row := preferences.row(better, worse):
-                        writer.add_row(better, row, preferences.FILE)
-            asked = {
-                "command": shlex.join(["passagent", *sys.argv[1:]]),
-                "selection": request.selection.words
-                | ({"against": request.against} if request.against else {}),
-                "parquet": request.parquet,
-            }
-            summary = writer.finish(asked)
-            if request.parquet:
-                for name in summary.files:
-                    write_parquet(directory / name, (directory / name).with_suffix(".parquet"))
-            tasks = Counter(one.columns["task"] for one in chosen)
-            (directory / CARD).write_text(card(form, summary, asked, tasks), encoding="utf-8")
+    summary = make(request, shlex.join(["passagent", *sys.argv[1:]]))
     print(
         json.dumps({"out": request.out, **vars(summary)}) if as_json else summary_text(request.out, summary)
     )
 
 
-def _evaluation_tasks(words: list[str]) -> EvaluationTasks:
-    return EvaluationTasks(load_task(path) for path in (find_tasks(words) if words else []))
-
-
-def _origin(one: Chosen) -> dict[str, Any]:
-    return {
-        "task": one.columns["task"],
-        "task_key": one.columns["task_key"],
-        "operators": one.columns["operators"].split(),
-        "subgraphs": one.told.subgraphs,
-    }
-
-
 def check(directory: str, against: list[str], runs_dir: str | None, as_json: bool) -> None:
     """Hold an export against its provenance, evaluation tasks and its database. Raises PassagentError."""
-    apart = _evaluation_tasks(against)
+    apart = evaluation_tasks(against)
     if runs_dir is None:
         rows = check_directory(Path(directory), apart, None)
     else:

@@ -7,9 +7,8 @@ import shlex
 import shutil
 from pathlib import Path
 
-from passagent.commands.searching import write_files
 from passagent.errors import UsageError
-from passagent.evaluator.candidate import PLANS
+from passagent.evaluator.candidate import PLANS, Candidate
 from passagent.faults import os_fault
 from passagent.report.summary import found_since_text, run_data, run_text, shown_state
 from passagent.report.text import clock, console, number, table
@@ -126,9 +125,9 @@ def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None
             _clear(path)
         plans = nodes.get_plans(store, node)
         try:
-            write_files(files, path)
-            if plans:
-                write_files(plans, path / PLANS)
+            path.mkdir(parents=True, exist_ok=True)
+            Candidate(files).write(path)
+            Candidate(plans).write(path / PLANS)
         except OSError as error:
             raise os_fault(error, path, "--out") from error
         as_score = confirmations.score_of(store, node)

@@ -7,7 +7,8 @@ from typing import Literal
 
 from passagent.errors import UsageError
 from passagent.report.status import status_data, status_text
-from passagent.report.summary import runs_dir_flag, shown_state
+from passagent.report.summary import shown_state
+from passagent.search.going_on import resume_command
 from passagent.store import Store, looking, runs
 from passagent.store.runs import Run
 
@@ -48,23 +49,4 @@ def ask(name: str, what: Literal["pause", "drain", "stop"], runs_dir: str, as_js
             shown = [process._asdict() for process in working]
             print(json.dumps({"run": run.id, "wanted": what, "was": run.wanted, "processes": shown}))
         else:
-            resume = f"passagent resume {run.id}{runs_dir_flag(store)}"
-            print(f"run {run.id}: asked to {what}; {_TOLD[what]} {resume}")
-
-
-def lift_pause(store: Store, run: Run, is_changed: bool, as_json: bool) -> bool:
-    """Whether the run is live and paused: then it goes on in its own processes, and that is told.
-
-    Raises UsageError where settings are to be changed: its processes go on under those that they have.
-    """
-    if run.wanted != "pause" or not looking.processes(store, run):
-        return False
-    if is_changed:
-        raise UsageError(
-            f"run {run.id} is paused and its processes keep their settings: lift the pause with "
-            f"passagent resume {run.id}{runs_dir_flag(store)}, or stop it first"
-        )
-    runs.want(store, run.id, "run")
-    told = {"run": run.id, "wanted": "run", "was": "pause"}
-    print(json.dumps(told) if as_json else f"run {run.id}: the pause is over, its processes go on")
-    return True
+            print(f"run {run.id}: asked to {what}; {_TOLD[what]} {resume_command(store, run.id)}")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from passagent.errors import UsageError
 from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
 from passagent.faults import os_fault
-from passagent.report.summary import runs_dir_flag
 from passagent.report.text import table
+from passagent.search.going_on import runs_dir_flag
 from passagent.store import Store, leftovers, looking, removal, runs
 from passagent.store.leftovers import Leftover, size_of
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from passagent.export.lengths import percentiles
-from passagent.export.writing import Summary
+from passagent.dataset.lengths import percentiles
+from passagent.dataset.writing import Summary
 from passagent.report.text import counted, number, table
 
 

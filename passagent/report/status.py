@@ -12,11 +12,11 @@ from passagent.report.summary import (
     evaluation_of,
     found_since_text,
     island_text,
-    runs_dir_flag,
     score_data,
     shown_state,
 )
 from passagent.report.text import clock, interval, number, table, thousands
+from passagent.search.going_on import runs_dir_flag
 from passagent.store import Store, confirmations, looking, nodes, runs
 from passagent.store.looking import UnderWay
 from passagent.store.runs import Run

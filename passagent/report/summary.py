@@ -13,6 +13,7 @@ from passagent.report.evaluation import graph_table
 from passagent.report.spending import spending_data, spending_text
 from passagent.report.text import clock, number, table, thousands
 from passagent.search.finalists import rounds_of
+from passagent.search.going_on import runs_dir_flag
 from passagent.search.migration import why_none
 from passagent.search.pairing import standing
 from passagent.store import Store, confirmations, evaluations, migrations, nodes, runs, workers
@@ -256,16 +257,3 @@ def island_table(islands: list[dict[str, Any]]) -> str:
 
 def _statuses(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-
-
-def runs_dir_flag(store: Store) -> str:
-    """` --runs-dir DIR` where a command needs it to find this store."""
-    import os
-    import shlex
-
-    default = Path(os.environ.get("PASSAGENT_RUNS_DIR", "runs")).absolute()
-    if store.runs_dir == default:
-        return ""
-    here = Path.cwd()
-    shown = store.runs_dir.relative_to(here) if store.runs_dir.is_relative_to(here) else store.runs_dir
-    return f" --runs-dir {shlex.quote(str(shown))}"

@@ -8,10 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from passagent.agent.prompt import short_note
-from passagent.report.summary import again_of, evaluation_of, runs_dir_flag, score_data
+from passagent.report.summary import again_of, evaluation_of, score_data
 from passagent.report.text import counted, interval, number, percent, printable
 from passagent.search.changes import Change, changes
 from passagent.search.drafts import is_first
+from passagent.search.going_on import runs_dir_flag
 from passagent.search.rounds import round_of
 from passagent.store import Store, confirmations, episodes, nodes, planting, runs
 from passagent.store.episodes import Episode

@@ -7,7 +7,6 @@ of other processes.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
@@ -20,6 +19,7 @@ from passagent.evaluator.service import known
 from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
 from passagent.store import Store
 from passagent.tasks import Task
+from passagent.threads import LoopThread
 
 log = logging.getLogger("passagent.rl")
 
@@ -40,18 +40,11 @@ class SharedEvaluator:
         self._store: Store | None = None
         self._faults = 0
         self._last_fault = ""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="passagent-rl", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("passagent-rl")
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """The result of a coroutine, run on the evaluator's loop; cancelled if the caller is interrupted."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._thread.run(work)
 
     async def evaluate(self, task: Task, candidate: Candidate) -> Evaluation:
         """The evaluation, from the store if it is known there.
@@ -97,9 +90,7 @@ class SharedEvaluator:
     def close(self) -> None:
         """End the pool's processes and the thread."""
         self.run(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.close()
 
     async def _close(self) -> None:
         await self._pool.close()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from passagent.agent.tokens import tokens
+from passagent.dataset.example import Example
 from passagent.errors import UsageError
-from passagent.export.example import Example
 
 Count = Callable[[str], int]
 CONTEXTS = (8_192, 32_768, 131_072, 262_144)

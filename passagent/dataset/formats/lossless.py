@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from passagent.export.example import Example
-from passagent.export.formats.common import FILES, Row
+from passagent.dataset.example import Example
+from passagent.dataset.formats.common import FILES, Row
 
 FILE = "episodes.jsonl"
 

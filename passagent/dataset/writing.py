@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from passagent.dataset import lengths
+from passagent.dataset.columns import COLUMNS
+from passagent.dataset.example import Example
+from passagent.dataset.formats import Format
+from passagent.dataset.formats.common import raw_arguments
 from passagent.errors import UsageError
-from passagent.export import lengths
-from passagent.export.columns import COLUMNS
-from passagent.export.example import Example
-from passagent.export.formats import Format
-from passagent.export.formats.common import raw_arguments
 from passagent.faults import os_fault
 
 PROVENANCE, MANIFEST, CARD = "provenance.jsonl", "export.manifest", "README.md"

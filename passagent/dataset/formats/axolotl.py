@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from passagent.export.example import Example, Turn
-from passagent.export.formats.common import Row, chat_message, functions, provenance, stretches
-from passagent.export.formats.openai import arguments_text
+from passagent.dataset.example import Example, Turn
+from passagent.dataset.formats.common import Row, chat_message, functions, provenance, stretches
+from passagent.dataset.formats.openai import arguments_text
 
 FILE = "train.jsonl"
 CONFIG = "axolotl.yaml"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from passagent.export.columns import Told
-from passagent.export.example import Example, Turn
-from passagent.export.formats.common import functions
-from passagent.export.formats.trl import message
-from passagent.export.selection import Chosen
+from passagent.dataset.columns import Told
+from passagent.dataset.example import Example, Turn
+from passagent.dataset.formats.common import functions
+from passagent.dataset.formats.trl import message
+from passagent.dataset.selection import Chosen
 
 FILE = "preferences.jsonl"
 _SEED = re.compile(r"^Episode seed: \d+$", re.M)

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from passagent.dataset import door
+from passagent.dataset.columns import Revision, Told, read_episodes
+from passagent.dataset.overlap import EvaluationTasks
+from passagent.dataset.writing import provenance, read_manifest, texts
 from passagent.errors import PassagentError
-from passagent.export import door
-from passagent.export.columns import Revision, Told, read_episodes
-from passagent.export.overlap import EvaluationTasks
-from passagent.export.writing import provenance, read_manifest, texts
 from passagent.store.database import Store
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from passagent.dataset.example import Example
+from passagent.dataset.formats import atif, axolotl, llamafactory, lossless, openai, trl
+from passagent.dataset.formats.common import Row
 from passagent.errors import UsageError, nearest
-from passagent.export.example import Example
-from passagent.export.formats import atif, axolotl, llamafactory, lossless, openai, trl
-from passagent.export.formats.common import Row
 from passagent.models.wire import clean
 
 Rows = Callable[[Example], Iterator[Row]]

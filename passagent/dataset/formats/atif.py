@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from passagent.export.example import Example, ToolCall, Turn
-from passagent.export.formats.common import Row, functions, provenance
+from passagent.dataset.example import Example, ToolCall, Turn
+from passagent.dataset.formats.common import Row, functions, provenance
 
 VERSION = "ATIF-v1.8"
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent"}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from passagent.export import door
-from passagent.export.columns import Revision, Told
-from passagent.export.example import Example, steps, whole
-from passagent.export.selection import Chosen
+from passagent.dataset import door
+from passagent.dataset.columns import Revision, Told
+from passagent.dataset.example import Example, steps, whole
+from passagent.dataset.selection import Chosen
 from passagent.store.database import Store
 from passagent.store.episodes import get_episode
 from passagent.store.runs import get_run

@@ -11,10 +11,10 @@ import math
 import re
 from typing import Any
 
+from passagent.dataset.columns import Revision
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.score import aggregate
-from passagent.export.columns import Revision
 from passagent.redaction import redact
 from passagent.store import evaluations, files
 from passagent.store.database import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from passagent import __version__
-from passagent.export.formats import Format
-from passagent.export.writing import Summary
+from passagent.dataset.formats import Format
+from passagent.dataset.writing import Summary
 
 _MOST = 40
 """Source tasks that are listed; the others are in provenance.jsonl."""

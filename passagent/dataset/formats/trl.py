@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from passagent.export.example import Example, Turn
-from passagent.export.formats.common import Row, chat_message, functions, has_untrained, provenance, stretches
+from passagent.dataset.example import Example, Turn
+from passagent.dataset.formats.common import (
+    Row,
+    chat_message,
+    functions,
+    has_untrained,
+    provenance,
+    stretches,
+)
 
 WHOLE, PARTS = "messages.jsonl", "prompt_completion.jsonl"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from passagent.dataset.columns import COLUMNS, By, Revision, Told, add_rows, new_table, of_step
 from passagent.errors import UsageError, nearest
-from passagent.export.columns import COLUMNS, By, Revision, Told, add_rows, new_table, of_step
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
 

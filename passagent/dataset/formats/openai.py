@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from passagent.export.example import Example, ToolCall, Turn
-from passagent.export.formats.common import Row, chat_message, functions, stretches
+from passagent.dataset.example import Example, ToolCall, Turn
+from passagent.dataset.formats.common import Row, chat_message, functions, stretches
 
 FILE = "train.jsonl"
 

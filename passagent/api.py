@@ -1,0 +1,394 @@
+"""passagent from Python: what the command line does, by the same names. Nothing here prints or exits.
+
+Whatever goes wrong is raised as a PassagentError with the one line that the command would print: UsageError,
+TaskError, InfrastructureError. Work is done by an event loop on a thread of its own, so every function here
+may be called from a script, a thread or a notebook, and `on_event` is called on that thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+
+from passagent.config import load_config
+from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
+from passagent.evaluator.candidate import MANIFEST, PLAN, Candidate
+from passagent.report.objects import Bench, Node, Nodes, Plan, Result, Run
+from passagent.search.apart import Search, finished, finished_async
+from passagent.search.beginning import Parts, begin
+from passagent.settings import settings_of
+from passagent.tasks import Task, load_task
+from passagent.threads import LoopThread
+
+if TYPE_CHECKING:
+    from passagent.dataset.writing import Summary
+    from passagent.search.events import Event
+    from passagent.search.running import Prepared
+    from passagent.search.session import Session
+
+__all__ = [
+    "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
+    "Result", "Run", "TaskError", "UsageError", "bench", "export", "fork", "load_task", "open_run", "resume",
+    "resume_async", "run", "run_async",
+]  # fmt: skip
+
+logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
+
+Settings = Mapping[str, Any]
+"""Any setting by its key, such as `{"search.elites": 5}`: `--set` of the commands."""
+OnEvent = Callable[["Event"], object]
+
+
+class Options(TypedDict, total=False):
+    """Options of a search by the names that the command line has for them. None: as the settings say."""
+
+    model: str | Sequence[str] | None
+    """`expert`, `openai/NAME`, `anthropic/NAME` or `replay:FILE`; several with =WEIGHT share the work."""
+    base_url: str | None
+    price: str | Sequence[str] | None
+    """`MODEL=IN,OUT`, USD per million tokens."""
+    device: str | None
+    dispatch: Literal["direct", "dynamo", "graph", "python"] | None
+    iters: int | None
+    """Episodes over the life of the run."""
+    islands: int | None
+    seed: int | None
+    seed_dir: str | None
+    max_time: float | None
+    """s."""
+    max_tokens: int | None
+    max_cost: float | None
+    """USD."""
+    max_evals: int | None
+    target_as: float | None
+    max_stagnation: int | None
+    """Episodes without a gain."""
+    until: float | None
+    """Stop when an hour more is expected to gain less than this share of AS."""
+
+
+class Evaluator:
+    """Judges candidates on one warm pool of processes: a context manager, also an asynchronous one."""
+
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
+        validator: str | None = None,
+        runs_dir: str | Path | None = None,
+        config: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """Raises UsageError for a device that is not here, and for a wrong setting.
+
+        device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`. dispatch, validator: as `passagent eval`
+        has them. runs_dir: where evaluations are kept and found again; None: nowhere. config: a preset's
+        name or a YAML file.
+        """
+        from passagent.agent.validator import open_validator
+        from passagent.evaluator.service.pool import EvaluatorPool
+
+        options = {"device": device, "dispatch": dispatch, "validator": validator}
+        self._config = load_config(config, settings_of(options, settings))
+        self._runs_dir = runs_dir
+        self._model = open_validator(self._config)
+        self._pool = EvaluatorPool(self._config.evaluator)
+        self._thread = LoopThread("passagent-evaluator")
+
+    def evaluate(self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False) -> Result:
+        """Judge a candidate on a task: integrity, matching, correctness, speed, AS.
+
+        candidate: a pass directory, its files as `{"name.py": source}` (without a manifest every file is a
+        pass, in this order), or a plan. fresh: measure, whatever the store knows of it.
+        Raises UsageError, TaskError, InfrastructureError; what is wrong with the candidate is the result.
+        """
+        return self._thread.run(self._evaluate(task, candidate, fresh))
+
+    async def evaluate_async(
+        self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False
+    ) -> Result:
+        """See `evaluate`; several at a time are queued, and run side by side on several devices."""
+        return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
+
+    async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
+        from passagent.agent.judged import judged
+        from passagent.store import Store
+
+        loaded, given = _task(task), _candidate(candidate)
+        if self._runs_dir is None:
+            found = await judged(self._pool.evaluate, None, loaded, given, self._config, self._model, fresh)
+        else:
+            with Store.open(self._runs_dir) as store:
+                found = await judged(
+                    self._pool.evaluate, store, loaded, given, self._config, self._model, fresh
+                )
+        return Result(found.evaluation, found.measured_at, found.from_store)
+
+    def close(self) -> None:
+        """End its processes; an evaluation that is under way raises InfrastructureError."""
+        self._thread.run(self._close())
+        self._thread.close()
+
+    async def _close(self) -> None:
+        await self._pool.close()
+        if self._model is not None:
+            await self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+
+CandidateLike = str | Path | Mapping[str, str] | Plan | Candidate
+"""A pass directory (or a recorded plan's), files by name, a plan, or `Node.files`."""
+
+
+def _candidate(given: CandidateLike) -> Candidate:
+    if isinstance(given, Candidate):
+        return given
+    if isinstance(given, Plan):
+        return Candidate(given.files)
+    if isinstance(given, str | Path):
+        return Candidate.from_dir(given)
+    import json
+
+    files = dict(given)
+    if not any(name.endswith(".py") for name in files) and PLAN not in files:
+        raise UsageError("the candidate: holds no .py file; give {'name.py': source}")
+    if MANIFEST not in files and PLAN not in files:
+        files[MANIFEST] = json.dumps([name.removesuffix(".py") for name in files if name.endswith(".py")])
+    return Candidate(files)
+
+
+def _task(task: Task | str | Path) -> Task:
+    return task if isinstance(task, Task) else load_task(task)
+
+
+def run(
+    task: Task | str | Path,
+    *,
+    runs_dir: str | Path = "runs",
+    config: str | None = None,
+    settings: Settings | None = None,
+    new: bool = False,
+    on_event: OnEvent | None = None,
+    **options: Unpack[Options],
+) -> Run:
+    """Search for passes for a task, until a stopping rule ends it; `options`: see Options.
+
+    An equal run that was left unfinished is gone on with, unless `new`. Ctrl-C (a notebook's interrupt) stops
+    it cleanly: everything is stored, then KeyboardInterrupt is raised. A second one stops it at once.
+    Raises UsageError, TaskError, InfrastructureError.
+    """
+    return finished(_run(task, runs_dir, config, settings, new, on_event, dict(options)))
+
+
+async def run_async(
+    task: Task | str | Path,
+    *,
+    runs_dir: str | Path = "runs",
+    config: str | None = None,
+    settings: Settings | None = None,
+    new: bool = False,
+    on_event: OnEvent | None = None,
+    **options: Unpack[Options],
+) -> Run:
+    """See `run`; cancelling it stops the search as Ctrl-C does."""
+    return await finished_async(_run(task, runs_dir, config, settings, new, on_event, dict(options)))
+
+
+def resume(
+    run: Run | str,
+    *,
+    runs_dir: str | Path = "runs",
+    settings: Settings | None = None,
+    on_event: OnEvent | None = None,
+    **options: Unpack[Options],
+) -> Run:
+    """Go on with a run where it was left, under its settings and those given; `iters` for more episodes.
+
+    run: a Run, or an id or `last` in `runs_dir`. A live run that is paused goes on in its own processes.
+    Raises as `run`.
+    """
+    return finished(_resume(run, runs_dir, settings, on_event, dict(options)))
+
+
+async def resume_async(
+    run: Run | str,
+    *,
+    runs_dir: str | Path = "runs",
+    settings: Settings | None = None,
+    on_event: OnEvent | None = None,
+    **options: Unpack[Options],
+) -> Run:
+    """See `resume`; cancelling it stops the search as Ctrl-C does."""
+    return await finished_async(_resume(run, runs_dir, settings, on_event, dict(options)))
+
+
+def fork(
+    node: Node,
+    *,
+    settings: Settings | None = None,
+    on_event: OnEvent | None = None,
+    **options: Unpack[Options],
+) -> Run:
+    """Search in a new run that starts from a node, under its run's settings and those given; see `run`."""
+    return finished(_fork(node, settings, on_event, dict(options)))
+
+
+def _run(
+    task: Task | str | Path,
+    runs_dir: str | Path,
+    preset: str | None,
+    settings: Settings | None,
+    new: bool,
+    on_event: OnEvent | None,
+    options: dict[str, Any],
+) -> Search[Run]:
+    async def search(sessions: list[Session]) -> Run:
+        loaded = _task(task)
+        config = load_config(preset, settings_of(options, settings))
+        with begin(config, loaded, Parts()) as parts:
+            from passagent.search import running  # as much again as the evaluator's process takes to begin
+
+            with running.started(runs_dir, loaded, config, new, parts) as prepared:
+                return await _work(prepared, on_event, sessions)
+
+    return search
+
+
+def _resume(
+    run: Run | str,
+    runs_dir: str | Path,
+    settings: Settings | None,
+    on_event: OnEvent | None,
+    options: dict[str, Any],
+) -> Search[Run]:
+    async def search(sessions: list[Session]) -> Run:
+        from passagent.search import running
+
+        place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(runs_dir), run)
+        with running.resumed(place, name, settings_of(options, settings), Parts()) as prepared:
+            if isinstance(prepared, running.Prepared):
+                return await _work(prepared, on_event, sessions)
+            return Run(prepared.id, place.absolute())
+
+    return search
+
+
+def _fork(
+    node: Node, settings: Settings | None, on_event: OnEvent | None, options: dict[str, Any]
+) -> Search[Run]:
+    async def search(sessions: list[Session]) -> Run:
+        from passagent.search import running
+        from passagent.store import Store, nodes
+
+        with Store.open(node.runs_dir, create=False) as store:
+            run_id = nodes.get_node(store, node.id).run_id
+        with running.forked(
+            node.runs_dir, run_id, node.id, settings_of(options, settings), Parts()
+        ) as prepared:
+            return await _work(prepared, on_event, sessions)
+
+    return search
+
+
+async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Session]) -> Run:
+    from passagent.search import running
+
+    def tell(event: Event) -> None:
+        if on_event is not None:
+            on_event(event)
+
+    await running.work(prepared, tell, sessions.append)
+    return Run(prepared.run.id, prepared.store.runs_dir)
+
+
+def open_run(name: str = "last", *, runs_dir: str | Path = "runs") -> Run:
+    """The stored run of an id, a unique prefix of one, or `last`. Raises UsageError."""
+    return Run.find(name, runs_dir)
+
+
+def bench(
+    tasks: Sequence[str],
+    *,
+    compiler: Sequence[str] = ("eager", "inductor"),
+    device: str | None = None,
+    dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
+    pass_dir: str | None = None,
+    model: str | None = None,
+    iters: int | None = None,
+    root: str | None = None,
+    out: str | None = None,
+    fresh: bool = False,
+    config: str | None = None,
+    settings: Settings | None = None,
+) -> Bench:
+    """Measure compilers and passes on many tasks: PassNet's table. The same call again goes on.
+
+    The arguments are the options of `passagent bench` (docs/bench.md); out: default `runs/bench/NAME`.
+    Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
+    """
+    from passagent.benchmark.measure import Unwatched
+    from passagent.benchmark.running import Request
+    from passagent.benchmark.running import run as measured
+
+    given = settings_of({"device": device, "dispatch": dispatch, "model": model}, settings)
+    request = Request(tasks, compiler, config, given, iters, pass_dir, root, out, fresh)
+    thread = LoopThread("passagent-bench")
+    try:
+        return Bench(thread.run(measured(request, lambda _: Unwatched())))
+    finally:
+        thread.close()
+
+
+def export(
+    run: Run | str | Path,
+    *,
+    format: Literal["passagent", "trl", "openai", "llamafactory", "axolotl", "atif"],
+    out: str | Path,
+    keep: str | None = None,
+    by: Literal["episode", "step"] = "episode",
+    best_of: int | None = None,
+    per_sequence: int | None = None,
+    failures: bool = False,
+    pairs: bool = False,
+    parquet: bool = False,
+    against: Sequence[str] = (),
+    tokenizer: str | None = None,
+) -> Summary:
+    """Write a data set for a trainer to the new directory `out`, and say what is in it.
+
+    run: one run's episodes, or those of a whole runs directory. The other arguments are the options of
+    `passagent export` (docs/distillation.md). Raises UsageError, and PassagentError for what must not go out.
+    """
+    from passagent.dataset.making import Request, make
+    from passagent.dataset.selection import Selection
+
+    place: str | Path = run.runs_dir if isinstance(run, Run) else run
+    if isinstance(run, Run):
+        keep = f"run = '{run.id}'" + (f" AND ({keep}\n)" if keep else "")
+    request = Request(
+        form=format,
+        out=str(out),
+        selection=Selection(keep, by, best_of, per_sequence),
+        runs_dir=str(place),
+        against=list(against),
+        with_failures=failures,
+        with_pairs=pairs,
+        parquet=parquet,
+        tokenizer=tokenizer,
+    )
+    return make(request, f"passagent.export({str(place)!r}, format={format!r}, keep={keep!r}, by={by!r})")

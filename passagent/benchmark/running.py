@@ -1,0 +1,126 @@
+"""A benchmark from what was asked for to its table, for the command line and for Python alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from passagent.benchmark.measure import EXPERT, RUN, Watch, Work, measure, plan
+from passagent.benchmark.results import SEARCHES, Row, identity, open_results
+from passagent.benchmark.summary import Summary, summarise
+from passagent.config import Config, load_config
+from passagent.errors import PassagentError, TaskError
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.models import open_model
+from passagent.search.runlog import run_log
+from passagent.tasks import Task, load_task
+from passagent.tasks.tasklist import find_tasks
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    tasks: Sequence[str]
+    compilers: Sequence[str]
+    preset: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    iters: int | None = None
+    """Episodes of each search; 0 or None: the expert is measured with its first pass."""
+    pass_dirs: str | None = None
+    root: str | None = None
+    out: str | None = None
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is to be measured, as whoever watches is told before it begins."""
+
+    device: str
+    works: list[Work]
+    todo: list[Work]
+    """Those that have no result yet."""
+    path: Path
+    """Of the results."""
+
+    @property
+    def go_on(self) -> str:
+        """What to do after it was stopped."""
+        return f"what was measured is in {self.path}; the same command (without --fresh) goes on"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of it."""
+
+    summaries: list[Summary]
+    """A line of the table for each compiler that has a result."""
+    rows: list[Row]
+    failed: list[dict[str, Any]]
+    """Of each task that could not be loaded or measured: `task`, `compiler`, `reason`."""
+    path: Path
+    identity: dict[str, Any]
+
+
+async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured:
+    """Measure what is not measured yet. Raises UsageError, and PassagentError with how to go on."""
+    searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
+    given = {"search.iters": request.iters} if searches and request.iters is not None else {}
+    config = load_config(request.preset, request.settings | given)
+    find_devices(config.evaluator.device)
+    if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
+        await open_model(config.model).close()
+    tasks, broken = _load(find_tasks(list(request.tasks), request.root))
+    pass_dirs = Path(request.pass_dirs) if request.pass_dirs else None
+    works = plan(tasks, request.compilers, config, pass_dirs, expert_searches=bool(request.iters))
+    directory = Path(request.out) if request.out else _default_out(request.tasks, config)
+    with (
+        open_results(directory, identity(config.evaluator), request.fresh) as results,
+        run_log(directory),
+    ):
+        todo = [work for work in works if work.key not in results.rows or not results.rows[work.key].stands]
+        planned = Planned(config.evaluator.device, works, todo, results.path)
+        watch = watched(planned)
+        if todo:
+            try:
+                await measure(todo, config, results, directory / SEARCHES, watch)
+            except PassagentError as error:
+                error.args = (f"{error}; {planned.go_on}",)
+                raise
+        rows = [results.rows[work.key] for work in works]
+    failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
+    summaries = _summaries(request.compilers, rows, config, len(broken))
+    return Measured(summaries, rows, broken + failed, results.path, results.identity)
+
+
+def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:
+    """The tasks, and those that are broken."""
+    tasks, broken = [], []
+    for path in paths:
+        try:
+            tasks.append(load_task(path))
+        except TaskError as error:
+            broken.append({"task": path.resolve().name, "compiler": None, "reason": str(error)})
+    return tasks, broken
+
+
+def _default_out(words: Sequence[str], config: Config) -> Path:
+    """`runs/bench/NAME`, named after the first of the tasks, the device and the dispatch."""
+    more = f"+{len(words) - 1}" if len(words) > 1 else ""
+    name = f"{Path(words[0]).resolve().stem}{more}-{config.evaluator.device}-{config.evaluator.dispatch}"
+    return Path("runs/bench") / "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
+
+
+def _summaries(compilers: Sequence[str], rows: list[Row], config: Config, broken: int) -> list[Summary]:
+    """A line for each compiler that has a result; `broken` tasks were asked for, too."""
+    summaries = []
+    for compiler in dict.fromkeys(compilers):
+        own = [row for row in rows if row.compiler == compiler]
+        found = [row.evaluation for row in own if row.error is None and row.evaluation is not None]
+        if found:
+            asked = len(own) + broken
+            summaries.append(summarise(compiler, found, asked, config.evaluator.b, config.evaluator.p))
+    return summaries

@@ -1,0 +1,207 @@
+"""A session from its beginning to its end, for the command line and for Python alike: nothing is printed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from passagent.config import Config, override
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.result import Candidate
+from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.faults import os_fault
+from passagent.models import open_model
+from passagent.models.types import Model
+from passagent.search.beginning import Parts, begin
+from passagent.search.controller import search
+from passagent.search.events import OnEvent, Trouble
+from passagent.search.going_on import resume_command
+from passagent.search.runlog import run_log
+from passagent.search.session import Session
+from passagent.search.setup import (
+    check_money,
+    given_seed,
+    new_run,
+    open_session,
+    same_run,
+    stored_config,
+    stored_task,
+)
+from passagent.store import Store, confirmations, looking, nodes, planting, runs
+from passagent.store.runs import Run
+from passagent.tasks import Task
+
+log = logging.getLogger("passagent.search")
+
+FIXED = ("search.islands", "search.roles", "search.seed", "search.seed_dir")
+"""Settings that a run keeps for its life: its tree is made of them."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A stored run, and what a session works on it with."""
+
+    store: Store
+    run: Run
+    task: Task
+    config: Config
+    model: Model
+    parts: Parts
+    is_found: bool = False
+    """It had been begun before."""
+
+
+@contextmanager
+def started(runs_dir: str | Path, task: Task, config: Config, new: bool, parts: Parts) -> Iterator[Prepared]:
+    """A run of `task`; an equal one that was left unfinished is gone on with, unless `new`.
+
+    Raises UsageError for a model, a budget or a seed that cannot be used, before anything is stored.
+    """
+    model = _model(config, parts)
+    given_seed(config)
+    with Store.open(runs_dir) as store:
+        with store.transaction():  # of two that begin at the same moment one makes the run
+            found = None if new else same_run(store, task, config)
+            run = found or new_run(store, task, config)
+        yield Prepared(store, run, task, config, model, parts, found is not None)
+
+
+@contextmanager
+def resumed(
+    runs_dir: str | Path, name: str, settings: dict[str, Any], parts: Parts
+) -> Iterator[Prepared | Run]:
+    """The run `name` with `settings` changed; the bare Run where it was paused and its own processes go on.
+
+    Raises UsageError for a run that is not there, and for a setting that is fixed for a run's life.
+    """
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        before = stored_config(run)
+        for key in FIXED:
+            if key in settings:
+                raise UsageError(
+                    f"{key}: is fixed for a run's life; passagent fork starts a new one from a node"
+                )
+        config = override(before, settings)
+        if _lift_pause(store, run, config != before):
+            yield run
+            return
+        task = stored_task(run)
+        with begin(config, task, parts) as begun:
+            yield Prepared(store, run, task, config, _model(config, begun), begun, True)
+
+
+def _lift_pause(store: Store, run: Run, is_changed: bool) -> bool:
+    """Whether the run is live and paused: then its own processes go on, under the settings that they have."""
+    if run.wanted != "pause" or not looking.processes(store, run):
+        return False
+    if is_changed:
+        raise UsageError(
+            f"run {run.id} is paused and its processes keep their settings: lift the pause with "
+            f"{resume_command(store, run.id)}, or stop it first"
+        )
+    runs.want(store, run.id, "run")
+    return True
+
+
+@contextmanager
+def forked(
+    runs_dir: str | Path, name: str, node_id: int, settings: dict[str, Any], parts: Parts
+) -> Iterator[Prepared]:
+    """A new run that starts from a node of run `name`, under that one's settings with `settings` changed.
+
+    Raises UsageError if the run has no such node, or it was not evaluated.
+    """
+    with Store.open(runs_dir, create=False) as store:
+        run, origin = runs.find_run(store, name), nodes.get_node(store, node_id)
+        if origin.run_id != run.id:
+            raise UsageError(f"run {run.id} has no node {node_id}; it is of run {origin.run_id}")
+        if origin.state != "done":
+            raise UsageError(f"node {node_id} has not been evaluated yet; resume run {run.id} first")
+        if settings.get("search.seed_dir"):
+            raise UsageError(
+                "search.seed_dir: a fork starts from a node; passagent run starts from a directory"
+            )
+        # what a search without a node to start from begins with, unless it is asked for
+        anew = {"search.drafts": 0, "search.expert_seeds": 0, "search.seed_dir": None}
+        config = override(stored_config(run), anew | settings)
+        task = stored_task(run)
+        if parts.evaluator is None:
+            find_devices(config.evaluator.device)
+        model = _model(config, parts)
+        with store.transaction():
+            new = new_run(store, task, config)
+            planting.plant_fork(store, new, origin, number=-config.search.expert_seeds)
+        with begin(config, task, parts) as begun:
+            yield Prepared(store, runs.get_run(store, new.id), task, config, model, begun)
+
+
+def _model(config: Config, parts: Parts) -> Model:
+    """The model that writes passes. Raises UsageError, also for a budget that could not be kept."""
+    model: Model = parts.model or open_model(config.model)
+    check_money(config, model)
+    return model
+
+
+async def work(prepared: Prepared, on_event: OnEvent, begun: Callable[[Session], object]) -> Path | None:
+    """Work on the run until it ends or is stopped; where its best pass was written, if this ended it.
+
+    `begun` gets the session, by which it can be stopped. Raises what the search raises, with how to go on.
+    """
+    store, run, config, parts = prepared.store, prepared.run, prepared.config, prepared.parts
+    with run_log(store.runs_dir / run.id):
+
+        def tell(line: str) -> None:
+            log.warning(line)
+            on_event(Trouble(line))
+
+        try:
+            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell, ahead=parts.ahead)
+            session = open_session(
+                store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
+            )
+            begun(session)
+            try:
+                outcome = await search(session)
+            finally:
+                for one in (session.model, session.validator, session.evaluator):
+                    if one is not None:
+                        await one.close()
+        except PassagentError as error:
+            log.exception("the search ended with an error")
+            if not isinstance(error, UsageError):
+                go_on = resume_command(store, run.id)
+                error.args = (f"{error}; everything so far is stored, go on with: {go_on}",)
+            raise
+        except Exception:
+            log.exception("the search ended with an error of passagent's own")
+            raise
+    return export_best(store, runs.get_run(store, run.id)) if outcome.is_last else None
+
+
+def export_best(store: Store, run: Run) -> Path | None:
+    """Write the best pass to `<runs_dir>/<run>/best`; None if nothing is correct. Raises PassagentError.
+
+    An older one is replaced when the new one is whole: of processes that end together, by one at a time.
+    """
+    best = confirmations.winner(store, run.id)
+    if best is None:
+        return None
+    path = store.runs_dir / run.id / "best"
+    fresh = path.with_name("best.new")
+    try:
+        with store.transaction():
+            shutil.rmtree(fresh, ignore_errors=True)  # a dead process's
+            fresh.mkdir(parents=True)
+            Candidate(nodes.get_files(store, best)).write(fresh)
+            shutil.rmtree(path, ignore_errors=True)
+            fresh.rename(path)
+    except OSError as error:
+        raise os_fault(error, path) from error
+    return path

@@ -1,0 +1,386 @@
+"""passagent from Python: the snippet of the docs for real, everywhere that Python runs, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import tiny_search
+
+import passagent as pa
+from passagent import api, cli
+from passagent.evaluator.result import MANIFEST
+
+pytestmark = pytest.mark.slow
+
+TASK = "example:add_layer_norm"
+QUICK = {
+    "evaluator.warmups": 2, "evaluator.trials": 10, "evaluator.max_trials": 10, "search.finalists": 0,
+}  # fmt: skip
+ONLY_IN_A_TERMINAL = {
+    "collect": "its package has this name; a script loops over tasks with run",
+    "diff": "Node holds what is compared; the command shows it",
+    "doctor": "prints findings; exit code 1 is what it is for",
+    "drain": "acts on a run of another process",
+    "expert coverage": "prints",
+    "gc": "tidies a runs directory",
+    "export check": "holds a directory against its database; exit code 1 is what it is for",
+    "export show": "prints a row of a file",
+    "export stats": "prints what export returns",
+    "models": "its package has this name; prints which keys are set",
+    "pause": "acts on a run of another process",
+    "plan": "its package has this name; Node.plan is the recorded plan of a node",
+    "prompt": "prints a conversation",
+    "runs": "lists runs; open_run opens one",
+    "runs rm": "asks before it removes",
+    "status": "Run.data tells the same",
+    "stop": "acts on a run of another process",
+    "tail": "on_event tells the same",
+    "tasks check": "prints; exit code 1 is what it is for",
+    "tasks export": "writes another tool's tasks",
+    "tasks list": "prints names",
+    "tasks reward": "is run by another tool's tests",
+    "why": "prints",
+}
+"""Commands that have no function, and why."""
+IN_PYTHON = {
+    "bench": pa.bench,
+    "best": pa.Run.best,
+    "eval": pa.Evaluator.evaluate,
+    "export": pa.export,
+    "fork": pa.fork,
+    "resume": pa.resume,
+    "run": pa.run,
+    "show": pa.Run.tree,
+}
+
+
+def in_python(code: str, cwd: Path, **more):
+    """A script's process, ended; no `if __name__ == "__main__"` in it."""
+    (cwd / "script.py").write_text(code)
+    return subprocess.run(
+        [sys.executable, "script.py"], cwd=cwd, capture_output=True, text=True, check=False, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("api")
+
+
+@pytest.fixture(scope="module")
+def small(place):
+    """A task of one subgraph that takes no time."""
+    return tiny.write_subgraph(place / "small", [4, 64])
+
+
+@pytest.fixture(scope="module")
+def evaluator():
+    with pa.Evaluator(device="cpu", settings={k: v for k, v in QUICK.items() if k[0] == "e"}) as evaluator:
+        yield evaluator
+
+
+@pytest.fixture(scope="module")
+def searched(place):
+    """A run of the expert on a real task, and the events that it told."""
+    events = []
+    task = pa.load_task(TASK)
+    run = pa.run(
+        task, model="expert", iters=2, runs_dir=place / "runs", on_event=events.append, settings=QUICK
+    )
+    return run, events
+
+
+def test_importing_it_imports_nothing_heavy_and_takes_no_time():
+    code = (
+        "import sys, time; begun = time.process_time()\n"
+        "import passagent; took = time.process_time() - begun  # not what other programs take\n"
+        "heavy = {'torch', 'rich', 'pydantic', 'sqlite_utils', 'numpy', 'asyncio'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "print(took)\n"
+        "passagent.Evaluator, passagent.run; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.1
+
+
+def test_the_public_names_are_those_of_the_api():
+    assert pa.__all__ == api.__all__
+    assert all(getattr(pa, name) is getattr(api, name) for name in pa.__all__)
+    assert set(pa.__all__) <= set(dir(pa))
+    packages = {path.name for path in Path(pa.__file__).parent.iterdir() if path.is_dir()}
+    assert not packages & set(pa.__all__)  # importing it would replace the function
+    undocumented = [name for name in pa.__all__ if not (getattr(pa, name).__doc__ or "").strip()]
+    assert undocumented == []
+    with pytest.raises(AttributeError, match="no attribute 'evaluete'"):
+        pa.evaluete  # noqa: B018
+
+
+def test_every_command_has_its_name_in_python_or_a_reason():
+    import typer
+
+    def verbs(command, words=()):
+        for name, child in getattr(command, "commands", {}).items():
+            if not getattr(child, "commands", {}) or child.invoke_without_command:
+                yield " ".join((*words, name))
+            yield from verbs(child, (*words, name))
+
+    found = set(verbs(typer.main.get_command(cli.app)))
+    assert found == IN_PYTHON.keys() | ONLY_IN_A_TERMINAL.keys()
+    assert not IN_PYTHON.keys() & ONLY_IN_A_TERMINAL.keys()
+
+
+def test_a_search_and_what_it_found(searched, evaluator):
+    run, events = searched
+    assert run.state == "finished" and run.data["episodes"] == 2
+    assert {type(event).__name__ for event in events} >= {"EpisodeStarted", "NodeDone", "EpisodeDone"}
+    best = run.best
+    assert best.status == "ok" and MANIFEST in best.files and best.as_score > 0
+    assert [node.id for node in run.nodes() if node.id == best.id] == [best.id]
+    frame = run.nodes().to_pandas()
+    assert list(frame["id"]) == [node.id for node in run.nodes()] and "as_score" in frame
+    assert "*" in run.tree() and run.tree()._repr_svg_().startswith("<svg")
+    assert f"run {run.id} finished" in str(run) and "<pre" in run._repr_html_()
+    task = pa.load_task(TASK)
+    result = evaluator.evaluate(task, best.files)
+    assert (result.status, result.from_store) == ("ok", False)
+    assert result.as_score > 0 and result.speedup > 0
+    assert len(result.table().splitlines()) >= 1 + len(task.subgraphs)
+    again = evaluator.evaluate(task, best.plan)
+    assert (again.status, again.evaluation.plans) == ("ok", result.evaluation.plans)
+    assert "launch" in str(best.plan)
+
+
+def test_a_run_is_opened_and_gone_on_with(searched, place):
+    run, _ = searched
+    assert pa.open_run("last", runs_dir=place / "runs") == run
+    more = pa.resume(run, iters=3)
+    assert more == run and run.data["episodes"] == 3
+    with pytest.raises(pa.UsageError, match="is fixed for a run's life"):
+        pa.resume("last", runs_dir=place / "runs", seed=5)
+    new = pa.fork(run.best, iters=1, islands=1)
+    assert new.id != run.id and new.data["episodes"] == 1
+
+
+def test_a_data_set_of_one_run(searched, place, tmp_path):
+    run, _ = searched
+    summary = pa.export(run, format="trl", out=tmp_path / "data")
+    told = [json.loads(line) for line in (tmp_path / "data/provenance.jsonl").read_text().splitlines()]
+    assert summary.examples == len(told) and {row["run"] for row in told} == {run.id}
+    with pytest.raises(pa.UsageError, match="no column 'as_scor'; did you mean 'as_score'"):
+        pa.export(run, format="trl", out=tmp_path / "other", keep="as_scor > 1")
+
+
+def test_a_benchmark(small, tmp_path):
+    tiny.candidate().write(tmp_path / "passes" / small.name)
+    words = {"compiler": ["eager", "pass_dir"], "pass_dir": str(tmp_path / "passes"), "settings": QUICK}
+    found = pa.bench([str(small)], out=str(tmp_path / "kept"), **words)
+    assert found.failed == [] and found.path.is_file()
+    assert "pass_dir" in found.table() and "<pre" in found._repr_html_()
+    frame = found.to_pandas()
+    assert list(frame["compiler"]) == ["eager", "pass_dir"] and set(frame["status"]) == {"ok"}
+
+
+def test_a_candidate_is_a_directory_files_or_a_plan(evaluator, small, tmp_path):
+    given = tiny.candidate()
+    given.write(tmp_path / "dir")
+    first = evaluator.evaluate(small, tmp_path / "dir")
+    assert first.status == "ok" and "<pre" in first._repr_html_() and "AS" in str(first)
+    named = {name: text for name, text in given.files.items() if name != MANIFEST}
+    assert evaluator.evaluate(small, named).evaluation.candidate == given.key
+    wrong = evaluator.evaluate(str(small), {"Bad.py": "def pattern(:"})
+    assert (wrong.status, wrong.as_score is None or wrong.as_score < 1) == ("load_error", True)
+
+
+def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path):
+    settings = {key: value for key, value in QUICK.items() if key[0] == "e"}
+    settings["evaluator.unstable"] = 10.0  # what is unstable is never found again
+    with pa.Evaluator(settings=settings, runs_dir=tmp_path) as evaluator:
+        first = evaluator.evaluate(small, tiny.candidate())
+        again = evaluator.evaluate(small, tiny.candidate())
+        fresh = evaluator.evaluate(small, tiny.candidate(), fresh=True)
+    assert [first.from_store, again.from_store, fresh.from_store] == [False, True, False]
+    assert again.measured_at == first.measured_at
+
+
+def test_an_asynchronous_program_evaluates(small):
+    async def main():
+        async with pa.Evaluator(settings={"evaluator.trials": 10, "evaluator.max_trials": 10}) as evaluator:
+            one = evaluator.evaluate_async(small, tiny.candidate())
+            two = evaluator.evaluate_async(small, tiny.candidate(tiny.HONEST + "  # the same"))
+            return await asyncio.gather(one, two)
+
+    assert [result.status for result in asyncio.run(main())] == ["ok", "ok"]
+
+
+def test_a_second_evaluation_is_quick(evaluator, small):
+    evaluator.evaluate(small, tiny.candidate())
+    took = []
+    for number in range(3):
+        begun = time.monotonic()
+        assert evaluator.evaluate(small, tiny.candidate(f"{tiny.HONEST}  # {number}")).status == "ok"
+        took.append(time.monotonic() - begun)
+    assert min(took) < 1 + os.getloadavg()[0] / (os.cpu_count() or 1), took  # s; 1 where nothing else runs
+
+
+def test_it_works_while_a_loop_runs_and_in_a_thread(small, tmp_path):
+    """A notebook's cell is run while its kernel's loop is."""
+    settings = {**QUICK, "search.expert_seeds": 0}
+
+    async def cell():
+        return pa.run(small, iters=1, islands=1, runs_dir=tmp_path / "cell", settings=settings)
+
+    assert asyncio.run(cell()).best.status == "ok"
+    awaited = pa.run_async(small, iters=1, islands=1, runs_dir=tmp_path / "awaited", settings=settings)
+    assert asyncio.run(awaited).best.status == "ok"
+    found = []
+
+    def work():
+        found.append(pa.run(small, iters=1, islands=1, runs_dir=tmp_path / "thread", settings=settings))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found[0].best.status == "ok"
+
+
+def test_a_script_needs_no_guard_and_nothing_is_printed(small, tmp_path):
+    code = (
+        "import passagent as pa\n"
+        f"run = pa.run({str(small)!r}, iters=1, islands=1, settings={QUICK!r})\n"
+        f"with pa.Evaluator(settings={{'evaluator.trials': 10, 'evaluator.max_trials': 10}}) as evaluator:\n"
+        f"    assert evaluator.evaluate({str(small)!r}, run.best.files).status == 'ok'\n"
+    )
+    done = in_python(code, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+STOPPED = """
+import sys; sys.path.insert(0, {tests!r})
+import os, tiny_search
+import passagent as pa
+from passagent.search import running
+real = running.started
+def slow(runs_dir, task, config, new, parts):
+    return real(runs_dir, task, config, new, tiny_search.parts({seconds}))
+running.started = slow
+def tell(event):
+    print("event", flush=True)
+try:
+    pa.run({task!r}, settings={settings!r}, on_event=tell)
+except KeyboardInterrupt as error:
+    print("stopped:", error)
+print(pa.open_run().state)
+"""
+
+
+@pytest.mark.parametrize(("times", "seconds", "events"), [(1, 0.05, 30), (2, 20.0, 2)])
+def test_ctrl_c_stops_a_search_and_all_is_stored(tmp_path, times, seconds, events):
+    """The first waits for the model's reply; the second does not."""
+    task = tiny_search.write_task(tmp_path / "task")
+    settings = tiny_search.settings(10**6, 2, 1)
+    code = STOPPED.format(
+        tests=str(Path(__file__).parent), task=str(task), seconds=seconds, settings=settings
+    )
+    (tmp_path / "script.py").write_text(code)
+    words = [sys.executable, "script.py"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    for _ in range(events):
+        assert process.stdout.readline() == "event\n"
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    begun = time.monotonic()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and time.monotonic() - begun < 15
+    said = "stopped: stopped; what was begun is stored" if times == 1 else "stopped: "
+    assert said in out and out.splitlines()[-1] == "stopped", out[-500:]
+
+
+def test_a_search_that_is_cancelled_stops_cleanly(tmp_path, monkeypatch):
+    from passagent.search import running
+
+    real = running.started
+    monkeypatch.setattr(running, "started", lambda *words: real(*words[:-1], tiny_search.parts(0.05)))
+    task = tiny_search.write_task(tmp_path / "task")
+    begun = threading.Event()
+
+    async def main():
+        settings = tiny_search.settings(10**6, 2, 1)
+        work = asyncio.create_task(
+            pa.run_async(task, runs_dir=tmp_path, settings=settings, on_event=lambda event: begun.set())
+        )
+        await asyncio.to_thread(begun.wait)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(main())
+    assert pa.open_run(runs_dir=tmp_path).state == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: pa.load_task("no/such"), pa.PassagentError, "no/such"),
+        (lambda: pa.load_task("example:no_such"), pa.UsageError, "example:no_such"),
+        (lambda: pa.run(TASK, itters=1), pa.UsageError, "no option 'itters'; did you mean 'iters'"),
+        (lambda: pa.run(TASK, settings={"search.x": 1}), pa.UsageError, "search.x: unknown key"),
+        (lambda: pa.run(TASK, model="experd"), pa.UsageError, "--model experd: unknown model"),
+        (lambda: pa.run(TASK, device="tpu"), pa.UsageError, "tpu"),
+        (lambda: pa.Evaluator(device="tpu"), pa.UsageError, "tpu"),
+        (lambda: pa.open_run("last"), pa.UsageError, "holds no runs"),
+        (lambda: pa.bench([TASK], compiler=["pass_dir"]), pa.UsageError, "no passes here"),
+        (lambda: pa.export("runs", format="trl", out="x"), pa.UsageError, "holds no runs"),
+    ],
+)
+def test_a_mistake_is_an_exception_of_one_line(call, error, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=re.escape(said)) as raised:
+        call()
+    assert len(str(raised.value).splitlines()) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_candidate_that_is_none_is_told(evaluator, small, tmp_path):
+    with pytest.raises(pa.UsageError, match="no such pass directory"):
+        evaluator.evaluate(small, tmp_path / "no")
+    with pytest.raises(pa.UsageError, match=r"holds no \.py file"):
+        evaluator.evaluate(small, {})
+
+
+def test_without_pandas_a_line_says_what_to_install(searched, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(pa.UsageError, match="pip install pandas"):
+        searched[0].nodes().to_pandas()
+
+
+def test_a_type_checker_finds_the_types(tmp_path):
+    """`py.typed` is there, and the snippet is typed: `best` may be None."""
+    assert (Path(pa.__file__).parent / "py.typed").is_file()
+    (tmp_path / "user.py").write_text(
+        "import passagent as pa\n\n"
+        "run = pa.run('example:add_layer_norm', iters=2)\n"
+        "reveal_type(run.best)\n"
+        "with pa.Evaluator(device='cpu') as evaluator:\n"
+        "    reveal_type(evaluator.evaluate('x', 'y').as_score)\n"
+        "pa.run('x', itters=1)\n"
+    )
+    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "user.py"]
+    environment = os.environ | {"MYPYPATH": str(Path(pa.__file__).parents[1])}
+    words += ["--follow-imports", "silent", "--ignore-missing-imports"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "passagent.report.objects.Node | None" in done.stdout or "Node | None" in done.stdout, done.stdout
+    assert "float | None" in done.stdout
+    assert 'Unexpected keyword argument "itters"' in done.stdout
