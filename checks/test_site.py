@@ -1,4 +1,4 @@
-"""The site builds without a warning, and the notebooks run as they are, each in an empty directory.
+"""The site builds without a warning, the notebooks run, each in an empty directory, and the citation is whole.
 
 `make check-site` runs this. mkdocs and Jupyter live in an environment of their own (checks/environments.py).
 """
@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 
 import pytest
+import yaml
 from environments import REQUIREMENTS, ROOT, python_of
 from packaging.requirements import Requirement
 
@@ -45,6 +46,15 @@ def test_the_site_builds_without_a_warning(python, tmp_path):
     commands = (tmp_path / "reference/commands.html").read_text()
     assert "passagent run" in commands and "--iters" in commands
     assert "cpp_kernel" in (tmp_path / "reference/kernels.html").read_text()
+
+
+def test_the_citation_has_what_the_format_requires():
+    """https://github.com/citation-file-format: schema 1.2.0."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
+    assert citation["title"] and citation["message"] and all(author["name"] for author in citation["authors"])
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
