@@ -1,4 +1,4 @@
-"""The site builds without a warning, the notebooks run, each in an empty directory, and the citation is whole.
+"""The site builds without a warning, the notebooks run in empty directories, and the citation is whole.
 
 `make check-site` runs this. mkdocs and Jupyter live in an environment of their own (checks/environments.py).
 """
