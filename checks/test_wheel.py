@@ -45,6 +45,35 @@ def place(tmp_path_factory):
     return here, lambda *words: done(top / "venv/bin/passagent", *words, cwd=here)
 
 
+SNIPPET = """
+import passagent as pa
+
+quick = {"evaluator.budget_s": 0.1}
+task = pa.load_task("example:add_layer_norm")
+events = []
+run = pa.run(task, model="expert", iters=2, runs_dir="runs", on_event=events.append, settings=quick)
+with pa.Evaluator(device="cpu", settings=quick) as evaluator:
+    result = evaluator.evaluate(task, run.best.files)
+    assert result.status == "ok" and result.as_score > 0 and result.speedup > 0, result
+    assert evaluator.evaluate(task, run.best.plan).status == "ok"
+    table = result.table()
+assert events and "<svg" in run.tree()._repr_svg_() and "<pre" in run._repr_html_()
+assert pa.open_run("last") == run and len(run.nodes()) >= 2
+assert pa.resume(run, iters=3).data["episodes"] == 3
+assert pa.bench([str(task.path)], compiler=["expert"], settings=quick).failed == []
+assert pa.export(run, format="trl", out="data").examples
+print(table)
+"""
+
+
+def test_python_from_the_wheel(place, tmp_path):
+    here, _ = place
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    said = done(here.parent / "venv/bin/python", "snippet.py", cwd=tmp_path)
+    assert "bfloat16" in said and "run " not in said  # nothing but what the snippet prints
+    assert {path.name for path in tmp_path.iterdir()} == {"snippet.py", "runs", "data"}
+
+
 def test_a_first_look_from_the_wheel(place):
     here, passagent = place
     assert passagent("--version").startswith("passagent ")

@@ -80,6 +80,12 @@ def test_a_wheel_ships_a_licence_and_example_tasks(installed, tmp_path):
     assert (int(count), key) == (3, load_task(ROOT / "examples/tasks/add_layer_norm").key)
 
 
+def test_a_wheel_has_the_api_and_its_types(installed, tmp_path):
+    assert (installed / "passagent/py.typed").is_file()
+    code = "import passagent as pa; print(pa.load_task('example:add_layer_norm').name, pa.Evaluator.__name__)"
+    assert in_wheel(installed, code, tmp_path) == "add_layer_norm Evaluator"
+
+
 def test_a_users_directory_overrides_file_by_file(installed, tmp_path):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/mine.yaml").write_text("search: {iters: 3}\n")
