@@ -48,7 +48,7 @@ def place(tmp_path_factory):
 SNIPPET = """
 import passagent as pa
 
-quick = {"evaluator.budget_s": 0.1}
+quick = {"evaluator.budget_s": 0.1, "search.finalists": 0}
 task = pa.load_task("example:add_layer_norm")
 events = []
 run = pa.run(task, model="expert", iters=2, runs_dir="runs", on_event=events.append, settings=quick)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from passagent import resources
+from passagent import extend, resources
 from passagent.errors import UsageError, nearest
 
 _LARGEST = 2**63 - 1
@@ -92,7 +92,7 @@ class ModelChoice(_Section):
     """A model, and where it is."""
 
     name: str
-    """`expert`, `openai/NAME`, `anthropic/NAME` or `replay:FILE`."""
+    """`expert`, `openai/NAME`, `anthropic/NAME`, `replay:FILE`, or a class of your own (see extend.py)."""
     base_url: str | None = None
     """A compatible server's address; None: the provider's own, or what its ..._BASE_URL variable says."""
     api: Literal["chat", "responses"] | None = None
@@ -188,13 +188,34 @@ class ContextBudget(_Section):
     """Passes of similar tasks; short files are kept whole."""
 
 
+class ExperienceConfig(_Section):
+    """What models are shown of what is known."""
+
+    retriever: str | None = None
+    """Who searches the knowledge: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25 over
+    `knowledge/`."""
+
+
+TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge")
+POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
+
+
+def _known_or_path(name: str, known: tuple[str, ...]) -> str:
+    if name not in known and not extend.is_path(name):
+        raise ValueError(f"unknown{nearest(name, list(known))}; your own is written pkg.mod:Name")
+    return name
+
+
 class AgentConfig(_Section):
     """One episode: one conversation from one parent node."""
 
-    tools: list[Literal["file_editor", "check", "pass_evaluator", "search_knowledge"]] = Field(
-        ["file_editor", "check", "pass_evaluator", "search_knowledge"], min_length=1
-    )
-    """Tools offered to the model."""
+    tools: list[str] = Field(list(TOOLS), min_length=1)
+    """Tools offered to the model: of TOOLS, and your own (`pkg.mod:MyTool`, see extend.py)."""
+
+    @field_validator("tools")
+    @classmethod
+    def _check_tools(cls, tools: list[str]) -> list[str]:
+        return [_known_or_path(name, TOOLS) for name in tools]
 
     max_steps: int = Field(20, ge=1)
     """Model calls in an episode, at most."""
@@ -222,7 +243,10 @@ class SearchConfig(_Section):
     iters: int = Field(12, ge=1, le=_LARGEST)
     """Episodes of the whole run."""
     seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
-    policy: Literal["evolutionary", "greedy", "mcts", "random", "best_of_n"] = "evolutionary"
+    policy: str = "evolutionary"
+    """Who selects parents: one of POLICIES, or a class of your own (`pkg.mod:MyPolicy`, see extend.py)."""
+    stop: list[str] = []
+    """Stopping rules of your own beside those below, each `pkg.mod:MyRule` (extend.py)."""
     expert_seeds: int = Field(1, ge=0)
     """Episodes that the built-in expert writes before another model's first one (Kernel Foundry 3.2.1)."""
     seed_dir: str | None = None
@@ -270,6 +294,11 @@ class SearchConfig(_Section):
     """USD."""
     max_evaluations: int | None = Field(None, ge=1)
 
+    @field_validator("policy")
+    @classmethod
+    def _check_policy(cls, policy: str) -> str:
+        return _known_or_path(policy, POLICIES)
+
 
 class ValidatorConfig(_Section):
     """A model's opinion on whether a right candidate cheats (Kernel Foundry 3.2.2)."""
@@ -291,6 +320,7 @@ class Config(_Section):
     model: ModelConfig = ModelConfig()
     roles: RolesConfig = RolesConfig()
     agent: AgentConfig = AgentConfig()
+    experience: ExperienceConfig = ExperienceConfig()
     search: SearchConfig = SearchConfig()
     validator: ValidatorConfig = ValidatorConfig()
 
@@ -359,39 +389,3 @@ def validate(data: dict[str, Any], where: str) -> Config:
         if first["type"] == "model_type":
             raise UsageError(f"{where}: {key} = {first['input']!r}: must be a mapping of keys") from error
         raise UsageError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from error
-
-
-def parse_models(words: list[str]) -> dict[str, Any]:
-    """The settings behind `--model NAME` or `--model A=0.7 --model B=0.3`. Raises UsageError."""
-    if len(words) == 1 and _weighted(words[0])[1] is None:
-        return {"model.name": words[0], "model.ensemble": []}
-    members = []
-    for word in words:
-        name, weight = _weighted(word)
-        if weight is not None and not weight > 0:
-            raise UsageError(f"--model {word}: the weight must be over 0")
-        members.append({"name": name, "weight": 1.0 if weight is None else weight})
-    return {"model.ensemble": members}
-
-
-def _weighted(word: str) -> tuple[str, float | None]:
-    """`A=0.7` as name and weight; the weight is None where there is none."""
-    name, separator, figure = word.rpartition("=")
-    try:
-        return (name, float(figure)) if separator and name else (word, None)
-    except ValueError:
-        return word, None
-
-
-def parse_set(pairs: list[str]) -> dict[str, Any]:
-    """`["search.iters=4"]` to `{"search.iters": 4}`; values are YAML. Raises UsageError."""
-    result: dict[str, Any] = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise UsageError(f"--set {pair}: write key=value, such as --set search.iters=20")
-        try:
-            result[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UsageError(f"--set {pair}: the value is not valid YAML") from error
-    return result

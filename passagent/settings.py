@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+import yaml
+
 from passagent.errors import UsageError, nearest
 
 OPTIONS = {
@@ -44,8 +46,6 @@ def settings_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None =
         if value is None or value == []:
             continue
         if name == "model":
-            from passagent.config import parse_models
-
             found |= parse_models([value] if isinstance(value, str) else list(value))
         elif name == "price":
             from passagent.models.prices import parse_price
@@ -54,3 +54,39 @@ def settings_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None =
         else:
             found[OPTIONS[name]] = value.value if isinstance(value, Enum) else value
     return found
+
+
+def parse_models(words: list[str]) -> dict[str, Any]:
+    """The settings behind `--model NAME` or `--model A=0.7 --model B=0.3`. Raises UsageError."""
+    if len(words) == 1 and _weighted(words[0])[1] is None:
+        return {"model.name": words[0], "model.ensemble": []}
+    members = []
+    for word in words:
+        name, weight = _weighted(word)
+        if weight is not None and not weight > 0:
+            raise UsageError(f"--model {word}: the weight must be over 0")
+        members.append({"name": name, "weight": 1.0 if weight is None else weight})
+    return {"model.ensemble": members}
+
+
+def _weighted(word: str) -> tuple[str, float | None]:
+    """`A=0.7` as name and weight; the weight is None where there is none."""
+    name, separator, figure = word.rpartition("=")
+    try:
+        return (name, float(figure)) if separator and name else (word, None)
+    except ValueError:
+        return word, None
+
+
+def parse_set(pairs: list[str]) -> dict[str, Any]:
+    """`["search.iters=4"]` to `{"search.iters": 4}`; values are YAML. Raises UsageError."""
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UsageError(f"--set {pair}: write key=value, such as --set search.iters=20")
+        try:
+            result[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--set {pair}: the value is not valid YAML") from error
+    return result

@@ -19,8 +19,8 @@ import tiny_search
 from tenacity import wait_random
 from wire_server import Said
 
-from passagent.config import parse_models, parse_set
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.settings import parse_models, parse_set
 
 SECRETS = {
     "OPENAI_API_KEY": "sk-planted-0123456789abcdef",

@@ -110,6 +110,10 @@ def test_a_refusal_that_rests_on_a_measurement_is_measured_again_and_any_other_i
         (["task1", "--compiler", "pass_dir"], "task1/pass_dir: no passes here, nor for any other task"),
         (["task1", "--compiler", "pass_dir", "--pass-dir", "mine"], "mine/task1: no passes here"),
         (["task1", "--compiler", "run", "--model", "experd"], "unknown model; did you mean 'expert'?"),
+        (["task1", "--compiler", "inducter"], "--compiler inducter: unknown; did you mean 'inductor'"),
+        (["task1", "--compiler", "torch:aot_eagre"], "has no backend 'aot_eagre'; did you mean 'aot_eager'"),
+        (["task1", "--compiler", "torch:inductor:fast"], "inductor has no mode 'fast'; known: "),
+        (["task1", "--compiler", "torch:aot_eager:default"], "only the backend inductor has modes"),
         (["task1", "--device", "gpu"], "--device gpu: write cpu, cuda"),
         (["task1", "--set", "evaluator.trails=10"], "did you mean 'evaluator.trials'?"),
         (["task1", "--out", "list.txt/x"], "cannot be written"),
@@ -124,6 +128,19 @@ def test_usage_mistakes(call, tmp_path, words, told):
     assert (code, out) == (2, "")
     assert told in one_line(err)
     assert not (tmp_path / "runs").exists()
+
+
+def test_any_backend_of_torch_compile(call, tmp_path):
+    write_tasks(tmp_path, 1, with_passes=False)
+    backend = ["--compiler", "torch:aot_eager", "--compiler", "eager"]
+    code, out, err = call("bench", "task1", *backend, *QUICK, "--out", "kept", "--json")
+    assert code == 0, err
+    found = {one["compiler"]: one for one in json.loads(out)["results"]}
+    assert found.keys() == {"torch:aot_eager", "eager"}
+    assert found["torch:aot_eager"]["status"] == "ok" and found["torch:aot_eager"]["as_score"] > 0
+    row = json.loads((tmp_path / "kept/results.jsonl").read_text().splitlines()[0])
+    assert row["evaluation"]["dispatch"] == "dynamo"
+    assert row["evaluation"]["graphs"][0]["eager_ms"] != row["evaluation"]["graphs"][0]["compiled_ms"]
 
 
 def test_plots_without_matplotlib(call, tmp_path, monkeypatch):

@@ -15,14 +15,14 @@ from wire_server import Said, WireServer
 
 from passagent import cli
 from passagent.commands import beginning, searching
-from passagent.config import SearchConfig, load_config, parse_models
+from passagent.config import SearchConfig, load_config
 from passagent.errors import UsageError
 from passagent.models import limiter, prices
 from passagent.models.prices import Price, check_budget, parse_price, price_of, read_prices
 from passagent.models.retry import Transient
 from passagent.models.types import Usage
 from passagent.search.stop import Progress, Want, lack, left
-from passagent.settings import settings_of
+from passagent.settings import parse_models, settings_of
 from passagent.store import Store, nodes, runs
 
 SMALL = ["model.max_output_tokens=500"]

@@ -15,7 +15,7 @@ import tiny_search
 
 from passagent.agent.prompt import attempt_line
 from passagent.commands import beginning
-from passagent.config import AgentConfig
+from passagent.config import AgentConfig, load_config
 from passagent.evaluator.result import Status
 from passagent.experience.diagnosis import LABELS
 from passagent.search import context
@@ -27,7 +27,7 @@ from passagent.store.packing import pack_diagnosis, pack_result
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
     known: Any = SimpleNamespace(
-        config=SimpleNamespace(agent=AgentConfig(knowledge=limit)),
+        config=load_config(None, {"agent.knowledge": limit}),
         run=SimpleNamespace(device=device),
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),

@@ -12,7 +12,7 @@ import pytest
 import tiny_search
 from test_search import shape
 
-from passagent.config import load_config, parse_models
+from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import Ensemble, open_model, role_config
 from passagent.models.ensemble import Outcome, choose, shares
@@ -23,6 +23,7 @@ from passagent.search.controller import search
 from passagent.search.models import outcomes
 from passagent.search.session import Session
 from passagent.search.setup import new_run, open_session
+from passagent.settings import parse_models
 from passagent.store import Store, calls, runs
 from passagent.tasks import load_task
 

@@ -17,7 +17,7 @@ from passagent.agent.hardware import figures
 from passagent.agent.source import parsed
 from passagent.agent.taskview import view_task
 from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
-from passagent.agent.tools import SPECS
+from passagent.agent.tools import spec_of
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
 from passagent.evaluator.target import target_of
@@ -43,7 +43,7 @@ def compose(context: EpisodeContext) -> list[Message]:
         "task": context.task,
         "target": context.target,
         "works": target_of(context.target),
-        "tools": context.limits.tools,
+        "tools": [spec_of(name).name for name in context.limits.tools],
         "view": view_task(context.task, budget.task, context.eager),
         "hardware": figures(context.target, context.device_name, context.machine)
         if context.device_name
@@ -59,9 +59,14 @@ def compose(context: EpisodeContext) -> list[Message]:
         "past": [(task, shown_files(task.files, budget.past)) for task in context.past],
         "manifest": MANIFEST,
     }
+    specs = [asdict(spec_of(name)) for name in context.limits.tools]
     system = environment.get_template("system.j2").render(values).strip()
     return [
-        {"role": "system", "content": system, "tools": [_TOOLS[name] for name in context.limits.tools]},
+        {
+            "role": "system",
+            "content": system,
+            "tools": specs,
+        },
         {"role": "user", "content": environment.get_template("task.j2").render(values).strip()},
     ]
 
@@ -111,9 +116,6 @@ def shown_files(files: dict[str, str], budget: int) -> dict[str, str]:
         shown[name] = cut_end(files[name], max(0, budget), "; view the file for the rest")
         budget -= tokens(shown[name])
     return dict(sorted(shown.items()))
-
-
-_TOOLS = {name: asdict(spec) for name, spec in SPECS.items()}
 
 
 @functools.lru_cache(maxsize=4)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from passagent import extend
 from passagent.agent.editor import COMMANDS, edit
 from passagent.agent.observe import read_as, read_status, why_unrecorded
 from passagent.agent.source import parsed
@@ -216,6 +217,20 @@ def search_knowledge(
         )
 
     return Tool(SPECS[KNOWLEDGE], run)
+
+
+def spec_of(name: str) -> ToolSpec:
+    """What a model is told of the tool that `agent.tools` names. Raises UsageError, see extend.load."""
+    if name in SPECS:
+        return SPECS[name]
+    spec: ToolSpec = extend.load(name, "agent.tools").spec  # type: ignore[attr-defined]
+    return spec
+
+
+def own_tool(path: str, workspace: Workspace) -> Tool:
+    """A tool of the user's own. Raises UsageError, see extend.make."""
+    made = extend.make(path, "agent.tools", workspace)
+    return Tool(made.spec, made.run)
 
 
 def check_arguments(spec: ToolSpec, arguments: Any) -> dict[str, Any]:

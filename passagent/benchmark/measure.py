@@ -15,9 +15,10 @@ from passagent import __version__
 from passagent.benchmark.authored import PASSES, expert_version, first_pass
 from passagent.benchmark.results import Results, Row
 from passagent.config import Config
-from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
+from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.hardware.devices import find_devices
-from passagent.evaluator.result import MANIFEST, Candidate, Compiler, Evaluation, Subject
+from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.search.candidates import RETRY_AFTER_S
 from passagent.search.events import OnEvent
@@ -28,7 +29,9 @@ from passagent.tasks import Task
 
 log = logging.getLogger("passagent.benchmark")
 
-EAGER, EXPERT, PASS_DIR, RUN = "eager", "expert", "pass_dir", "run"
+EXPERT, PASS_DIR, RUN = "expert", "pass_dir", "run"
+COMPILERS = ("eager", "inductor", EXPERT, PASS_DIR, RUN)
+"""And `torch:BACKEND[:MODE]`, see evaluator/compilers.py."""
 NO_PASSES = Candidate({MANIFEST: "[]"})
 """What stands for passes that are not there: judged like any other, it does not load."""
 
@@ -99,9 +102,16 @@ def plan(
 
     pass_dirs: the passes of task NAME are in `pass_dirs/NAME`; default: in its own `pass_dir`.
     expert_searches: the expert is measured after a search and not with its first pass.
-    Raises UsageError if no task has passes and `pass_dir` is asked for.
+    Raises UsageError for an unknown compiler, and if no task has passes and `pass_dir` is asked for.
     """
     chosen = list(dict.fromkeys(compilers))
+    for compiler in chosen:
+        if compiler.startswith(PREFIX):
+            check(compiler)
+        elif compiler not in COMPILERS:
+            raise UsageError(
+                f"--compiler {compiler}: unknown{nearest(compiler, [*COMPILERS, 'torch:BACKEND'])}"
+            )
     works: dict[tuple[str, ...], Work] = {}
     for task in tasks:
         for compiler in chosen:
@@ -128,8 +138,7 @@ def _work(task: Task, compiler: str, config: Config, pass_dirs: Path | None, exp
         settings = config.model_dump(mode="json", exclude={"evaluator"}) | {"version": __version__}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return Work(task, compiler, None, digest, searched=True)
-    subject: Compiler = "eager" if compiler == EAGER else "inductor"
-    return Work(task, compiler, subject, subject)
+    return Work(task, compiler, compiler, compiler)
 
 
 def _pass_dir(task: Task, pass_dirs: Path | None) -> Path:

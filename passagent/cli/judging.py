@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 import typer
@@ -22,16 +21,6 @@ from passagent.cli.options import (
 commands = typer.Typer()
 tasks_app = typer.Typer(help="Look at tasks, and export them.", no_args_is_help=True, rich_markup_mode=None)
 commands.add_typer(tasks_app, name="tasks")
-
-
-class Compiler(enum.StrEnum):
-    """What a benchmark measures."""
-
-    eager = "eager"
-    expert = "expert"
-    inductor = "inductor"
-    pass_dir = "pass_dir"
-    run = "run"
 
 
 @commands.command("eval")
@@ -90,11 +79,11 @@ def bench(
         ),
     ],
     compiler: Annotated[
-        list[Compiler] | None,
+        list[str] | None,
         typer.Option(
             envvar="PASSAGENT_COMPILER",
-            help="eager (against itself), inductor, expert (its first pass), pass_dir, or run (a search on "
-            "each task); repeatable.",
+            help="eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), "
+            "pass_dir, or run (a search on each task); repeatable.",
             show_default="eager and inductor",
         ),
     ] = None,
@@ -163,7 +152,7 @@ def bench(
     given = {"model": model, "device": device, "dispatch": dispatch}
     request = benching.Request(
         tasks=tasks,
-        compilers=[item.value for item in compiler or (Compiler.eager, Compiler.inductor)],
+        compilers=compiler or ["eager", "inductor"],
         preset=config,
         settings=settings_of(set_, given),
         iters=iters,

@@ -91,7 +91,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         envvar="PASSAGENT_MODEL",
-        help="expert, openai/NAME, anthropic/NAME or replay:FILE; several with =WEIGHT share the work.",
+        help="expert, openai/NAME, anthropic/NAME, replay:FILE, or your own, pkg.mod:MyModel; several with "
+        "=WEIGHT share the work.",
         show_default="expert",
     ),
 ]
@@ -125,7 +126,7 @@ Until = Annotated[
 def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     """`--set` pairs, and the options among `given` (a command's `locals()`), which win. Raises UsageError."""
     from passagent import settings
-    from passagent.config import parse_set
+    from passagent.settings import parse_set
 
     options = {name: value for name, value in given.items() if name in settings.NAMES}
     return settings.settings_of(options, parse_set(pairs or []))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from passagent.config import load_config, parse_set
+from passagent.config import load_config
 from passagent.rl import harbor
+from passagent.settings import parse_set
 from passagent.tasks.tasklist import find_tasks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from passagent import extend
 from passagent.config import Config, ModelChoice, ModelConfig
 from passagent.errors import UsageError, nearest
 from passagent.models.ensemble import Ensemble
@@ -19,7 +20,7 @@ __all__ = [
     "role_config",
 ]
 
-FORMS = ["expert", "openai/NAME", "anthropic/NAME", "replay:FILE"]
+FORMS = ["expert", "openai/NAME", "anthropic/NAME", "replay:FILE", "pkg.mod:MyModel"]
 
 
 def open_model(config: ModelConfig) -> Model:
@@ -45,7 +46,7 @@ def role_config(config: Config, role: str) -> ModelConfig:
 
 
 def provider_of(name: str) -> str:
-    """`expert`, `replay`, `openai` or `anthropic`.
+    """`expert`, `replay`, `openai`, `anthropic`, or `python`: a class of the user's or a package's.
 
     Raises UsageError for a name of another form, with the nearest valid one.
     """
@@ -54,8 +55,12 @@ def provider_of(name: str) -> str:
         return name
     if name.startswith("replay:") and len(name) > len("replay:"):
         return "replay"
+    if extend.is_path(name):
+        return "python"
     if provider in ("openai", "anthropic") and model:
         return provider
+    if extend.model_path(name):
+        return "python"
     if slash and model:
         hint = nearest(provider, ["openai", "anthropic"])
         own = "; for a compatible server write openai/NAME and give --base-url"
@@ -76,6 +81,9 @@ def _open(config: ModelConfig) -> Model:
         from passagent.models.replay import ReplayModel
 
         return ReplayModel(config.name.removeprefix("replay:"))
+    if provider == "python":
+        made: Model = extend.make(extend.model_path(config.name) or config.name, "--model", config)
+        return made
     if provider == "openai":
         from passagent.models.providers import open_openai
 

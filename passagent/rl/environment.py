@@ -20,7 +20,7 @@ from passagent.config import load_config
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.target import target_of
-from passagent.experience import knowledge
+from passagent.experience.retrievers import retriever_of
 from passagent.rl.instructions import task_text
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import SharedEvaluator, shared
@@ -229,13 +229,14 @@ class PassEnv:
         async def outline(files: dict[str, str]) -> Evaluation | list[str]:
             return await evaluator.outline(task, Candidate(files))
 
+        retriever = retriever_of(self._config.experience.retriever)
         opened = [
             tools.file_editor(workspace),
             tools.check(workspace, outline),
             tools.pass_evaluator(workspace, submit),
             tools.search_knowledge(
-                partial(knowledge.search, operators=task.operators, target=target),
-                partial(knowledge.read, target=target),
+                partial(retriever.search, operators=task.operators, target=target),
+                partial(retriever.read, target=target),
             ),
         ]
         return {tool.spec.name: tool for tool in opened}

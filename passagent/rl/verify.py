@@ -10,12 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from passagent.cache import write_whole
-from passagent.config import load_config, parse_set
+from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.faults import os_fault
 from passagent.rl.reward import reward_of
 from passagent.rl.shared import close_all, shared
+from passagent.settings import parse_set
 from passagent.tasks import load_task
 
 EVALUATION, REWARD = "evaluation.json", "reward.txt"

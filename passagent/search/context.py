@@ -17,11 +17,12 @@ from passagent.evaluator import target
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import Target
-from passagent.experience import knowledge, retrieve
+from passagent.experience import retrieve
 from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
+from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.models import EXPERT
 from passagent.search.relatives import Told, attempt, relatives
@@ -234,6 +235,7 @@ def passages(known: Known, parent: Node | None) -> list[Passage]:
             target.target_of(known.run.device),
             known.device_name,
             limit,
+            known.config.experience.retriever,
         )
     )
 
@@ -246,9 +248,10 @@ def _passages(
     works: Target,
     device_name: str,
     limit: int,
+    retriever: str | None,
 ) -> list[Passage]:
     """The same for every episode that asks the same of the same documents (`roots`)."""
-    found = knowledge.search(asked, operators, limit=50, target=works)
+    found = retriever_of(retriever).search(asked, operators, limit=50, target=works)
     return list(islice((one for one in found if _is_useful(one, device_name)), limit))
 
 

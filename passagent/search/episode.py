@@ -17,13 +17,14 @@ from passagent.agent.tools import (
     Tool,
     check,
     file_editor,
+    own_tool,
     pass_evaluator,
     search_knowledge,
 )
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.target import target_of
-from passagent.experience import knowledge
+from passagent.experience.retrievers import retriever_of
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
 from passagent.redaction import redact
@@ -215,14 +216,17 @@ def tools(
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
     target = target_of(session.config.evaluator.device)
-    found = {
+    retriever = retriever_of(session.config.experience.retriever)
+    found: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),
         CHECK: partial(check, workspace, lambda files: outline(session, Candidate(files))),
         EVALUATOR: partial(pass_evaluator, workspace, submitter(session, episode, flush), start_as),
         KNOWLEDGE: partial(
             search_knowledge,
-            partial(knowledge.search, operators=session.task.operators, target=target),
-            partial(knowledge.read, target=target),
+            partial(retriever.search, operators=session.task.operators, target=target),
+            partial(retriever.read, target=target),
         ),
     }
-    return [found[name]() for name in session.config.agent.tools]
+    return [
+        found[name]() if name in found else own_tool(name, workspace) for name in session.config.agent.tools
+    ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from passagent import extend
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.devices import find_devices
@@ -143,7 +144,8 @@ def forked(
 
 
 def _model(config: Config, parts: Parts) -> Model:
-    """The model that writes passes. Raises UsageError, also for a budget that could not be kept."""
+    """The model that writes passes. Raises UsageError, also for other plug-ins and the budget."""
+    extend.check(config)
     model: Model = parts.model or open_model(config.model)
     check_money(config, model)
     return model

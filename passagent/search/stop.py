@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from passagent import extend
 from passagent.config import SearchConfig
 
 
@@ -105,7 +106,7 @@ def any_of(rules: list[StopRule]) -> StopRule:
 
 
 def rules_of(config: SearchConfig) -> StopRule:
-    """The rules that a configuration asks for."""
+    """The rules that a configuration asks for. Raises UsageError for a dotted path that does not load."""
     rules = [iterations(config.iters)]
     if config.target_as is not None:
         rules.append(target_as(config.target_as))
@@ -121,6 +122,7 @@ def rules_of(config: SearchConfig) -> StopRule:
         rules.append(stagnation(config.max_stagnation, config.min_gain))
     if config.until is not None:
         rules.append(until(config.until))
+    rules += [extend.make(path, "search.stop", config) for path in config.stop]
     return any_of(rules)
 
 

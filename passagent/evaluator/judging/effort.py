@@ -7,6 +7,7 @@ import os
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import device_memory_bytes
+from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.result import Subject
 from passagent.tasks.reader import Task
 from passagent.tasks.room import check_room
@@ -32,7 +33,7 @@ _HELD_SHARE = 16
 
 def dispatch_of(config: EvaluatorConfig, subject: Subject | None = None) -> str:
     """How graphs are called, eager's and a subject's: `direct`, `dynamo` or `graph`."""
-    if config.protocol == "passbench" or (subject == "inductor" and config.dispatch != "graph"):
+    if config.protocol == "passbench" or (is_compiled(subject) and config.dispatch != "graph"):
         return "dynamo"
     return "direct" if config.dispatch == "python" else config.dispatch
 

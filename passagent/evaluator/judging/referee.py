@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
+from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
 from passagent.evaluator.judging import unrecorded
@@ -157,6 +158,6 @@ class Referee:
         return prepared if isinstance(prepared, Evaluation) else prepared.outline()
 
     def _prepare_workers(self, dispatch: str, subject: Subject | None = None) -> None:
-        if dispatch == "dynamo" or "inductor" in (subject, self.config.reference):
+        if dispatch == "dynamo" or is_compiled(subject) or is_compiled(self.config.reference):
             self.workers.zygote.load_dynamo(compiler=True)
         self.workers.prepare()

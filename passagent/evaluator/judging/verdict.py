@@ -9,6 +9,7 @@ import numpy as np
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import describe, evaluator_version, worker_threads
 from passagent.evaluator import score
+from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.correctness.sets import SETS
 from passagent.evaluator.limits import ERROR, MESSAGE
 from passagent.evaluator.result import (
@@ -147,7 +148,7 @@ def conclude(
         task=task.name,
         candidate=subject.key if isinstance(subject, Candidate) else subject,
         device=config.device,
-        dispatch="dynamo" if subject == "inductor" and config.dispatch != "graph" else config.dispatch,
+        dispatch="dynamo" if is_compiled(subject) and config.dispatch != "graph" else config.dispatch,
         reference=config.reference,
         isolation=config.isolation,
         timing="interpreter" if interpreter else "wall" if timed else "none",

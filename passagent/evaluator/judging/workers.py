@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import worker_threads
+from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.judging.eager_worker import EagerWorkers
 from passagent.evaluator.judging.effort import spares_of
 from passagent.evaluator.result import Candidate, Subject
@@ -61,7 +62,7 @@ class Workers:
 
     def take(self, subject: Subject, interpreter: bool) -> Worker:
         """A worker for `subject`, a spare one if it is of the kind; `interpreter`: of Triton's kernels."""
-        if subject == "inductor":
+        if is_compiled(subject):
             compiled = cache_dir() / "inductor"
             compiled.mkdir(parents=True, exist_ok=True)
             return self.zygote.fork(None, sandboxed=False, compiled=compiled)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from passagent.confine.channel import Arena
+from passagent.evaluator.compilers import arguments, is_compiled
 from passagent.evaluator.integrity.zones import (
     Zoned,
     between_zones,
@@ -67,7 +68,7 @@ def take(
     live = [_live(value, shape, memory, zoned) for value, shape in zip(first, shapes, strict=True)]
     by_dynamo = message["dispatch"] == "dynamo"
     module = None
-    if message["nodes"] is None or by_dynamo or compiler == "inductor":
+    if message["nodes"] is None or by_dynamo or is_compiled(compiler):
         module = load_module(_subgraph(message["subgraph"]), device)
     nodes, order = message["nodes"], message["order"]
     if nodes is None:
@@ -81,13 +82,13 @@ def take(
         built = _compiled(apply, module) if module is not None and by_dynamo else _rewritten(apply, nodes)
     else:
         call: Callable[..., Any] = load_graph(nodes).forward
-        if compiler == "inductor":
-            call = torch.compile(module, dynamic=False)
+        if compiler is not None and is_compiled(compiler):
+            call = torch.compile(module, dynamic=False, **arguments(compiler))
         elif module is not None and by_dynamo:
             call = module
         built = _Built(call, None, {"matches": 0, "applied": [], "mismatches": []})
     call_order = order
-    if by_dynamo or compiler == "inductor":
+    if by_dynamo or is_compiled(compiler):
         call_order = list(range(len(live)))
     if call_order is not order or isinstance(loaded, Planned):
         built.call(*[live[i] for i in call_order])  # compiles; finds out which alternatives are fastest
@@ -115,7 +116,7 @@ def take(
 
 def _dispatches(graph: calls.Graph, report: dict[str, Any], compiler: str | None) -> float:
     """How many empty operators the host's share of a call is worth."""
-    if compiler == "inductor":
+    if is_compiled(compiler):
         return hostless.compiled_dispatches(sum(isinstance(one, torch.Tensor) for one in graph.live))
     names = [operator_name(node["target"]) for node in _computing(graph.nodes)]
     operators = sum(name != "getitem" for name in report.get("left", names)) - report["matches"]

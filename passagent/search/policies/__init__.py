@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
+from passagent import extend
 from passagent.config import SearchConfig
 from passagent.search.islandview import IslandView
 from passagent.search.policies.controls import Anew, AtRandom
@@ -29,7 +30,7 @@ class Policy(Protocol):
 
 
 def policy_of(config: SearchConfig) -> Policy:
-    """The policy that a configuration names."""
+    """The policy that a configuration names. Raises UsageError for a dotted path that does not load."""
     match config.policy:
         case "greedy":
             return Greedy()
@@ -41,3 +42,6 @@ def policy_of(config: SearchConfig) -> Policy:
             return Anew()
         case "evolutionary":
             return Evolutionary(config.elites, config.tournament, config.explore, config.diversity)
+        case path:
+            policy: Policy = extend.make(path, "search.policy", config)
+            return policy

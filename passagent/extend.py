@@ -1,0 +1,200 @@
+"""What can be plugged in, each by a dotted path `pkg.mod:Name`: the Protocols, and the one loader.
+
+    --model pkg.mod:MyModel                 Model
+    search.policy: pkg.mod:MyPolicy         Policy
+    search.stop: [pkg.mod:MyRule]           StopRule
+    agent.tools: [..., pkg.mod:MyTool]      Tool
+    experience.retriever: pkg.mod:Mine      Retriever
+
+`examples/extend/` has one of each. Modules of the current directory are found, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from passagent.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    import random
+
+    from passagent.agent.workspace import Workspace
+    from passagent.config import Config, ModelConfig, SearchConfig
+    from passagent.evaluator.target import Target
+    from passagent.experience.knowledge import Passage
+    from passagent.models.types import Message, Reply, ToolSpec
+    from passagent.search.islandview import IslandView
+    from passagent.search.stop import Progress
+    from passagent.store.nodes import Node
+
+MODELS = "passagent.models"
+"""Entry points of this group name models: `--model NAME` for a package's `NAME = "pkg.mod:MyModel"`."""
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class Model(Protocol):
+    """`--model`: made as `MyModel(config)`. Anything that answers a conversation."""
+
+    def __init__(self, config: ModelConfig) -> None: ...
+
+    @property
+    def name(self) -> str:
+        """As a person gave it: `config.name`."""
+        ...
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """The next assistant message (passagent/models/types.py). Raises PassagentError."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class Policy(Protocol):
+    """`search.policy`: made as `MyPolicy(config)` for each choice, so it keeps nothing."""
+
+    def __init__(self, config: SearchConfig) -> None: ...
+
+    @property
+    def scope(self) -> str:
+        """`islands`, `tree` or `alone`: see passagent/search/policies."""
+        ...
+
+    def select(self, view: IslandView, rng: random.Random) -> Node | None:
+        """The parent of an island's next episode; None: the task itself. `rng` is the episode's own."""
+        ...
+
+
+class StopRule(Protocol):
+    """`search.stop`: made as `MyRule(config)` once a session."""
+
+    def __init__(self, config: SearchConfig) -> None: ...
+
+    def __call__(self, progress: Progress) -> str | None:
+        """Why to stop now, or None (passagent/search/stop.py)."""
+        ...
+
+
+class Tool(Protocol):
+    """`agent.tools`: made as `MyTool(workspace)` for each episode."""
+
+    def __init__(self, workspace: Workspace) -> None: ...
+
+    spec: ClassVar[ToolSpec]
+    """What the model is told of it; of the class, for a prompt is made before an episode's workspace."""
+
+    async def run(self, arguments: dict[str, Any], call_id: str) -> str:
+        """What the model sees of a call. Raises passagent.agent.taskfiles.ToolError for its mistakes.
+
+        What it does to the workspace is not done again on resume.
+        """
+        ...
+
+
+class Retriever(Protocol):
+    """`experience.retriever`: made as `Mine()`. Finds the knowledge that models are shown."""
+
+    def search(
+        self, query: str, operators: Iterable[str] = (), limit: int = 5, target: Target | None = None
+    ) -> list[Passage]:
+        """At most `limit` passages that answer `query`, the best first."""
+        ...
+
+    def read(self, path: str, target: Target | None = None) -> str:
+        """A document by the path of a passage. Raises UsageError."""
+        ...
+
+
+NEEDS = {
+    "--model": ("complete", "close", "name"),
+    "search.policy": ("select", "scope"),
+    "search.stop": ("__call__",),
+    "agent.tools": ("run", "spec"),
+    "experience.retriever": ("search", "read"),
+}
+"""What each must have, in its class; but `scope` and `name` may be made by `__init__`."""
+_BY_INIT = ("scope", "name")
+
+
+def is_path(name: str) -> bool:
+    """Whether `name` is written as `pkg.mod:Name`."""
+    return _PATH.fullmatch(name) is not None
+
+
+def load(path: str, what: str) -> Callable[..., Any]:
+    """The class at `pkg.mod:Name`, for `what` of NEEDS. Raises UsageError that says which part failed."""
+    place = f"{what} {path}"
+    if not is_path(path):
+        raise UsageError(f"{place}: write it as pkg.mod:Name, such as my_package.module:MyClass")
+    module_name, _, name = path.partition(":")
+    if os.getcwd() not in sys.path and "" not in sys.path:  # as `python -m` has it
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise UsageError(f"{place}: {module_name} does not import: {error}") from error
+        here = "install it, or start where it is"
+        raise UsageError(f"{place}: there is no module '{error.name}'; {here}") from error
+    except Exception as error:
+        told = " ".join(str(error).split())
+        raise UsageError(f"{place}: {module_name} does not import: {type(error).__name__}: {told}") from error
+    if not hasattr(module, name):
+        known = [key for key in vars(module) if not key.startswith("_")]
+        raise UsageError(f"{place}: {module_name} has no '{name}'{nearest(name, known)}")
+    found: Callable[..., Any] = getattr(module, name)
+    if not isinstance(found, type):
+        raise UsageError(f"{place}: is not a class; {what} is made of one")
+    needed = ", ".join(NEEDS[what])
+    for method in NEEDS[what]:
+        if method not in _BY_INIT and not (hasattr(found, method) and _is_own(found, method)):
+            raise UsageError(f"{place}: has no '{method}'; it needs {needed} (passagent/extend.py)")
+    return found
+
+
+def _is_own(found: type, method: str) -> bool:
+    """Whether the class has it itself: every class has a `__call__` by its type."""
+    return method != "__call__" or any("__call__" in vars(one) for one in found.__mro__)
+
+
+def make(path: str, what: str, *given: Any) -> Any:
+    """What is at a path, made. Raises UsageError where it is not what `what` needs, or cannot be made."""
+    try:
+        made = load(path, what)(*given)
+    except UsageError:
+        raise
+    except Exception as error:
+        told = " ".join(str(error).split())
+        raise UsageError(f"{what} {path}: cannot be made: {type(error).__name__}: {told}") from error
+    for attribute in NEEDS[what]:
+        if not hasattr(made, attribute):  # what `__init__` is to make
+            raise UsageError(f"{what} {path}: has no '{attribute}'; it needs {', '.join(NEEDS[what])}")
+    return made
+
+
+def model_path(name: str) -> str | None:
+    """The dotted path that a model's name is, or that an installed package gives it; None if neither."""
+    if is_path(name):
+        return name
+    from importlib.metadata import entry_points
+
+    return next((one.value for one in entry_points(group=MODELS, name=name)), None)
+
+
+def check(config: Config) -> None:
+    """Raise UsageError for a path that does not load, before anything is stored."""
+    if is_path(config.search.policy):
+        make(config.search.policy, "search.policy", config.search)
+    for path in config.search.stop:
+        make(path, "search.stop", config.search)
+    for name in config.agent.tools:
+        if is_path(name):
+            load(name, "agent.tools")
+    if config.experience.retriever:
+        make(config.experience.retriever, "experience.retriever")
