@@ -25,7 +25,7 @@ from passagent.threads import LoopThread
 
 if TYPE_CHECKING:
     from passagent.dataset.writing import Summary
-    from passagent.search.events import Event
+    from passagent.events import Event
     from passagent.search.running import Prepared
     from passagent.search.session import Session
 
@@ -40,6 +40,7 @@ logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library pr
 Settings = Mapping[str, Any]
 """Any setting by its key, such as `{"search.elites": 5}`: `--set` of the commands."""
 OnEvent = Callable[["Event"], object]
+"""Is told what happens in a run (docs/events.md)."""
 
 
 class Options(TypedDict, total=False):
@@ -308,11 +309,7 @@ def _fork(
 async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Session]) -> Run:
     from passagent.search import running
 
-    def tell(event: Event) -> None:
-        if on_event is not None:
-            on_event(event)
-
-    await running.work(prepared, tell, sessions.append)
+    await running.work(prepared, lambda event: None, sessions.append, on_event)
     return Run(prepared.run.id, prepared.store.runs_dir)
 
 

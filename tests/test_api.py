@@ -144,7 +144,8 @@ def test_every_command_has_its_name_in_python_or_a_reason():
 def test_a_search_and_what_it_found(searched, evaluator):
     run, events = searched
     assert run.state == "finished" and run.data["episodes"] == 2
-    assert {type(event).__name__ for event in events} >= {"EpisodeStarted", "NodeDone", "EpisodeDone"}
+    assert [type(event).__name__ for event in events][:2] == ["Joined", "EpisodeBegun"]
+    assert {type(event).__name__ for event in events} >= {"Proposed", "Judged", "EpisodeEnded", "Left"}
     best = run.best
     assert best.status == "ok" and MANIFEST in best.files and best.as_score > 0
     assert [node.id for node in run.nodes() if node.id == best.id] == [best.id]

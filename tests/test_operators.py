@@ -24,11 +24,11 @@ from passagent.agent.observe import read_status
 from passagent.commands import beginning, searching
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware import health
-from passagent.report.tail import happening_line
+from passagent.events import KINDS
+from passagent.report.tail import event_text
 from passagent.report.tree import tree_text
 from passagent.store import Store, episodes, evaluations, files, nodes, runs, workers
 from passagent.store.evaluations import PIECES
-from passagent.store.happenings import Happening
 from passagent.store.leftovers import size_of
 from passagent.store.packing import pack_result
 
@@ -148,7 +148,8 @@ def test_a_change_is_told_only_between_two_correct_candidates(call, place):
     told = set()
     for event in call("tail", "last", "-n", 1000, "--json")[1].splitlines():
         data = json.loads(event)
-        line = happening_line(Happening(data["at"], data["event"], data), {0: "a", 1: "b"})
+        fields = {key: value for key, value in data.items() if key != "event"}
+        line = event_text(KINDS[data["event"]](**fields), {0: "a", 1: "b"})
         if data["event"] == "judged":
             is_due = both_right(data["node"], data["parent"])
         else:
@@ -368,7 +369,7 @@ def test_tail_follows_another_process(call, start, tmp_path):
     out, err = follower.communicate(timeout=120)  # it ends by itself, soon after the run
     assert (process.returncode, follower.returncode, err) == (0, 0, "")
     events = [json.loads(line) for line in out.splitlines()]
-    told = [tuple(event.items()) for event in events]
+    told = [json.dumps(event) for event in events]
     assert len(told) == len(set(told))
 
     def ids(kind: str, key: str) -> list[int]:

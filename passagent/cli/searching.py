@@ -68,12 +68,20 @@ def run(
     new: Annotated[
         bool, typer.Option("--new", envvar="PASSAGENT_NEW", help="Do not go on with an unfinished equal run.")
     ] = False,
+    events: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_EVENTS",
+            metavar="FILE.jsonl",
+            help="Append what happens to this file, a JSON object a line.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Search for passes for TASK. Ctrl-C stops cleanly; resume, or the same command again, goes on."""
     from passagent.commands import beginning
 
-    beginning.run(task, config, settings_of(set_, locals()), runs_dir, json, new)
+    beginning.run(task, config, settings_of(set_, locals()), runs_dir, json, new, events_file=events)
 
 
 @commands.command()

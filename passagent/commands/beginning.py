@@ -17,6 +17,7 @@ def run(
     as_json: bool,
     new: bool,
     parts: Parts | None = None,
+    events_file: str | None = None,
 ) -> None:
     """`passagent run`, see searching.start. Raises PassagentError for a wrong task or settings, too."""
     task = load_task(task_path)
@@ -24,4 +25,4 @@ def run(
     with begin(config, task, parts or Parts()) as begun:
         from passagent.commands import searching  # as much again as the evaluator's process takes to begin
 
-        searching.start(task, config, runs_dir, as_json, new, begun)
+        searching.start(task, config, runs_dir, as_json, new, begun, events_file)

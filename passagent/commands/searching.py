@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from passagent.commands.signals import stop_on_signals
 from passagent.config import Config
 from passagent.errors import EXIT_INTERRUPTED, PassagentError
+from passagent.events import Event, OnEvent
+from passagent.faults import os_fault
 from passagent.report.board import Board
 from passagent.report.progress import open_progress
 from passagent.report.summary import run_data, run_text
@@ -29,16 +34,47 @@ class Interrupted(PassagentError):
     exit_code = EXIT_INTERRUPTED
 
 
-def start(task: Task, config: Config, runs_dir: str, as_json: bool, new: bool, parts: Parts) -> None:
+def start(
+    task: Task,
+    config: Config,
+    runs_dir: str,
+    as_json: bool,
+    new: bool,
+    parts: Parts,
+    events_file: str | None = None,
+) -> None:
     """Search for passes for a task; an equal search that was left unfinished is gone on with, unless `new`.
 
+    `events_file`: what happens is appended to it, a JSON object a line (docs/events.md).
     Raises PassagentError; Interrupted after Ctrl-C.
     """
     with running.started(runs_dir, task, config, new, parts) as prepared:
         if prepared.is_found:
             same = "it has this task and these settings (--new starts another)"
             print(f"going on with run {prepared.run.id}: {same}", file=sys.stderr)
-        search_run(prepared, as_json)
+        with _appended(events_file) as follow:
+            search_run(prepared, as_json, follow)
+
+
+@contextmanager
+def _appended(path: str | None) -> Iterator[OnEvent | None]:
+    """What writes events to a file as they happen; None where none is asked for. Raises UsageError."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
+    except OSError as error:
+        raise os_fault(error, Path(path), "--events") from error
+
+    def write(event: Event) -> None:
+        try:
+            file.write(json.dumps(event.as_json()) + "\n")
+        except OSError as error:
+            raise os_fault(error, Path(path), "--events") from error
+
+    with file:
+        yield write
 
 
 def resume(
@@ -72,7 +108,7 @@ def fork(
         search_run(prepared, as_json)
 
 
-def search_run(prepared: Prepared, as_json: bool) -> None:
+def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None) -> None:
     """Run a session and print its summary. Raises what the search raises, with how to go on."""
     store, run, task, config = prepared.store, prepared.run, prepared.task, prepared.config
     go_on = f"go on with: {resume_command(store, run.id)}"
@@ -94,7 +130,7 @@ def search_run(prepared: Prepared, as_json: bool) -> None:
         stop_on_signals(session, progress, go_on)
 
     try:
-        exported = asyncio.run(running.work(prepared, progress.on_event, begun))
+        exported = asyncio.run(running.work(prepared, progress.on_event, begun, follow))
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(told) from error
     finally:

@@ -6,8 +6,9 @@ import json
 import time
 from collections.abc import Iterable
 
+from passagent.events import event_of
 from passagent.report.summary import shown_state
-from passagent.report.tail import happening_line
+from passagent.report.tail import event_text
 from passagent.store import Store, happenings, looking, runs
 from passagent.store.happenings import Happening
 
@@ -37,6 +38,6 @@ def tail(name: str, count: int, follow: bool, runs_dir: str, as_json: bool) -> N
 def _show(found: Iterable[Happening], roles: dict[int, str], as_json: bool) -> None:
     for one in found:
         if as_json:
-            print(json.dumps({"at": one.at, "event": one.kind, **one.about}), flush=True)
+            print(json.dumps(event_of(one).as_json()), flush=True)
         else:
-            print(happening_line(one, roles), flush=True)
+            print(event_text(event_of(one), roles), flush=True)

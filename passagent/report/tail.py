@@ -2,99 +2,79 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
+from passagent import events
 from passagent.agent.prompt import short_note
+from passagent.events import Event
 from passagent.report.text import number, percent, printable, thousands
-from passagent.store.happenings import Happening
 
 
-def happening_line(one: Happening, roles: dict[int, str]) -> str:
+def event_text(event: Event, roles: dict[int, str]) -> str:
     """`11-21 15:17:33 island 0 (fusion) node 7: ok, AS 1.310, +8.2% over node 3: ...`; the time is UTC."""
-    at = one.at[5:19].replace("T", " ")
-    where = ""
-    if "island" in one.about:
-        island = one.about["island"]
+    at = event.at[5:19].replace("T", " ")
+    where, island = "", getattr(event, "island", None)
+    if island is not None:
         where = f"island {island} ({roles[island]}) " if island in roles else "seeds "
-    return printable(f"{at} {where}{_said(one.kind, one.about)}")
+    return printable(f"{at} {where}{_said(event)}")
 
 
-def _said(kind: str, about: dict[str, Any]) -> str:
-    return {
-        "joined": _joined,
-        "left": lambda about: f"{_process(about)} left: {about['left_because']}",
-        "episode_begun": _begun,
-        "episode_ended": _ended,
-        "reply": _reply,
-        "request_failed": _failed,
-        "proposed": _proposed,
-        "judged": _judged,
-        "migration": lambda a: f"migration of node {a['node']} to island {a['to_island']}: {a['reason']}",
-        "measured_again": _measured_again,
-        "hint_written": lambda about: f"episode {about['episode']}: hint {about['hint']} distilled",
-    }[kind](about)
+def _said(event: Event) -> str:
+    match event:
+        case events.Joined():
+            changes = f": {'; '.join(event.changes)}" if event.changes else ""
+            return f"{_process(event.owner)} joined, passagent {event.version}{changes}"
+        case events.Left():
+            return f"{_process(event.owner)} left: {event.left_because}"
+        case events.EpisodeBegun():
+            start = "the task"
+            if event.parent is not None:
+                start = f"node {event.parent} (AS {number(event.parent_as)})"
+            return f"episode {event.episode} begins from {start}, {event.model}"
+        case events.EpisodeEnded():
+            left = "nothing correct"
+            if event.best_node is not None:
+                gain = (
+                    f", {percent(event.gain)} over node {event.parent}" if event.parent_status == "ok" else ""
+                )
+                left = f"best node {event.best_node}, AS {number(event.best_as)}{gain}"
+            return f"episode {event.episode} ended ({event.end_reason}, {event.steps} steps): {left}"
+        case events.Replied():
+            tokens = f"{thousands(event.input_tokens or 0)} in, {thousands(event.output_tokens or 0)} out"
+            cost = "" if event.cost is None else f", ${event.cost:.4f}"
+            who = event.model if event.role == "agent" else f"{event.model} as {event.role}"
+            took = number(event.latency_s, 1)
+            return f"episode {event.episode}: reply of {who} ({took} s, {tokens}{cost})"
+        case events.RequestFailed():
+            attempt = f"attempt {event.attempt}, " if event.attempt > 1 else ""
+            error = short_note(" ".join((event.error or "").split()), 160)
+            return f"episode {event.episode}: {event.model} ({attempt}{event.state}): {error}"
+        case events.Proposed():
+            repeat = f", equal to node {event.repeat_of}" if event.repeat_of else ""
+            return f"node {event.node} proposed{repeat}"
+        case events.Judged():
+            return _judged(event)
+        case events.Migrated():
+            return f"migration of node {event.node} to island {event.to_island}: {event.reason}"
+        case events.MeasuredAgain():
+            said = f"{event.status}, AS {number(event.as_score)} (first {number(event.first_as)})"
+            return f"finalist node {event.node} measured again, round {event.round}: {said}"
+        case events.HintWritten():
+            return f"episode {event.episode}: hint {event.hint} distilled"
+        case events.Noted():
+            return f"note: {event.message}"
+    raise AssertionError(event)
 
 
-def _joined(about: dict[str, Any]) -> str:
-    changes = "; ".join(json.loads(about["changes"]))
-    return f"{_process(about)} joined, passagent {about['version']}{f': {changes}' if changes else ''}"
-
-
-def _process(about: dict[str, Any]) -> str:
-    host, pid, _ = about["owner"].rsplit(":", 2)
+def _process(owner: str) -> str:
+    host, pid, _ = owner.rsplit(":", 2)
     return f"pid {pid} on {host}"
 
 
-def _begun(about: dict[str, Any]) -> str:
-    start = "the task"
-    if about["parent"] is not None:
-        start = f"node {about['parent']} (AS {number(about['parent_as'])})"
-    return f"episode {about['episode']} begins from {start}, {about['model']}"
-
-
-def _ended(about: dict[str, Any]) -> str:
-    if about["best_node"] is None:
-        left = "nothing correct"
-    else:
-        gain = ""
-        if about["parent_status"] == "ok":
-            gain = f", {percent(about['gain'])} over node {about['parent']}"
-        left = f"best node {about['best_node']}, AS {number(about['best_as'])}{gain}"
-    return f"episode {about['episode']} ended ({about['end_reason']}, {about['steps']} steps): {left}"
-
-
-def _reply(about: dict[str, Any]) -> str:
-    took = f"{number(about['latency_s'], 1)} s"
-    tokens = f"{thousands(about['input_tokens'])} in, {thousands(about['output_tokens'])} out"
-    cost = "" if about["cost"] is None else f", ${about['cost']:.4f}"
-    who = about["model"] if about["role"] == "agent" else f"{about['model']} as {about['role']}"
-    return f"episode {about['episode']}: reply of {who} ({took}, {tokens}{cost})"
-
-
-def _failed(about: dict[str, Any]) -> str:
-    attempt = f"attempt {about['attempt']}, " if about["attempt"] > 1 else ""
-    error = short_note(" ".join((about["error"] or "").split()), 160)
-    return f"episode {about['episode']}: {about['model']} ({attempt}{about['state']}): {error}"
-
-
-def _proposed(about: dict[str, Any]) -> str:
-    repeat = f", equal to node {about['repeat_of']}" if about["repeat_of"] else ""
-    return f"node {about['node']} proposed{repeat}"
-
-
-def _judged(about: dict[str, Any]) -> str:
+def _judged(event: events.Judged) -> str:
     gain = ""
-    if about["status"] == about["parent_status"] == "ok" and about["as_score"] and about["parent_as"]:
-        gain = f", {about['as_score'] / about['parent_as'] - 1:+.1%} over node {about['parent']}"
-    said = short_note(about["note"], 70)
-    if about["status"] != "ok" and about["diagnosis"]:
-        said = short_note(json.loads(about["diagnosis"])["text"], 110)
-    score = number(about["as_score"])
-    return f"node {about['node']}: {about['status']}, AS {score}{gain}{f': {said}' if said else ''}"
-
-
-def _measured_again(about: dict[str, Any]) -> str:
-    first, again = number(about["first_as"]), number(about["as_score"])
-    said = f"{about['status']}, AS {again} (first {first})"
-    return f"finalist node {about['node']} measured again, round {about['round']}: {said}"
+    if event.status == event.parent_status == "ok" and event.as_score and event.parent_as:
+        gain = f", {event.as_score / event.parent_as - 1:+.1%} over node {event.parent}"
+    said = short_note(event.note, 70)
+    if event.status != "ok" and event.diagnosis:
+        said = short_note(event.diagnosis["text"], 110)
+    score = number(event.as_score)
+    return f"node {event.node}: {event.status}, AS {score}{gain}{f': {said}' if said else ''}"

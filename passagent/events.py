@@ -1,0 +1,232 @@
+"""What happens in a run, as typed events: what `on_event`, `run --events` and `passagent tail` tell.
+
+They are read from the rows of the store (store/happenings.py), so they come in the order of the commits, and
+tell of other processes that work on the run, too. docs/events.md lists them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from passagent.store import Store, happenings
+from passagent.store.database import now
+from passagent.store.happenings import Happening
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened."""
+
+    kind: ClassVar[str]
+    at: str
+    """ISO 8601, UTC."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data: `at`, `event` (its kind) and the fields of its class."""
+        return {"at": self.at, "event": self.kind} | asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Event):
+    """A process began to work on the run."""
+
+    kind = "joined"
+    owner: str
+    """`HOST:PID:...`."""
+    version: str
+    changes: list[str]
+    """What is not as it was in the session before: settings, versions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left(Event):
+    """A process ended its work on the run, or died."""
+
+    kind = "left"
+    owner: str
+    left_because: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBegun(Event):
+    """A model begins to work, from a node or from the task itself."""
+
+    kind = "episode_begun"
+    episode: int
+    island: int
+    """-1: seeds."""
+    model: str | None
+    parent: int | None
+    """The node; None: the task itself."""
+    parent_as: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeEnded(Event):
+    """An episode is over."""
+
+    kind = "episode_ended"
+    episode: int
+    island: int
+    model: str | None
+    parent: int | None
+    parent_status: str | None
+    end_reason: str | None
+    steps: int
+    """Model calls."""
+    best_node: int | None
+    """None: nothing correct."""
+    best_as: float | None
+    gain: float | None
+    """ln of its best AS over the AS that it started from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replied(Event):
+    """A model answered."""
+
+    kind = "reply"
+    episode: int
+    island: int
+    role: str
+    """`agent`, `validator` or `hint_distiller`."""
+    model: str
+    attempt: int
+    latency_s: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cost: float | None
+    """USD; None: no price is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestFailed(Event):
+    """A model did not answer; the request is made again, or the run ends with an error."""
+
+    kind = "request_failed"
+    episode: int
+    island: int
+    role: str
+    model: str
+    attempt: int
+    latency_s: float | None
+    state: str
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed(Event):
+    """A candidate was written, and is to be evaluated."""
+
+    kind = "proposed"
+    node: int
+    island: int
+    episode: int
+    parent: int | None
+    note: str
+    repeat_of: int | None
+    """The earlier node of the island that it is equal to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(Event):
+    """A candidate was evaluated."""
+
+    kind = "judged"
+    node: int
+    island: int
+    episode: int
+    status: str
+    as_score: float | None
+    note: str
+    diagnosis: dict[str, Any] | None
+    """`label` and `text`."""
+    parent: int | None
+    parent_as: float | None
+    parent_status: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Migrated(Event):
+    """An elite of one island may be a parent on another."""
+
+    kind = "migration"
+    node: int
+    from_island: int
+    to_island: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredAgain(Event):
+    """A finalist was measured once more, side by side with the others."""
+
+    kind = "measured_again"
+    node: int
+    round: int
+    status: str
+    as_score: float | None
+    first_as: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HintWritten(Event):
+    """A hint was distilled from an episode."""
+
+    kind = "hint_written"
+    episode: int
+    island: int
+    hint: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted(Event):
+    """Something for a person to know: a device that is waited for, a fault that mends itself. Not stored."""
+
+    kind = "note"
+    message: str
+
+
+OnEvent = Callable[[Event], object]
+KINDS: dict[str, type[Event]] = {
+    one.kind: one
+    for one in (
+        Joined, Left, EpisodeBegun, EpisodeEnded, Replied, RequestFailed, Proposed, Judged, Migrated,
+        MeasuredAgain, HintWritten, Noted,
+    )
+}  # fmt: skip
+_JSON = ("changes", "diagnosis")
+"""Columns that the store gives as JSON text."""
+
+
+def event_of(happening: Happening) -> Event:
+    """The event that a row of the store tells of."""
+    about = {
+        name: json.loads(value) if name in _JSON and value is not None else value
+        for name, value in happening.about.items()
+    }
+    return KINDS[happening.kind](at=happening.at, **about)
+
+
+class Follower:
+    """Tells what happens in a run from now on, each time that it is asked to look."""
+
+    def __init__(self, store: Store, run_id: str, on_event: OnEvent) -> None:
+        self._store, self._run_id, self._on_event = store, run_id, on_event
+        _, self._seen = happenings.newest(store, run_id, 0)
+
+    def look(self) -> None:
+        """Tell what is new."""
+        for event in self._new():
+            self._on_event(event)
+
+    def note(self, message: str) -> None:
+        """Tell what is new, then something that is not stored."""
+        self.look()
+        self._on_event(Noted(at=now(), message=message))
+
+    def _new(self) -> Iterator[Event]:
+        yield from map(event_of, happenings.since(self._store, self._run_id, self._seen))

@@ -1,0 +1,88 @@
+"""Events: one list of kinds, whoever is told, and the docs tell of all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import tiny_search
+
+from passagent import cli
+from passagent.commands import beginning
+from passagent.errors import UsageError
+from passagent.events import KINDS, Noted
+from passagent.search.events import Trouble
+from passagent.store import happenings
+
+ROOT = Path(__file__).parents[1]
+
+
+def names(kind):
+    return {field.name for field in fields(KINDS[kind])} - {"at"}
+
+
+def test_each_kind_has_a_class_with_what_the_store_tells_of_it():
+    stages = [stage for source in happenings._SOURCES.values() for stage in source.stages]
+    assert {kind for kind, _, _ in stages} == KINDS.keys() - {"note"}
+    for kind, _, columns in stages:
+        assert names(kind) == set(columns), kind
+
+
+def test_the_docs_list_them_all():
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(\w+)` \| [^|]+ \| (.+) \|$", (ROOT / "docs/events.md").read_text(), re.M
+    )
+    found = {kind: (name, set(re.findall(r"`(\w+)`", told))) for kind, name, told in rows}
+    assert found == {kind: (one.__name__, names(kind)) for kind, one in KINDS.items()}
+
+
+def test_a_file_of_events_holds_what_tail_tells(tmp_path, monkeypatch, capsys):
+    task = tiny_search.write_task(tmp_path / "task")
+    settings, file = tiny_search.settings(6, 2, 1), tmp_path / "events.jsonl"
+    runs_dir, parts = str(tmp_path / "runs"), tiny_search.parts()
+    beginning.run(str(task), None, settings, runs_dir, True, False, parts, events_file=str(file))
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    capsys.readouterr()
+    monkeypatch.setattr(
+        sys, "argv", ["passagent", "tail", "last", "-n", "9999", "--json", "--runs-dir", runs_dir]
+    )
+    with pytest.raises(SystemExit):
+        cli.main()
+    later = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    kinds = {one["event"] for one in told}
+    assert kinds >= {"joined", "episode_begun", "reply", "proposed", "judged", "episode_ended", "left"}
+
+    def key(one):
+        return json.dumps(one, sort_keys=True)
+
+    assert sorted(map(key, told)) == sorted(map(key, later))
+    assert told[0]["event"] == "joined" and told[-1]["event"] == "left"
+
+
+def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
+    from passagent.search import running
+
+    def waits(store, run, task, config, on_event, *rest):
+        on_event(Trouble("waiting: cpu is in use"))
+        return real(store, run, task, config, on_event, *rest)
+
+    real = running.open_session
+    monkeypatch.setattr(running, "open_session", waits)
+    task = tiny_search.write_task(tmp_path / "task")
+    file = tmp_path / "events.jsonl"
+    settings = tiny_search.settings(1, 1, 1)
+    words = (str(task), None, settings, str(tmp_path / "runs"), True, False, tiny_search.parts())
+    beginning.run(*words, events_file=str(file))
+    first = json.loads(file.read_text().splitlines()[0])
+    assert (first["event"], first["message"]) == (Noted.kind, "waiting: cpu is in use")
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path):
+    task = tiny_search.write_task(tmp_path / "task")
+    words = (str(task), None, tiny_search.settings(1, 1, 1), str(tmp_path / "runs"), True, False)
+    with pytest.raises(UsageError, match="--events"):
+        beginning.run(*words, tiny_search.parts(), events_file=str(tmp_path / "no" / "events.jsonl"))
