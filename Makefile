@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check-wheel check-docs check-exports check-long clean
+.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-long clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# The documentation as a site, in site/.
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
 
 # Slow doors, each behind a target of its own.
 check-wheel: $(VENV)/.installed-test
@@ -16,6 +20,9 @@ check-wheel: $(VENV)/.installed-test
 
 check-docs: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_docs.py
+
+check-site: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_site.py
 
 # Other people's tools, each in an environment of its own under .envs (checks/environments.py).
 check-exports: $(VENV)/.installed-test
@@ -43,5 +50,9 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .[test]
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .[docs]
+	touch $@
+
 clean:
-	rm -rf $(VENV) dist build *.egg-info
+	rm -rf $(VENV) dist build site *.egg-info

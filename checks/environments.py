@@ -1,7 +1,8 @@
 """Environments of the slow checks: tools whose requirements do not fit passagent's own, one each.
 
 `checks/environments/NAME.txt` holds the pinned requirements. `.envs/NAME` in the checkout is made of them
-once, and again when they change. The checkout's `passagent` can be imported there, without its dependencies.
+once, and again when they change. The checkout's `passagent` can be imported there, without its dependencies
+unless they are asked for.
 """
 
 import fcntl
@@ -17,22 +18,25 @@ REQUIREMENTS = Path(__file__).with_name("environments")
 MINUTES = 20
 
 
-def python_of(name: str, least: tuple[int, int] | None = None) -> Path:
+def python_of(name: str, least: tuple[int, int] | None = None, ours: bool = False) -> Path:
     """The interpreter of the environment `name`, made if it is not there or its requirements changed.
 
-    `least`: the oldest Python that will do, such as (3, 12); without it, the one that asks. Raises
-    FileNotFoundError where there is no such Python, CalledProcessError where pip fails.
+    `least`: the oldest Python that will do, such as (3, 12); without it, the one that asks. `ours`:
+    what is installed for the one that asks (torch and the like) can be imported there, too, behind the
+    environment's own packages. Raises FileNotFoundError where there is no such Python, CalledProcessError
+    where pip fails.
     """
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     base = find_python(least)
-    stamp = hashlib.sha256(f"{base}\n{text}".encode()).hexdigest()
+    paths = [str(ROOT), *(path for path in sys.path if ours and path.endswith("site-packages"))]
+    stamp = hashlib.sha256("\n".join([str(base), text, *paths]).encode()).hexdigest()
     place = ROOT / ".envs" / name
     place.parent.mkdir(exist_ok=True)
     with (place.parent / f"{name}.lock").open("w") as lock:  # two workers may ask at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         made = place / "made-from"
         if not made.exists() or made.read_text() != stamp:
-            _make(base, place, text)
+            _make(base, place, text, paths)
             made.write_text(stamp)
     return place / "bin/python"
 
@@ -61,8 +65,8 @@ def _version(python: str) -> tuple[int, ...]:
     return tuple(int(word) for word in done.stdout.split()) if done.returncode == 0 else (0, 0)
 
 
-def _make(base: Path, place: Path, text: str) -> None:
-    """Make the environment from nothing."""
+def _make(base: Path, place: Path, text: str, paths: list[str]) -> None:
+    """Make the environment from nothing, with these directories at the end of its path."""
     shutil.rmtree(place, ignore_errors=True)
     _run(base, "-m", "venv", place)
     python = place / "bin/python"
@@ -74,7 +78,7 @@ def _make(base: Path, place: Path, text: str) -> None:
     packages = [line for line in lines if not line.startswith("--")]
     _run(*install, *options, *packages)
     (site,) = place.glob("lib/python3.*/site-packages")
-    (site / "checkout.pth").write_text(f"{ROOT}\n")
+    (site / "checkout.pth").write_text("\n".join(paths) + "\n")
 
 
 def _run(*command: str | Path) -> None:

@@ -1,5 +1,7 @@
 """README and docs tell the truth: every command of every `console` block runs as it is printed.
 
+A block with a title is a file of that name, which is written when its turn comes.
+
 `make check-docs` runs this. Each page begins in a directory that holds one short run. What this machine
 cannot have is exchanged: the GPU for the CPU, a provider for a server on 127.0.0.1. Searches make two
 episodes on one graph of the task, and measure each candidate for a tenth of the time.
@@ -23,19 +25,23 @@ from wire_server import WireServer  # noqa: E402
 
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
-OURS = ("passagent", "sqlite-utils")
-"""Programs that are run. Others (vllm, ollama, git, pip, ...) are people's own."""
+OURS = ("passagent", "sqlite-utils", "cp", "git", "pytest", "sed")
+"""Programs that are run. Others (vllm, ollama, pip, ...) are people's own."""
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```', re.S | re.M)
 ELSEWHERE = re.compile(r"https?://(?:127\.0\.0\.1|localhost|gateway\.example\.com)[:\d]*")
 
 
-def commands(page):
-    """The lines behind `$ ` in the page's console blocks, continued ones joined."""
-    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.S | re.M)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [line[2:] for line in lines if line.startswith("$ ")]
+def steps(page):
+    """In the page's order: (None, command) for a line behind `$ `, continued ones joined; (file, text)."""
+    for language, title, text in BLOCK.findall(page.read_text()):
+        if title:
+            yield title, text
+        elif language == "console":
+            lines = text.replace("\\\n", " ").splitlines()
+            yield from ((None, line[2:]) for line in lines if line.startswith("$ "))
 
 
 def fewer(iters):
@@ -79,6 +85,10 @@ def shell(resources):
             "OPENAI_BASE_URL": f"{server.url}/v1",
             "ANTHROPIC_BASE_URL": server.url,
             "PASSAGENT_RESOURCES": str(resources),
+            "GIT_AUTHOR_NAME": "A reader",
+            "GIT_AUTHOR_EMAIL": "reader@example.com",
+            "GIT_COMMITTER_NAME": "A reader",
+            "GIT_COMMITTER_EMAIL": "reader@example.com",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
@@ -109,12 +119,14 @@ def begun(shell, tmp_path_factory):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_run_in_order(page, shell, begun, tmp_path):
     server, run = shell
-    todo = [command for printed in commands(page) if (command := as_run(printed, server))]
-    if not todo:
+    todo = list(steps(page))
+    if not any(name is None and as_run(text, server) for name, text in todo):
         pytest.skip("has no command of ours")
     if page.name != "README.md":
         shutil.copytree(begun, tmp_path / "runs")
-    for recorded in re.findall(r"^```jsonl\n(.*?)^```", page.read_text(), re.S | re.M):
-        (tmp_path / "replies.jsonl").write_text(recorded)
-    for command in todo:
-        run(command, tmp_path)
+    for name, text in todo:
+        if name is not None:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        elif command := as_run(text, server):
+            run(command, tmp_path)

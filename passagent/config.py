@@ -25,7 +25,7 @@ class _Section(BaseModel):
 
 
 class EvaluatorConfig(_Section):
-    """How a candidate is judged (DESIGN 4; PassNet 3.5 and Appendices D-F)."""
+    """How a candidate is judged (PassNet 3.5 and Appendices D-F)."""
 
     device: str = "cpu"
     """`cpu`, `cuda`, `cuda:N`, several of one model as `cuda:N,cuda:M`, or `cuda:all`."""

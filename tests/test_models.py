@@ -106,7 +106,7 @@ def test_replay_names_the_broken_line(tmp_path: Path, line: str) -> None:
 
 def test_the_recording_in_the_documentation_plays(tmp_path: Path) -> None:
     docs = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
-    (tmp_path / "r.jsonl").write_text(docs.partition("```jsonl\n")[2].partition("```")[0])
+    (tmp_path / "r.jsonl").write_text(docs.partition('title="replies.jsonl"\n')[2].partition("```")[0])
     model = ReplayModel(tmp_path / "r.jsonl")
     first = ask(model, conversation(7101))
     assert json.loads(first.message["tool_calls"][0]["arguments"]) == {"command": "view", "path": "task"}

@@ -107,7 +107,7 @@ def collect(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Collect trajectories: conversations on many tasks, in one database. The same command again goes on."""
+    """Collect conversations on many tasks in one database. The same command again goes on."""
     from passagent.commands import collecting
 
     steps = {"agent.max_steps": max_steps, "agent.max_evaluations": max_steps} if max_steps else {}

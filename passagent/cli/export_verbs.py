@@ -113,7 +113,7 @@ def export(
     db: Database = None,
     json: Json = False,
 ) -> None:
-    """Write a data set for a trainer out of what is stored, checked and with a card."""
+    """Write a data set for a trainer, checked and with a card."""
     if context.invoked_subcommand is not None:
         return
     from passagent.commands import exporting
@@ -151,7 +151,7 @@ def check(
     db: Database = None,
     json: Json = False,
 ) -> None:
-    """Hold DIR against its own record, evaluation tasks, and the runs it came from."""
+    """Compare DIR with its record, evaluation tasks and its runs."""
     from passagent.commands import exporting
 
     place = exporting.runs_dir_of(runs_dir or "runs", db) if runs_dir or db else None

@@ -58,7 +58,7 @@ def evaluate(
     set_: SetOption = None,
     json: Json = False,
 ) -> None:
-    """Judge a pass directory on TASK: integrity, matching, correctness, speed, AS.
+    """Judge a pass directory on TASK: is it correct, and how fast?
 
     A pass that was measured before on this machine is answered from the store.
     """
@@ -170,7 +170,7 @@ def tasks_check(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Say of each subgraph whether it is runnable, serialisable and analysable, and what is wrong where."""
+    """Check the subgraphs of a task. Says whether each is runnable, serialisable and analysable."""
     from passagent.commands import evaluating
 
     evaluating.check_tasks(path, device or "cpu", json)
@@ -178,7 +178,7 @@ def tasks_check(
 
 @tasks_app.command("list")
 def tasks_list(json: Json = False) -> None:
-    """List the example tasks: example:NAME works wherever a command takes a task."""
+    """List the example tasks. example:NAME works wherever a command takes a task."""
     from passagent.commands import evaluating
 
     evaluating.list_tasks(json)
@@ -214,7 +214,7 @@ def tasks_export(
     set_: SetOption = None,
     json: Json = False,
 ) -> None:
-    """Write tasks as another tool's environments: instruction, image, and a test that writes the reward."""
+    """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
     from passagent.commands import harbor_tasks as command
 
     command.export_harbor(tasks, harbor, device or "cpu", wheel, set_ or [], json)
@@ -231,7 +231,7 @@ def tasks_reward(
     device: Device = None,
     set_: SetOption = None,
 ) -> None:
-    """Judge a pass directory and write its reward, as the test of an exported task does."""
+    """Judge a pass directory and write its reward. The test of an exported task does this."""
     from pathlib import Path
 
     from passagent.rl.verify import verify

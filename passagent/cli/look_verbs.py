@@ -29,7 +29,7 @@ def status(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Say how RUN is doing: who works on it, what is under way, budgets, pace, the best so far."""
+    """Show the state of RUN: workers, budgets, pace, best so far."""
     from passagent.commands import operating
 
     operating.status(run, runs_dir, json)
@@ -49,7 +49,7 @@ def tail(
         bool, typer.Option("--json", envvar="PASSAGENT_JSON", help="A JSON object for each event.")
     ] = False,
 ) -> None:
-    """Print what happened in RUN, and with -f what happens, whichever process works on it."""
+    """Print the events of RUN. With -f, go on with new ones, of every process."""
     from passagent.commands import tailing
 
     tailing.tail(run, lines, follow, runs_dir, json)
@@ -65,7 +65,7 @@ def show(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Show RUN: its tree, its best pass, what each island did; or one EPISODE of it, message by message."""
+    """Show the tree and summary of RUN, or one EPISODE of it. An episode is shown by its messages."""
     from passagent.commands import looking
 
     if episode is None:
@@ -85,7 +85,7 @@ def prompt(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Print what a model was shown when the episode that made NODE began."""
+    """Print the prompt of the episode that made NODE."""
     from passagent.commands import prompting
 
     prompting.prompt(run, node, runs_dir, next_, json)
@@ -125,7 +125,7 @@ def plan(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what a pass decides on TASK: allocations, launches with grids and arguments, bytes moved."""
+    """Show what a pass does on TASK in each call. Allocations, launches with their arguments, bytes moved."""
     from passagent.commands import planning
 
     planning.plan(pass_dir, task, device, ir.value if ir else None, json)
@@ -133,7 +133,7 @@ def plan(
 
 @commands.command()
 def why(node: NodeArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """Explain NODE: its ancestors up to the task, what each changed and gained, and why it was chosen."""
+    """Explain how NODE came to be. Its ancestors up to the task: what each changed and gained."""
     from passagent.commands import explaining
 
     explaining.why(node, runs_dir, json)
@@ -146,7 +146,7 @@ def diff(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Show what nodes A and B differ in: files, and the speedup of each subgraph with its interval."""
+    """Compare nodes A and B: files, and the speedup of each subgraph."""
     from passagent.commands import explaining
 
     explaining.diff(first, second, runs_dir, json)
@@ -154,7 +154,7 @@ def diff(
 
 @commands.command()
 def doctor(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """Say whether RUN's mechanisms worked, with figures and advice; exit code 1 if one failed."""
+    """Check that the mechanisms of RUN work. Gives figures and advice; exit code 1 if a check failed."""
     from passagent.commands import examining
 
     examining.doctor(run, runs_dir, json)

@@ -16,7 +16,7 @@ commands.add_typer(runs_app, name="runs")
 
 @runs_app.callback(invoke_without_command=True)
 def runs(context: typer.Context, runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """List the runs, the newest first, or remove some: passagent runs rm RUN..."""
+    """List the runs, newest first. `passagent runs rm RUN...` removes some."""
     from passagent.commands import looking
 
     if context.invoked_subcommand is None:
@@ -44,7 +44,7 @@ def runs_rm(
 
 @commands.command()
 def pause(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """Begin nothing new in a live RUN until resume; what is under way is finished, its processes stay."""
+    """Pause a live RUN until resume. What is under way is finished, and its processes stay."""
     from passagent.commands import operating
 
     operating.ask(run, "pause", runs_dir, json)
@@ -60,7 +60,7 @@ def drain(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> N
 
 @commands.command()
 def stop(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
-    """Stop a live RUN as one Ctrl-C would: model calls under way are finished and stored."""
+    """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
     from passagent.commands import operating
 
     operating.ask(run, "stop", runs_dir, json)
@@ -74,7 +74,7 @@ def gc(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Remove what nothing needs: old directories, scratch of dead evaluators, old kernels."""
+    """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
     from passagent.commands import tidying
 
     tidying.gc(dry_run, runs_dir, json)

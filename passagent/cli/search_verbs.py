@@ -100,7 +100,7 @@ def resume(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Go on with RUN where it was left, under its settings and those given; --iters for more episodes."""
+    """Go on with RUN where it was left. Its settings hold unless others are given."""
     from passagent.commands import searching
 
     searching.resume(run, settings_of(set_, locals()), runs_dir, json)
@@ -127,7 +127,7 @@ def fork(
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Search in a new run that starts from a node of RUN, with its settings where none are given."""
+    """Start a new run from a node of RUN. Its settings hold unless others are given."""
     from passagent.commands import searching
 
     searching.fork(run, node, settings_of(set_, locals()), runs_dir, json)
@@ -146,7 +146,7 @@ def models(
     set_: SetOption = None,
     json: Json = False,
 ) -> None:
-    """List the configured models, their addresses, keys and prices; exit code 1 if one fails --check."""
+    """List models with their addresses, keys and prices. Exit code 1 if one fails --check."""
     from passagent.commands import model_check as command
 
     command.models(config, settings_of(set_, locals()), check, json)

@@ -36,7 +36,7 @@ def coverage(
         ),
     ] = False,
 ) -> None:
-    """Say what the expert takes of each task, what stays with eager, and why. Nothing is run or timed."""
+    """Say what the expert lowers of each task, and why not the rest. Nothing is run or timed."""
     from passagent.models.expert.coverage import cover, totals
     from passagent.tasks.tasklist import find_tasks
 

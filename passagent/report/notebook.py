@@ -43,6 +43,8 @@ def _recorded(text: str) -> Any:
     from rich.text import Text
 
     wide = max((len(line) for line in text.split("\n")), default=0) + 1
-    console = Console(record=True, file=io.StringIO(), width=max(wide, 20), highlight=False)
+    console = Console(
+        record=True, file=io.StringIO(), width=max(wide, 20), highlight=False, force_jupyter=False
+    )
     console.print(Text(text), soft_wrap=True)
     return console

@@ -1,0 +1,32 @@
+"""The one page of the site that is written by the program: every command's `--help`, in one page.
+
+mkdocs calls `on_files` (`hooks` in mkdocs.yml).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from typer.main import get_command
+
+from passagent.cli import app
+
+WIDTH = 80
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add reference/commands.md."""
+    context = get_command(app).make_context("passagent", [], resilient_parsing=True, terminal_width=WIDTH)
+    text = "# Commands\n\nWhat `--help` prints. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.\n\n"
+    text += "\n".join(_sections(context))
+    files.append(File.generated(config, "reference/commands.md", content=text))
+    return files
+
+
+def _sections(context: Any) -> Iterator[str]:
+    """A heading and the help of each command below `context`, depth first."""
+    for name, command in getattr(context.command, "commands", {}).items():
+        below = command.make_context(name, [], parent=context, resilient_parsing=True)
+        yield f"## `{below.command_path}`\n\n```text\n{below.get_help()}\n```\n"
+        yield from _sections(below)
