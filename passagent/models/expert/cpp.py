@@ -11,7 +11,7 @@ from passagent.models.expert.ir import Axis, Expr
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.stages import Group, Stage, Store
-from passagent.models.expert.writer import Kernel, Knobs, cost, parenthesised
+from passagent.models.expert.writer import Kernel, Knobs, bare, cost, parenthesised
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -95,6 +95,8 @@ class CppWriter(TableWriter):
         self.kept: dict[Expr, str] = {}
         self.row_pointers: dict[str, str] = {}
         self.find_band(group)
+        parts = len(group.rows) + (group.tile is not None)
+        self.lone_row = group.rows[0] if parts == 1 and group.rows and self.band is None else None
         self.turns = self.turns or self.band is not None
         self.keeping, self.number = [set()], 0
         tables = self.find_tables(group)
@@ -166,6 +168,8 @@ class CppWriter(TableWriter):
         if group.tile is not None:
             parts.append(("tile", "tiles"))
         for position, (name, size) in enumerate(reversed(parts)):
+            if name == "row":
+                continue
             last = position == len(parts) - 1
             value = left if last else f"{left} % {parenthesised(size)}"
             lines.append(f"const int64_t {name} = {value};")
@@ -269,7 +273,7 @@ class CppWriter(TableWriter):
             return
         if id(store) in self.turned:
             value = self.emit(self.unrounded(store), depth)
-            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {value};")
+            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {bare(value)};")
             return
         value = self.emit(self.unrounded(store), depth)
         name, dtype = self.outputs[store.out], store.expr.dtype
@@ -277,7 +281,7 @@ class CppWriter(TableWriter):
             buffer = self.fresh(f"{name}_values")
             lines, (element, _) = self.aside(lambda: self.pointer(name, dtype, address, const=False))
             self.before_block.append(f"{self.vtype(dtype)} {buffer}[{self.knobs.block}];")
-            self.scope.lines[depth].append(f"{buffer}[j] = {value};")
+            self.scope.lines[depth].append(f"{buffer}[j] = {bare(value)};")
             self.after_block += self.element_loop([*lines, f"{element} = {buffer}[j];"])
             return
         pointer, unit = self.pointer(name, dtype, address, const=False)
@@ -289,9 +293,9 @@ class CppWriter(TableWriter):
                 f"float* {row} = room({pointer} + start, {buffer});",
             ]
             self.after_block.append(f"put({pointer} + start, {row}, count);")
-            self.scope.lines[depth].append(f"{row}[j] = {value};")
+            self.scope.lines[depth].append(f"{row}[j] = {bare(value)};")
         else:
-            self.scope.lines[depth].append(f"{pointer} = {value};")
+            self.scope.lines[depth].append(f"{pointer} = {bare(value)};")
 
     def copied(self, store: Store) -> bool:
         """Elements that are only moved, in runs, are copied as they are."""
@@ -325,7 +329,7 @@ class CppWriter(TableWriter):
         free = [a for a in loops if a not in bound_axes]
         inner_free = [a for k, a in enumerate(loops) if a in free and any(b in bound_axes for b in loops[:k])]
         if not loops:
-            self.scope.lines[0].append(f"const {vtype} {target} = {body};")
+            self.scope.lines[0].append(f"const {vtype} {target} = {bare(body)};")
             self.results[r] = target
             return
         if not inner_free:
@@ -354,14 +358,14 @@ class CppWriter(TableWriter):
 
     def update(self, kind: str, target: str, body: str, name: str) -> str:
         if kind == "sum":
-            return f"{target} += {body};"
+            return f"{target} += {bare(body)};"
         sign = ">" if kind == "max" else "<"
-        value = self.fresh("v")
+        value = self.fresh("value")
         test = f"{value} {sign} {target}"
         if name != "softmax_max":
             test = f"({test}) | ({value} != {value})"  # NaN stays
-        return f"{{ const auto {value} = {body}; {target} = ({test}) ? {value} : {target}; }}"
+        return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target}; }}"
 
 
 def _indent(lines: list[str]) -> list[str]:
-    return [line if line.startswith("#pragma") and False else f"  {line}" for line in lines]
+    return [f"  {line}" for line in lines]
