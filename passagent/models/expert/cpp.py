@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 from passagent.models.expert import cpp_bands
 from passagent.models.expert.cpp_tables import TableWriter
@@ -69,7 +70,7 @@ class CppWriter(TableWriter):
         arguments += [f"{self.ctype(types[k])}* {n}" for k, n in enumerate(self.outputs)]
         arguments += [f"int64_t {n}" for n in self.sizes.values()]
         template = "template <class T>\n" if any("T*" in a for a in arguments) else ""
-        signature = f"{template}void {self.name}({', '.join(arguments)}) {{"
+        signature = f"{template}void {self.name}({_wrapped(arguments, len(self.name) + 8)}) {{"
         text = "\n".join([signature, *[line for body in bodies for line in body], "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
         helpers += HELPERS + "\n" if self.blocked else ""
@@ -365,6 +366,17 @@ class CppWriter(TableWriter):
         if name != "softmax_max":
             test = f"({test}) | ({value} != {value})"  # NaN stays
         return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target}; }}"
+
+
+def _wrapped(arguments: list[str], before: int) -> str:
+    """Parameters side by side; in lines of their own where they do not fit behind the name."""
+    text = ", ".join(arguments)
+    if before + len(text) <= 100:
+        return text
+    filled = textwrap.wrap(
+        ", ".join(a.replace(" ", "\0") for a in arguments), 96, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n    " + "\n    ".join(filled).replace("\0", " ")
 
 
 def _indent(lines: list[str]) -> list[str]:
