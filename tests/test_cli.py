@@ -242,7 +242,12 @@ def test_best_overwrites_only_when_told(call, stored):
     assert code == 2
     assert "out: holds files" in one_line(err)
     assert call("best", "last", "--out", "out", "--force")[0] == 0
-    assert sorted(path.name for path in Path("out").iterdir()) == ["Fused.py", "README.md", "notes.txt", MANIFEST]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "Fused.py",
+        "README.md",
+        "notes.txt",
+        MANIFEST,
+    ]
     assert call("best", "last", "--out", "out/notes.txt", "--force")[0] == 2
 
 

@@ -32,8 +32,9 @@ from passagent.tasks.reader import Task
 
 RUFF = [str(Path(sys.executable).parent / "ruff")]
 BY_THE_EXPERT = ["add_layer_norm", "masked_mean_pool", "scale_mask_softmax"]
-BY_A_MODEL = {"cpp_lambdas_and_templates": "cpu", "cpp_switch_over_operators": "cpu"}
-ON_A_GPU = {"planned_kernel": "cuda", "cuda_template_over_dtypes": "cuda"}
+BY_A_MODEL = ["cpp_lambdas_and_templates", "cpp_switch_over_operators"]
+ON_A_GPU = ["planned_kernel", "cuda_template_over_dtypes"]
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in examples() if name not in BY_THE_EXPERT]
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +117,11 @@ def is_clean(path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def tested(path: Path) -> subprocess.CompletedProcess[str]:
+def pytest_in(path: Path) -> subprocess.CompletedProcess[str]:
     return ran(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=path)
 
 
-@pytest.mark.parametrize("name", [*BY_THE_EXPERT, *BY_A_MODEL])
+@pytest.mark.parametrize("name", [*BY_THE_EXPERT, *BY_A_MODEL, *OTHERS])
 def test_a_pass_for_the_cpu_is_clean_and_passes_its_own_test(name, recorder, tmp_path):
     if name in BY_A_MODEL:
         task, files = as_a_model_writes(name, tmp_path / "task")
@@ -131,13 +132,13 @@ def test_a_pass_for_the_cpu_is_clean_and_passes_its_own_test(name, recorder, tmp
     assert result.story.notes == [] and result.story.dropped == {}
     out = written(result, tmp_path / "out")
     is_clean(out)
-    done = tested(out)
+    done = pytest_in(out)
     assert done.returncode == 0, done.stdout
     assert f"{len(task.subgraphs)} passed" in done.stdout or len(task.subgraphs) > 1
     assert Candidate.from_dir(out).files.keys() == files.keys()  # the test is no part of the candidate
 
 
-@pytest.mark.parametrize("name", [*examples(), *ON_A_GPU])
+@pytest.mark.parametrize("name", [*BY_THE_EXPERT, *ON_A_GPU, *OTHERS])
 def test_a_pass_for_a_gpu_is_clean_and_its_test_waits_for_one(name, recorder, tmp_path):
     if name in ON_A_GPU:
         task, files = as_a_model_writes(name, tmp_path / "task")
@@ -162,7 +163,7 @@ def test_the_test_of_a_pass_finds_a_wrong_kernel(recorder, tmp_path):
     text = path.read_text()
     assert "bias_table[start + j])" in text
     path.write_text(text.replace("bias_table[start + j])", "0.0f)"))
-    done = tested(out)
+    done = pytest_in(out)
     assert done.returncode == 1 and "Mismatched elements" in done.stdout and "3 failed" in done.stdout
 
 
@@ -200,13 +201,17 @@ def replacement_args(x):
 def replacement_func():
     return fused
 """
-KERNELS = (
-    """
+KERNELS = '''
 import torch
 from passagent.kernels import cpp_kernel
 
-twice = cpp_kernel("void twice(float* y, const float* x, int64_t n) {{ for (int64_t i = 0; i < n; ++i) y[i] = {body}; }}", "twice")
-squash = cpp_kernel("void squash(float* y, const float* x, int64_t n) { for (int64_t i = 0; i < n; ++i) y[i] = tanhf(x[i]); }", "squash")
+SOURCE = """
+void NAME(float* y, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = BODY;
+}
+"""
+twice = cpp_kernel(SOURCE.replace("NAME", "twice").replace("BODY", "2 * x[i]"), "twice")
+squash = cpp_kernel(SOURCE.replace("NAME", "squash").replace("BODY", "tanhf(x[i])"), "squash")
 
 
 @torch.fx.wrap
@@ -214,10 +219,7 @@ def fused(route, x):
     out = torch.empty_like(x)
     (twice if route == "Twice" else squash)(out, x, x.numel())
     return out
-""".replace("{{", "{")
-    .replace("}}", "}")
-    .replace("{body}", "2 * x[i]")
-)
+'''
 
 
 def two_passes() -> dict[str, str]:
@@ -306,7 +308,8 @@ def test_a_text_whose_plan_depends_on_its_docstring_is_not_written(recorder, tmp
     changed = changed.replace(
         "    out = torch.empty_like(", "    torch.empty(SIZE)\n    out = torch.empty_like("
     )
-    result = delivered(files | {name: changed}, Judge(task), recorder)
+    judge = Judge(task, worth={"cpp_lambdas_and_templates": 10.0})  # a longer figure in the docstring
+    result = delivered(files | {name: changed}, judge, recorder, before=Judge(task).of(files))
     assert result.files[name] == changed
     assert "its plans depend on its docstring" in result.story.notes[0]
 
@@ -322,9 +325,7 @@ def test_what_cannot_be_recorded_is_written_as_it_is(recorder, tmp_path):
 
 def test_every_honest_design_is_laid_out_as_ruff_wants(tmp_path):
     """Layout and imports, but of files with comments among their imports, which stay."""
-    unlike = {
-        "reference_and_tests_beside_it.py"
-    }  # a call on both sides of a comma, which ruff puts in brackets
+    unlike = {"reference_and_tests_beside_it.py"}  # calls beside a comma, which ruff puts into brackets
     paths = sorted((HERE / "honest").glob("*.py"))
     for path in paths:
         (tmp_path / path.name).write_text(edited(path.read_text(), "", ()))
@@ -334,7 +335,8 @@ def test_every_honest_design_is_laid_out_as_ruff_wants(tmp_path):
     done = ran(
         *RUFF, "check", "--isolated", "--select", "I001,F401", "--output-format", "concise", ".", cwd=tmp_path
     )
-    assert done.returncode == 0, done.stdout
+    guarded = {"guarded_import_of_libdevice.py"}  # inside `try`: it may be there to find something out
+    assert set(re.findall(r"^(\S+?\.py):", done.stdout, re.M)) <= guarded, done.stdout
 
 
 def test_imports_are_sorted_and_what_nothing_uses_goes():
@@ -373,9 +375,9 @@ def test_a_candidate_keeps_the_helpers_that_its_passes_mention():
     [
         (torch.ones(3), Like((3,), (1,), "float32", 1.0, 0.2, 0.5, 1.5)),
         (torch.tensor([0.0, -1e9]), Like((2,), (1,), "float32", either=(-1e9, 0.0))),
-        (torch.arange(12).view(3, 4).t(), Like((4, 3), (1, 4), "int64", 5.5, 3.61, 0, 11)),
-        (torch.tensor([1.23456, 2.0, 4.0]), Like((3,), (1,), "float32", 2.41, 1.43, 1.23, 4.0)),
-        (torch.tensor([True, False]), Like((2,), (1,), "bool", 0.5, 0.707, 0.0, 1.0)),
+        (torch.arange(12).view(3, 4).t(), Like((4, 3), (1, 4), "int64", 5.5, 3.45, 0, 11)),
+        (torch.tensor([1.23456, 2.0, 4.0]), Like((3,), (1,), "float32", 2.41, 1.17, 1.23, 4.0)),
+        (torch.tensor([True, False]), Like((2,), (1,), "bool")),
         (torch.empty(0, 2), Like((0, 2), (2, 1), "float32", deviation=1.0)),
         (torch.tensor([float("-inf")]), Like((1,), (1,), "float32", either=(float("-inf"),))),
     ],

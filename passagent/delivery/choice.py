@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import json
-import re
 
 from passagent.evaluator.candidate import MANIFEST
 from passagent.plan.model import Recording
@@ -42,20 +42,33 @@ def programs(recording: Recording) -> Programs:
 def only(files: dict[str, str], names: list[str]) -> dict[str, str]:
     """The candidate with only these passes, in the manifest's order, and the files that they need.
 
-    A helper is needed if a file that stays mentions its name.
+    A helper is needed if a file that stays imports it, or names it where it is no Python.
     """
     kept = [name for name in passes_of(files) if name in names]
     found = {f"{name}.py": files[f"{name}.py"] for name in kept}
     while True:
+        imported = {word for name, text in found.items() if name.endswith(".py") for word in _imported(text)}
         texts = "\n".join(found.values())
         more = {
             name: text
             for name, text in files.items()
-            if name not in found and name != MANIFEST and re.search(rf"\b{re.escape(_stem(name))}\b", texts)
+            if name not in found and name != MANIFEST
+            if (_stem(name) in imported if name.endswith(".py") else _stem(name) in texts)
         }
         if not more:
             return found | {MANIFEST: json.dumps(kept) + "\n"}
         found |= more
+
+
+def _imported(text: str) -> set[str]:
+    """Every word of the module's imports: modules, packages and what is taken from them."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {word for name in names for word in name.split(".")}
+    return found
 
 
 def _stem(name: str) -> str:

@@ -168,9 +168,7 @@ async def _needed(text: _Text, recorder: _Recorder, story: Story, measure: Measu
         without = await measure(Candidate(fewer.files))
         if without.status != "ok" or without.as_score is None or without.as_score < (now.as_score or 0.0):
             continue
-        story.dropped[name] = (
-            f"AS is no lower without it: {telling.figures(without)}, with it {now.as_score:.3f}"
-        )
+        story.dropped[name] = f"{telling.figures(without)} without it, {now.as_score:.3f} with it"
         story.evaluation = now = without
         text = fewer
     return text

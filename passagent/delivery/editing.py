@@ -76,28 +76,36 @@ def _with_imports(text: str, beside: Collection[str]) -> str:
     if "#" in "\n".join(lines[start:end]):
         return text
     used = _used(tree)
-    sections: dict[int, set[str]] = {}
+    sections: dict[int, dict[str, list[ast.alias]]] = {}
     for node in head:
-        for section, line in _lines(node, used, beside):
-            sections.setdefault(section, set()).add(line)
-    blocks = ["\n".join(sorted(sections[key], key=_order)) for key in sorted(sections)]
+        for section, place, alias in _taken(node, used, beside):
+            sections.setdefault(section, {}).setdefault(place, []).append(alias)
+    blocks = [
+        "\n".join(_line(place, section[place]) for place in sorted(section, key=_order))
+        for _, section in sorted(sections.items())
+    ]
     rest = "\n".join(lines[end:]).lstrip("\n")
     gap = "\n\n\n" if re.match(r"(async def|def|class)\b|@", rest) else "\n\n"
     return "\n".join(lines[:start]) + "\n" + "\n\n".join(blocks) + gap + rest + "\n"
 
 
-def _lines(
+def _taken(
     node: ast.Import | ast.ImportFrom, used: set[str], beside: Collection[str]
-) -> list[tuple[int, str]]:
-    """An import as lines, each with the section that it belongs to."""
-    names = [alias for alias in node.names if _binds(alias) in used or alias.name == "*"]
+) -> list[tuple[int, str, ast.alias]]:
+    """What an import takes and something uses: its section, where it is from, and the name."""
+    module = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+    stays = module == "__future__"
+    taken = [alias for alias in node.names if stays or alias.name == "*" or _binds(alias) in used]
     if isinstance(node, ast.Import):
-        return [(_section(alias.name, 0, beside), f"import {_alias(alias)}") for alias in names]
-    module = "." * node.level + (node.module or "")
-    if module == "__future__":
-        names = node.names
-    members = ", ".join(_alias(alias) for alias in sorted(names, key=lambda alias: _member(alias.name)))
-    return [(_section(module, node.level, beside), f"from {module} import {members}")] if names else []
+        return [(_section(alias.name, beside), f"import {_alias(alias)}", alias) for alias in taken]
+    return [(_section(module, beside), f"from {module}", alias) for alias in taken]
+
+
+def _line(place: str, names: list[ast.alias]) -> str:
+    if place.startswith("import "):
+        return place
+    members = dict.fromkeys(_alias(alias) for alias in sorted(names, key=lambda alias: _member(alias.name)))
+    return f"{place} import {', '.join(members)}"
 
 
 def _used(tree: ast.Module) -> set[str]:
@@ -115,11 +123,11 @@ def _alias(alias: ast.alias) -> str:
     return alias.name + (f" as {alias.asname}" if alias.asname and alias.asname != alias.name else "")
 
 
-def _section(module: str, level: int, beside: Collection[str]) -> int:
-    top = module.lstrip(".").partition(".")[0]
+def _section(module: str, beside: Collection[str]) -> int:
+    top = module.partition(".")[0]
     if module == "__future__":
         return 0
-    if level:
+    if not top:
         return 4
     return 1 if top in sys.stdlib_module_names else 3 if top in beside else 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,42 +57,75 @@ def samples(
     passes = [PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in recording.passes]
     found: dict[str, Sample] = {}
     for subgraph, source in zip(subgraphs, sources, strict=True):
-        graph_module = load_graph(subgraph.nodes)
+        bound = _bound(subgraph, passes)
+        wanted = {name for _, bindings in bound for value in bindings.values() for name in _names(value)}
+        watching = _Watching(load_graph(subgraph.nodes), wanted)
         inputs = make_inputs(source, device, 0)
         try:
-            _Watching(graph_module).run(*(inputs[place] for place in subgraph.order))
+            watching.run(*(inputs[place] for place in subgraph.order))
         except (RuntimeError, NotImplementedError) as error:
             why = str(error).splitlines()[0][:200]
             raise UsageError(f"{subgraph.name}: eager does not run on {device} here: {why}") from error
-        for one in passes:
-            bound: list[dict[str, Any]] = []
-
-            def kept(bindings: dict[str, Any], bound: list[dict[str, Any]] = bound) -> Any:
-                bound.append(bindings)
-                return _stands_for_a_call, tuple(bindings.values())
-
-            apply_passes(graph_module, [one], replacement=kept)
-            for bindings in bound:
-                given = {name: _told(bindings[name]) for name in _parameters(one)}
-                found.setdefault(repr((one.name, _shapes(given))), Sample(one.name, subgraph.name, given))
-    return sorted(found.values(), key=lambda sample: [one.name for one in passes].index(sample.name))
+        for pass_name, bindings in bound:
+            given = {name: _told(value, watching.seen) for name, value in bindings.items()}
+            found.setdefault(repr((pass_name, _shapes(given))), Sample(pass_name, subgraph.name, given))
+    order = [one.name for one in passes]
+    return sorted(found.values(), key=lambda sample: order.index(sample.name))
 
 
-def _parameters(one: PlannedPass) -> list[str]:
-    return [str(node.target) for node in one.pattern_graph.find_nodes(op="placeholder")]
+@dataclass(frozen=True)
+class _Of:
+    """The value of a node of the captured graph."""
+
+    node: str
+
+
+def _bound(subgraph: Subgraph, passes: Sequence[PlannedPass]) -> list[tuple[str, dict[str, Any]]]:
+    """For every match its pass, and what the parameters of the pattern are bound to, nodes as `_Of`."""
+    graph_module = load_graph(subgraph.nodes)
+    for node in graph_module.graph.nodes:
+        node.meta["example_value"] = _Of(node.name)  # what replaces a node is given its
+    found: list[tuple[str, dict[str, Any]]] = []
+    for one in passes:
+        parameters = [str(node.target) for node in one.pattern_graph.find_nodes(op="placeholder")]
+
+        def kept(bindings: dict[str, Any], name: str = one.name, order: list[str] = parameters) -> Any:
+            found.append((name, {parameter: _nodes_as_names(bindings[parameter]) for parameter in order}))
+            return _stands_for_a_call, tuple(bindings.values())
+
+        apply_passes(graph_module, [one], replacement=kept)
+    return found
 
 
 def _stands_for_a_call(*_: Any) -> None:
     raise AssertionError("a rewritten graph is not run here")
 
 
+def _nodes_as_names(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        return value.meta["example_value"]
+    return [_nodes_as_names(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _names(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [name for item in value for name in _names(item)]
+    return [value.node] if isinstance(value, _Of) else []
+
+
 class _Watching(fx.Interpreter):
-    """Runs a graph and notes on each node what its value is like when it is made."""
+    """Runs a graph and notes what the values of some nodes are like when they are made."""
+
+    def __init__(self, graph_module: fx.GraphModule, wanted: set[str]) -> None:
+        super().__init__(graph_module)
+        self.wanted = wanted
+        self.seen: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """The node's value."""
         value = super().run_node(n)
-        n.meta["example_value"] = like(value)
+        if n.name in self.wanted:
+            self.seen[n.name] = like(value)
         return value
 
 
@@ -104,37 +138,33 @@ def like(value: Any) -> Any:
     dtype = str(value.dtype).removeprefix("torch.")
     shape, stride = tuple(value.shape), tuple(value.stride())
     flat = value.detach().reshape(-1)
-    if value.is_complex() or not flat.numel():
+    if value.is_complex() or not flat.numel() or flat.isnan().any():
         return Like(shape, stride, dtype, deviation=1.0)
-    several = flat.unique() if flat.numel() <= 1 << 22 else flat[: 1 << 16].unique()
-    if several.numel() == 1 and flat.numel() > 1 and value.is_floating_point() and several.isfinite():
+    if value.dtype == torch.bool:
+        return Like(shape, stride, dtype)
+    least, most = flat.aminmax()
+    low, high = least.item(), most.item()
+    if low == high and flat.numel() > 1 and value.is_floating_point() and math.isfinite(low):
         # a weight of ones or a bias of zeros: a pass that leaves it out is to be found
-        same = float(several)
-        return Like(shape, stride, dtype, same, 0.2, same - 0.5, same + 0.5)
-    if several.numel() <= 2 and value.dtype != torch.bool:
-        return Like(shape, stride, dtype, either=tuple(several.tolist()))
-    wide = flat.double()
-    wide = wide[wide.isfinite()]
-    if not wide.numel():
-        return Like(shape, stride, dtype, deviation=1.0)
-    spread = float(wide.std()) if wide.numel() > 1 else 0.0
-    low, high = float(wide.min()), float(wide.max())
+        return Like(shape, stride, dtype, low, 0.2, low - 0.5, low + 0.5)
+    if bool(((flat == least) | (flat == most)).all()):
+        return Like(shape, stride, dtype, either=tuple(dict.fromkeys((low, high))))
+    finite = flat[flat.isfinite()].float()
+    mean, spread = float(finite.mean()), float(finite.std(correction=0))
     if value.is_floating_point():
-        low, high = _short(low), _short(high)
-    return Like(shape, stride, dtype, _short(float(wide.mean())), _short(spread), low, high)
+        low, high = _short(float(finite.min())), _short(float(finite.max()))
+    return Like(shape, stride, dtype, _short(mean), _short(spread), low, high)
 
 
 def _short(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _told(value: Any) -> Any:
-    """What a parameter is bound to: a node by what eager made there."""
-    if isinstance(value, fx.Node):
-        return value.meta.get("example_value")
-    if isinstance(value, list | tuple):
-        return [_told(item) for item in value]
-    return value
+def _told(value: Any, seen: dict[str, Any]) -> Any:
+    """What a parameter is bound to, nodes by what eager made there."""
+    if isinstance(value, list):
+        return [_told(item, seen) for item in value]
+    return seen[value.node] if isinstance(value, _Of) else value
 
 
 def _shapes(given: Any) -> Any:
