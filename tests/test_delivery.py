@@ -31,10 +31,16 @@ from passagent.tasks.examples import examples
 from passagent.tasks.reader import Task
 
 RUFF = [str(Path(sys.executable).parent / "ruff")]
-BY_THE_EXPERT = ["add_layer_norm", "masked_mean_pool", "scale_mask_softmax"]
-BY_A_MODEL = ["cpp_lambdas_and_templates", "cpp_switch_over_operators"]
-ON_A_GPU = ["planned_kernel", "cuda_template_over_dtypes"]
-OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in examples() if name not in BY_THE_EXPERT]
+MOST = ("add_layer_norm", "cpp_lambdas_and_templates", "planned_kernel")
+"""Those of the default suite; each takes seconds."""
+BY_A_MODEL = {"cpu": ["cpp_lambdas_and_templates", "cpp_switch_over_operators"]}
+BY_A_MODEL["cuda"] = ["planned_kernel", "cuda_template_over_dtypes"]
+
+
+def exports(target: str) -> list[object]:
+    """Passes of the expert's for every example, and two as a language model writes them."""
+    names = [*examples(), *BY_A_MODEL[target]]
+    return [pytest.param(name, marks=[] if name in MOST else pytest.mark.long) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +127,9 @@ def pytest_in(path: Path) -> subprocess.CompletedProcess[str]:
     return ran(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=path)
 
 
-@pytest.mark.parametrize("name", [*BY_THE_EXPERT, *BY_A_MODEL, *OTHERS])
+@pytest.mark.parametrize("name", exports("cpu"))
 def test_a_pass_for_the_cpu_is_clean_and_passes_its_own_test(name, recorder, tmp_path):
-    if name in BY_A_MODEL:
+    if name in BY_A_MODEL["cpu"]:
         task, files = as_a_model_writes(name, tmp_path / "task")
     else:
         task = load_task(examples()[name])
@@ -138,9 +144,9 @@ def test_a_pass_for_the_cpu_is_clean_and_passes_its_own_test(name, recorder, tmp
     assert Candidate.from_dir(out).files.keys() == files.keys()  # the test is no part of the candidate
 
 
-@pytest.mark.parametrize("name", [*BY_THE_EXPERT, *ON_A_GPU, *OTHERS])
+@pytest.mark.parametrize("name", exports("cuda"))
 def test_a_pass_for_a_gpu_is_clean_and_its_test_waits_for_one(name, recorder, tmp_path):
-    if name in ON_A_GPU:
+    if name in BY_A_MODEL["cuda"]:
         task, files = as_a_model_writes(name, tmp_path / "task")
     else:
         task = load_task(examples()[name])

@@ -104,8 +104,10 @@ def _taken(
 def _line(place: str, names: list[ast.alias]) -> str:
     if place.startswith("import "):
         return place
-    members = dict.fromkeys(_alias(alias) for alias in sorted(names, key=lambda alias: _member(alias.name)))
-    return f"{place} import {', '.join(members)}"
+    members = list(dict.fromkeys(_alias(one) for one in sorted(names, key=lambda one: _member(one.name))))
+    plain = [", ".join(member for member in members if " as " not in member)]
+    each = [*filter(None, plain), *(member for member in members if " as " in member)]
+    return "\n".join(f"{place} import {member}" for member in each)
 
 
 def _used(tree: ast.Module) -> set[str]:

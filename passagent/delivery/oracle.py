@@ -31,7 +31,10 @@ import torch
 
 DEVICE = "{device}"
 TOLERANCES = {tolerances}
-"""(atol, rtol) for each dtype: PassNet's at t = {level}. Other dtypes must be equal."""
+"""(atol, rtol) for each dtype: PassNet's at t = {level}. Other dtypes must be equal.
+
+In 16 bits eager rounds between its operators: one rounding of the largest value is allowed.
+"""
 '''
 
 _INPUT = '''
@@ -88,6 +91,15 @@ def given_to(name, case):
     }
 
 
+def allowed(want):
+    """(atol, rtol) of a result."""
+    atol, rtol = TOLERANCES.get(want.dtype, (0.0, 0.0))
+    if want.dtype in (torch.float16, torch.bfloat16) and want.numel():
+        largest = want.nan_to_num(posinf=0.0, neginf=0.0).abs().max().item()
+        atol = max(atol, torch.finfo(want.dtype).eps * largest)
+    return atol, rtol
+
+
 @pytest.mark.parametrize(
     ("name", "case"), [(name, case) for name in CASES for case in CASES[name]]
 )
@@ -101,7 +113,7 @@ def test_a_pass_computes_what_its_pattern_does(name, case):
     got = got if isinstance(got, (tuple, list)) else (got,)
     assert len(got) == len(expected)
     for have, want in zip(got, expected):
-        atol, rtol = TOLERANCES.get(want.dtype, (0.0, 0.0))
+        atol, rtol = allowed(want)
         torch.testing.assert_close(have, want, atol=atol, rtol=rtol, equal_nan=True)
 '''
 
