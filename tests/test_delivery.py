@@ -14,6 +14,8 @@ import pytest
 import torch
 from cases import HERE, write_task
 
+from passagent.commands.delivering import Measuring
+from passagent.config import EvaluatorConfig
 from passagent.delivery.choice import only, passes_of
 from passagent.delivery.deliver import Delivered, Found, deliver
 from passagent.delivery.editing import edited
@@ -26,6 +28,7 @@ from passagent.models.expert.author import author
 from passagent.models.expert.plan import default
 from passagent.models.expert.reading import graphs
 from passagent.plan.process import recording_process
+from passagent.store import Store
 from passagent.tasks import load_task
 from passagent.tasks.examples import examples
 from passagent.tasks.reader import Task
@@ -264,6 +267,31 @@ def test_a_pass_without_which_as_is_no_lower_is_left_out(regions, recorder, tmp_
 def test_a_pass_without_which_as_is_lower_stays(regions, recorder):
     result = delivered(two_passes(), Judge(regions), recorder)
     assert passes_of(result.files) == ["Twice", "Squash"]
+
+
+def test_the_run_s_own_evaluator_measures(regions, recorder, tmp_path):
+    """With and without each pass; an equal candidate is answered from the store."""
+    config = EvaluatorConfig(warmups=2, trials=10, max_trials=20, budget_s=0.05, timeout_s=120, memory_gb=6)
+    judge = Judge(regions)
+
+    async def both() -> tuple[Delivered, Evaluation]:
+        with Store.open(tmp_path / "runs") as store:
+            measuring = Measuring(store, regions, config)
+            origin = Origin("abc", 7, "some/model", regions.name, "2026-01-02")
+            found = Found(two_passes(), {}, judge.of(two_passes()))
+            try:
+                result = await deliver(found, regions, origin, recorder, "cpu", measuring.measure)
+                text = {name: result.files[name] for name in result.files if name.endswith((".py", ".json"))}
+                text = {name: body for name, body in text.items() if "/" not in name and name != TESTS}
+                return result, await measuring.measure(Candidate(text))
+            finally:
+                await measuring.close()
+
+    result, again = asyncio.run(both())
+    assert result.story.evaluation.status == "ok" and result.story.evaluation.timing == "wall"
+    assert passes_of(result.files) and "Absent" in result.story.dropped
+    assert again.as_score is not None and again.plans
+    assert f"AS {result.story.evaluation.as_score:.3f}" in result.files["README.md"]
 
 
 def test_what_is_the_same_program_is_not_measured_again(recorder):

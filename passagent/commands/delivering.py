@@ -104,7 +104,7 @@ async def _deliver(
     found = Found(nodes.get_files(store, node), nodes.get_plans(store, node), evaluation)
     today = datetime.now(UTC).date().isoformat()
     origin = Origin(run.id, node.id, run.model, task.name, today)
-    measuring = _Measuring(store, task, config)
+    measuring = Measuring(store, task, config)
     try:
         return await deliver(
             found,
@@ -119,7 +119,7 @@ async def _deliver(
         await measuring.close()
 
 
-class _Measuring:
+class Measuring:
     """Evaluates as the run did; its workers start with the first candidate that is not known."""
 
     def __init__(self, store: Store, task: Task, config: EvaluatorConfig) -> None:
