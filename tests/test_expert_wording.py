@@ -45,6 +45,11 @@ def test_conditions_that_hold_are_left_out_and_equal_sizes_are_one_chain():
     assert conditions(guards) == ["s0[2] == s1[0] == s2[1]", "s2[0] == s1[1] == 1"]
 
 
+def test_two_bounds_are_one_comparison():
+    guards = ["0 <= size0", "size0 < s0[1]", "size1 < 3", "0 < size1"]
+    assert conditions(guards) == ["0 <= size0 < s0[1]", "size1 < 3", "0 < size1"]
+
+
 def test_what_divides_stays_where_it_stands():
     """A division by zero is not asked before what excludes it."""
     guards = ["s0[0] == 1", "s0[1] > 0", "s0[0] == s1[0] // s0[1]"]

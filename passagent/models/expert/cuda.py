@@ -150,10 +150,12 @@ class TritonWriter(TritonValues):
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
         parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
         if form.kind == "square" and self.cross is not None:
-            self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
+            if parts:
+                self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
             parts.append(("level", "levels"))
         if tile is not None:
-            self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
+            if parts:
+                self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
             parts.append(("tile", "tiles"))
         left = "row" if self.cross is None else program
         if left == "row" and len(parts) == 1 and tile is None:

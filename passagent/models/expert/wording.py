@@ -61,7 +61,14 @@ def conditions(guards: Iterable[str]) -> list[str]:
             found.remove(other)
         first[:] = dict.fromkeys([*first, *(side for other in others for side in other), *sides])
         first.sort(key=str.isdigit)  # what all are equal to is said last
-    return [one if isinstance(one, str) else " == ".join(one) for one in found]
+    result: list[str] = []
+    for text in (one if isinstance(one, str) else " == ".join(one) for one in found):
+        middle = _between(result[-1], text) if result else None
+        if middle is None:
+            result.append(text)
+        else:
+            result[-1] += text.removeprefix(middle)
+    return result
 
 
 def stem(e: Expr) -> str:
@@ -96,6 +103,17 @@ _STEMS = {
     "index_mod": "wrapped",
     "index_div": "quotient",
 }
+
+
+def _between(first: str, second: str) -> str | None:
+    """What both bound, of `0 <= a` and `a < b`: they can be one comparison."""
+    a, b = (ast.parse(text, mode="eval").body for text in (first, second))
+    if not isinstance(a, ast.Compare) or not isinstance(b, ast.Compare):
+        return None
+    if not all(isinstance(op, ast.Lt | ast.LtE) for op in (*a.ops, *b.ops)):
+        return None
+    middle = _text(b.left)
+    return middle if middle == _text(a.comparators[-1]) else None
 
 
 def _equal_sides(guard: str) -> list[str] | None:
