@@ -229,7 +229,9 @@ def test_runs_show_and_best(call, stored, tmp_path):
     code, out, _ = call("best", "last", "--out", "won")
     assert code == 0
     shown = json.loads(call("why", best["node"], "--json")[1])["chain"][-1]["files"]
-    assert shown == {path.name: path.read_text() for path in Path("won").iterdir()}
+    written = {path.name: path.read_text() for path in Path("won").iterdir()}
+    assert "as its author wrote it: no plan comes of it" in written.pop("README.md")
+    assert shown == written
 
 
 def test_best_overwrites_only_when_told(call, stored):
@@ -240,7 +242,12 @@ def test_best_overwrites_only_when_told(call, stored):
     assert code == 2
     assert "out: holds files" in one_line(err)
     assert call("best", "last", "--out", "out", "--force")[0] == 0
-    assert sorted(path.name for path in Path("out").iterdir()) == ["Fused.py", "notes.txt", MANIFEST]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "Fused.py",
+        "README.md",
+        "notes.txt",
+        MANIFEST,
+    ]
     assert call("best", "last", "--out", "out/notes.txt", "--force")[0] == 2
 
 

@@ -13,7 +13,7 @@ import tiny_search
 from test_store import add_node
 
 from passagent.agent.observe import read_status
-from passagent.commands.looking import best as write_best
+from passagent.commands.delivering import best as write_best
 from passagent.config import EvaluatorConfig, SearchConfig, load_config
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.evaluator.judging import unrecorded
@@ -586,7 +586,7 @@ def test_the_best_pass_is_a_confirmed_node_in_a_short_run_too(store, task, tmp_p
     assert winner.id in confirmed
     assert max(node.as_score for node in correct[2:]) > confirmations.score_of(store, winner)
     assert f"best pass: node {winner.id}," in run_text(store, run, session.config)
-    write_best("last", str(tmp_path / "best"), str(store.runs_dir), force=False, as_json=True)
+    write_best("last", str(tmp_path / "best"), str(store.runs_dir), False, measures=False, as_json=True)
     assert json.loads(capsys.readouterr().out)["node"] == winner.id
 
 

@@ -98,13 +98,21 @@ def best(
     force: Annotated[
         bool, typer.Option("--force", envvar="PASSAGENT_FORCE", help="Replace the pass files in it.")
     ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure/--no-measure",
+            envvar="PASSAGENT_MEASURE",
+            help="Measure again what is not the program that the run measured, and AS without each pass.",
+        ),
+    ] = True,
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
-    """Write RUN's best pass to a directory, ready to be evaluated again."""
-    from passagent.commands import looking
+    """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
+    from passagent.commands import delivering
 
-    looking.best(run, out, runs_dir, force, json)
+    delivering.best(run, out, runs_dir, force, measure, json)
 
 
 @commands.command()

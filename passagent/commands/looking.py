@@ -1,16 +1,10 @@
-"""`passagent runs`, `show` and `best`: what the store holds."""
+"""`passagent runs` and `show`: what the store holds."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
-from pathlib import Path
 
-from passagent.errors import UsageError
-from passagent.evaluator.candidate import PLANS, Candidate
-from passagent.faults import os_fault
-from passagent.report.run_summary import found_since_text, run_data, run_text, shown_state
+from passagent.report.run_summary import run_data, run_text, shown_state
 from passagent.report.text import clock, console, number, table
 from passagent.report.trajectory import print_trajectory
 from passagent.report.tree import tree_text
@@ -102,51 +96,3 @@ def show_episode(name: str, number: int, runs_dir: str, as_json: bool) -> None:
             print(found.model_dump_json())
         else:
             print_trajectory(found, console(soft_wrap=True))
-
-
-def best(name: str, out: str, runs_dir: str, force: bool, as_json: bool) -> None:
-    """Write the run's best pass to directory `out`. Raises UsageError if it holds files and not `force`."""
-    path = Path(out)
-    with Store.open(runs_dir, create=False) as store:
-        run = runs.find_run(store, name)
-        node = confirmations.winner(store, run.id)
-        if node is None:
-            raise UsageError(
-                f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried"
-            )
-        files = nodes.get_files(store, node)
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"--out {path}: is a file; name a directory")
-        if path.is_dir() and any(path.iterdir()):
-            if not force:
-                raise UsageError(
-                    f"--out {path}: holds files; name another directory, or --force to replace them"
-                )
-            _clear(path)
-        plans = nodes.get_plans(store, node)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            Candidate(files).write(path)
-            Candidate(plans).write(path / PLANS)
-        except OSError as error:
-            raise os_fault(error, path, "--out") from error
-        as_score = confirmations.score_of(store, node)
-        if as_json:
-            data = {"run": run.id, "node": node.id, "as_score": as_score, "path": str(path.absolute())}
-            found = sorted([*files, *(f"{PLANS}/{name}" for name in plans)])
-            print(json.dumps(data | {"files": found}))
-        else:
-            score = number(as_score, 4)
-            print(f"node {node.id} (AS {score}) of run {run.id}: {len(files)} files in {path}")
-            if since := found_since_text(store, run.id):
-                print(since)
-            places = f"{shlex.quote(run.task_path)} --pass-dir {shlex.quote(str(path))}"
-            print(f"evaluate again: passagent eval {places} --device {run.device}")
-
-
-def _clear(path: Path) -> None:
-    """Remove an earlier candidate's files from `path`; whatever else lies there stays."""
-    for file in path.rglob("*"):
-        if file.is_file() and file.suffix in {".py", ".json"}:
-            file.unlink()
-    shutil.rmtree(path / PLANS, ignore_errors=True)

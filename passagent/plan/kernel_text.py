@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import json
 import types
 from typing import Any
 
@@ -16,12 +17,20 @@ def text_of(kernel: Any) -> str:
     """The module's text. Raises Refused for a kernel that uses what has no text."""
     writer = _Writer()
     writer.function(kernel, kernel.fn.__name__)
-    return "import triton\nimport triton.language as tl\n\n" + "\n".join(writer.lines)
+    own = ["import triton", "import triton.language as tl"]
+    standard = sorted(line for line in writer.imports if line.startswith("import math"))
+    others = sorted({*own, *writer.imports} - set(standard), key=lambda line: (line.startswith("from"), line))
+    head = "\n\n".join("\n".join(block) for block in (standard, others) if block)
+    constants = "".join(f"{line}\n" for line in writer.constants)
+    return "\n\n\n".join([head + (f"\n\n{constants.rstrip()}" if constants else ""), *writer.lines]) + "\n"
 
 
 class _Writer:
     def __init__(self) -> None:
+        self.imports: list[str] = []
+        self.constants: list[str] = []
         self.lines: list[str] = []
+        """Functions, each after those that it names."""
         self._done: dict[str, Any] = {}
 
     def function(self, kernel: Any, name: str) -> None:
@@ -46,7 +55,9 @@ class _Writer:
         marks += ["noinline=True"] if getattr(kernel, "noinline", None) else []
         arguments = f"({', '.join(marks)})" if marks else ""
         is_kernel = isinstance(kernel, JITFunction)
-        self.lines.append(f"@triton.{'jit' if is_kernel else 'constexpr_function'}{arguments}\n{kernel.src}")
+        self.lines.append(
+            f"@triton.{'jit' if is_kernel else 'constexpr_function'}{arguments}\n{kernel.src.rstrip()}"
+        )
         if kernel.fn.__name__ != name:
             self.lines.append(f"{name} = {kernel.fn.__name__}")
 
@@ -66,14 +77,16 @@ class _Writer:
                 raise Refused(
                     f"its kernel uses the module {value.__name__}; import the function and @triton.jit it"
                 )
-            as_ = f"import {value.__name__} as {name}" if name != value.__name__ else f"import {name}"
-            self.lines.append(as_)
+            package, _, last = value.__name__.rpartition(".")
+            as_ = f" as {name}" if name != last else ""
+            self.imports.append(f"from {package} import {last}{as_}" if package else f"import {last}{as_}")
         elif isinstance(value, tl.constexpr):
-            self.lines.append(f"{name} = tl.constexpr({_literal(value.value)})")
+            self.constants.append(f"{name} = tl.constexpr({_literal(value.value)})")
         elif module.split(".")[0] == "triton" and hasattr(value, "__name__"):
-            self.lines.append(f"from {module} import {value.__name__} as {name}")
+            as_ = f" as {name}" if name != value.__name__ else ""
+            self.imports.append(f"from {module} import {value.__name__}{as_}")
         elif name not in vars(builtins):
-            self.lines.append(f"{name} = {_literal(value)}")
+            self.constants.append(f"{name} = {_literal(value)}")
 
 
 def _scope(kernel: Any) -> dict[str, Any]:
@@ -86,12 +99,14 @@ def _literal(value: Any) -> str:
     import triton.language as tl
 
     if isinstance(value, tl.dtype):
-        return f"tl.dtype({value.name!r})"
+        return f"tl.dtype({json.dumps(value.name)})"
     if isinstance(value, (tuple, list)):
-        return "(" + "".join(f"{_literal(item)}, " for item in value) + ")"
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, float):
-        return repr(float(value)) if abs(value) < float("inf") else f"float({str(float(value))!r})"
-    if value is None or type(value) in (bool, str):
+        return repr(float(value)) if abs(value) < float("inf") else f'float("{float(value)}")'
+    if type(value) is str:
+        return json.dumps(value)
+    if value is None or type(value) is bool:
         return repr(value)
     if isinstance(value, int):
         return repr(int(value))

@@ -26,6 +26,7 @@ from passagent.models.expert.repeated import MOVES, reduces_again
 from passagent.models.expert.schedule import join_reductions
 from passagent.models.expert.split import holds_for_one_dtype
 from passagent.models.expert.text_parts import Kernel, Knobs, TritonKernel
+from passagent.models.expert.wording import conditions, simplified
 
 AnyRoute = wrapper.Route | wrapper.ViewRoute
 
@@ -274,10 +275,11 @@ def _scheduled(
         _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
         for shape, dtype, order in zip(shapes, dtypes, orders, strict=True)
     ]
+    kernel.sizes = [simplified(size) for size in kernel.sizes]
     return wrapper.Variant(
         kernel,
-        list(trace.guards),
-        shapes,
+        conditions(trace.guards),
+        [[simplified(size) for size in shape] for shape in shapes],
         dtypes,
         like,
         generic,
@@ -305,16 +307,14 @@ def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> di
     host = cuda_host.module([route for _, route in routes], plan, entry, lines_of)
     files: dict[str, str] = {}
     names: list[str] = []
-    imports = ["import functools", "", "import torch", "", "from passagent.kernels import cpp_kernel"]
+    imports = ["import functools", ""] if any("@functools." in line for line in host) else []
+    imports.append("import torch")
     if target == "cuda" and sources:
-        imports[3:4] = ["import triton", "import triton.language as tl", ""]
-        imports[-1] = "from passagent.kernels import triton_kernel"
-        if any("libdevice." in v.kernel.source for _, route in routes for v in route.variants):
-            imports.insert(5, "from triton.language.extra import libdevice")
-    elif not sources:
-        imports = imports[:-2]
-    if not any("lru_cache" in line for line in host):
-        imports = imports[2:]
+        imports += ["import triton", "import triton.language as tl"]
+    if sources:
+        imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
+    if any("libdevice." in v.kernel.source for _, route in routes for v in route.variants):
+        imports.append("from triton.language.extra import libdevice")
     if not one:
         passes = ", ".join(pass_name(route.name) for _, route in routes)
         doc = f'"""The kernels and the wrapper that the passes {passes} share."""'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from passagent.models.expert.cuda_host import arguments, complaint, guards, made, output_names
 from passagent.models.expert.wrapper import Route, Variant, joined, order_text
 
@@ -31,13 +33,14 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     lines = ["", "", f"def {name}({', '.join(arguments(route, v))}):"]
     lines.append('    """Outputs and sizes for these shapes; called once for each."""')
     shapes = [f"s{k}" for k in v.kernel.inputs]
-    if shapes:
-        lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
+    checks = []
     if len(route.variants) == 1 and shapes:
         fits = joined(guards(v, v.kernel.inputs))
-        lines += [f"    if not {fits if fits.startswith('(') else f'({fits})'}:"]
-        lines.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
+        checks = [f"    if not {fits if fits.startswith('(') else f'({fits})'}:"]
+        checks.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
     outputs = ", ".join(f'"{out}": {made(route, v, k)}' for k, out in enumerate(output_names(v)))
     sizes = ", ".join(f'"n{k}": {text}' for k, text in enumerate(v.kernel.sizes))
-    lines.append(f"    return {{{outputs}}}, {{{sizes}}}")
-    return lines
+    body = [*checks, f"    return {{{outputs}}}, {{{sizes}}}"]
+    spoken = set(re.findall(r"\bs\d+\b", "\n".join(body)))
+    used = {s: f"{x}.shape" for s, x in zip(shapes, inputs, strict=True) if s in spoken}
+    return [*lines, *([f"    {', '.join(used)} = {', '.join(used.values())}"] if used else []), *body]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 from passagent.models.expert import cpp_bands
 from passagent.models.expert.cpp_tables import TableWriter
@@ -11,7 +12,7 @@ from passagent.models.expert.expressions import Axis, Expr
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.schedule_parts import Group, Stage, Store
-from passagent.models.expert.text_parts import Kernel, Knobs, cost, parenthesised
+from passagent.models.expert.text_parts import Kernel, Knobs, bare, cost, parenthesised
 
 HELPERS = """\
 // Rows of T as float: float32 in place, 16-bit types through a buffer.
@@ -69,7 +70,7 @@ class CppWriter(TableWriter):
         arguments += [f"{self.ctype(types[k])}* {n}" for k, n in enumerate(self.outputs)]
         arguments += [f"int64_t {n}" for n in self.sizes.values()]
         template = "template <class T>\n" if any("T*" in a for a in arguments) else ""
-        signature = f"{template}void {self.name}({', '.join(arguments)}) {{"
+        signature = f"{template}void {self.name}({_wrapped(arguments, len(self.name) + 8)}) {{"
         text = "\n".join([signature, *[line for body in bodies for line in body], "}"])
         helpers = "#include <vector>\n\n" if self.heap else ""
         helpers += HELPERS + "\n" if self.blocked else ""
@@ -95,6 +96,8 @@ class CppWriter(TableWriter):
         self.kept: dict[Expr, str] = {}
         self.row_pointers: dict[str, str] = {}
         self.find_band(group)
+        parts = len(group.rows) + (group.tile is not None)
+        self.lone_row = group.rows[0] if parts == 1 and group.rows and self.band is None else None
         self.turns = self.turns or self.band is not None
         self.keeping, self.number = [set()], 0
         tables = self.find_tables(group)
@@ -166,6 +169,8 @@ class CppWriter(TableWriter):
         if group.tile is not None:
             parts.append(("tile", "tiles"))
         for position, (name, size) in enumerate(reversed(parts)):
+            if name == "row":
+                continue
             last = position == len(parts) - 1
             value = left if last else f"{left} % {parenthesised(size)}"
             lines.append(f"const int64_t {name} = {value};")
@@ -269,7 +274,7 @@ class CppWriter(TableWriter):
             return
         if id(store) in self.turned:
             value = self.emit(self.unrounded(store), depth)
-            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {value};")
+            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {bare(value)};")
             return
         value = self.emit(self.unrounded(store), depth)
         name, dtype = self.outputs[store.out], store.expr.dtype
@@ -277,7 +282,7 @@ class CppWriter(TableWriter):
             buffer = self.fresh(f"{name}_values")
             lines, (element, _) = self.aside(lambda: self.pointer(name, dtype, address, const=False))
             self.before_block.append(f"{self.vtype(dtype)} {buffer}[{self.knobs.block}];")
-            self.scope.lines[depth].append(f"{buffer}[j] = {value};")
+            self.scope.lines[depth].append(f"{buffer}[j] = {bare(value)};")
             self.after_block += self.element_loop([*lines, f"{element} = {buffer}[j];"])
             return
         pointer, unit = self.pointer(name, dtype, address, const=False)
@@ -289,9 +294,9 @@ class CppWriter(TableWriter):
                 f"float* {row} = room({pointer} + start, {buffer});",
             ]
             self.after_block.append(f"put({pointer} + start, {row}, count);")
-            self.scope.lines[depth].append(f"{row}[j] = {value};")
+            self.scope.lines[depth].append(f"{row}[j] = {bare(value)};")
         else:
-            self.scope.lines[depth].append(f"{pointer} = {value};")
+            self.scope.lines[depth].append(f"{pointer} = {bare(value)};")
 
     def copied(self, store: Store) -> bool:
         """Elements that are only moved, in runs, are copied as they are."""
@@ -325,7 +330,7 @@ class CppWriter(TableWriter):
         free = [a for a in loops if a not in bound_axes]
         inner_free = [a for k, a in enumerate(loops) if a in free and any(b in bound_axes for b in loops[:k])]
         if not loops:
-            self.scope.lines[0].append(f"const {vtype} {target} = {body};")
+            self.scope.lines[0].append(f"const {vtype} {target} = {bare(body)};")
             self.results[r] = target
             return
         if not inner_free:
@@ -354,14 +359,25 @@ class CppWriter(TableWriter):
 
     def update(self, kind: str, target: str, body: str, name: str) -> str:
         if kind == "sum":
-            return f"{target} += {body};"
+            return f"{target} += {bare(body)};"
         sign = ">" if kind == "max" else "<"
-        value = self.fresh("v")
+        value = self.fresh("value")
         test = f"{value} {sign} {target}"
         if name != "softmax_max":
             test = f"({test}) | ({value} != {value})"  # NaN stays
-        return f"{{ const auto {value} = {body}; {target} = ({test}) ? {value} : {target}; }}"
+        return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target}; }}"
+
+
+def _wrapped(arguments: list[str], before: int) -> str:
+    """Parameters side by side; in lines of their own where they do not fit behind the name."""
+    text = ", ".join(arguments)
+    if before + len(text) <= 100:
+        return text
+    filled = textwrap.wrap(
+        ", ".join(a.replace(" ", "\0") for a in arguments), 96, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n    " + "\n    ".join(filled).replace("\0", " ")
 
 
 def _indent(lines: list[str]) -> list[str]:
-    return [line if line.startswith("#pragma") and False else f"  {line}" for line in lines]
+    return [f"  {line}" for line in lines]

@@ -10,7 +10,7 @@ from typing import TypeVar
 from passagent.models.expert.expressions import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
 from passagent.models.expert.schedule_parts import Address, Group
-from passagent.models.expert.text_parts import INFIX, Writer, closed, parenthesised
+from passagent.models.expert.text_parts import INFIX, Writer, bare, closed, parenthesised
 
 FUNCTIONS = {
     "exp": "exp",
@@ -105,8 +105,9 @@ class ValueWriter(Writer):
                 return text
             if self.uses.get(e, 2) == 1 and own == depth and len(text) < 70 and e.data != "where":
                 return text if closed(text) else f"({text})"
-        name = self.fresh(self.stem(e))
-        self.scope.lines[own].append(f"const {self.vtype(e.dtype)} {name} = {text};")
+        name = text if text.isidentifier() else self.fresh(self.stem(e))
+        if name != text:
+            self.scope.lines[own].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
         names[e] = name
         if keep:
             buffer = self.buffer(self.scope.axes, "float", "kept")
@@ -121,7 +122,7 @@ class ValueWriter(Writer):
         if closed(text) and not text.endswith(")"):
             return text
         name = self.fresh(self.stem(e))
-        self.scope.lines[self.depth(e)].append(f"const {self.vtype(e.dtype)} {name} = {text};")
+        self.scope.lines[self.depth(e)].append(f"const {self.vtype(e.dtype)} {name} = {bare(text)};")
         return name
 
     def result(self, r: Expr) -> str:
@@ -136,7 +137,7 @@ class ValueWriter(Writer):
             test, a, b = [self.emit(x, depth) for x in e.args]
             if e.dtype in {*HALVES, "float32"} and any(self.calls(x) for x in e.args[1:]):
                 self.chooses = True
-                return f"either({test}, {a}, {b})"
+                return f"either({', '.join(map(bare, (test, a, b)))})"
             return f"{test} ? {a} : {b}"
         args = [self.emit(a, depth) for a in e.args]
         if e.data in {"relu", "maximum", "minimum"}:
@@ -163,7 +164,7 @@ class ValueWriter(Writer):
             return f"std::min<int64_t>(std::max<int64_t>({args[0]}, 0), {args[1]})"
         if e.data in FUNCTIONS:
             suffix = ("_f32" if e.data == "exp" else "f") if e.dtype == "float32" else ""
-            return f"{FUNCTIONS[e.data]}{suffix}({', '.join(args)})"
+            return f"{FUNCTIONS[e.data]}{suffix}({', '.join(map(bare, args))})"
         raise Unsupported(e.data, "has no C++ form")
 
     def calls(self, e: Expr) -> bool:
@@ -174,8 +175,8 @@ class ValueWriter(Writer):
 
     def convert(self, text: str, source: str, target: str) -> str:
         if target in HALVES:
-            text = text if self.vtype(source) == "float" else f"static_cast<float>({text})"
-            return f"round_to<{self.ctype(target)}>({text})"
+            text = text if self.vtype(source) == "float" else f"static_cast<float>({bare(text)})"
+            return f"round_to<{self.ctype(target)}>({bare(text)})"
         if target == "bool":
             return f"({text} != 0)"
         if self.vtype(source) == self.vtype(target) and source != target and self.vtype(target) != "int64_t":

@@ -8,6 +8,7 @@ from typing import Any
 
 from passagent.models.expert.choices import Plan
 from passagent.models.expert.text_parts import Part, TritonKernel
+from passagent.models.expert.wording import product
 from passagent.models.expert.wrapper import (
     Route,
     Variant,
@@ -243,7 +244,7 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
         shapes = [f"s{k}" for k in range(len(route.inputs))]
         types = [f"d{k}" for k in range(len(route.inputs))]
         used = [*shapes, *types, *route.parameters]
-        lines += ["", "", "@functools.lru_cache(maxsize=None)", f"def _variant{entry}({', '.join(used)}):"]
+        lines += ["", "", "@functools.cache", f"def _variant{entry}({', '.join(used)}):"]
         lines.append(f'    """Which kernel takes these shapes and dtypes of {", ".join(route.inputs)}."""')
         for k, v in enumerate(route.variants):
             conditions = [c for j in range(len(route.inputs)) if (c := dtype_test(v, j))]
@@ -270,7 +271,11 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:
     """Ranks first, so that the others index safely."""
-    return [*(f"len(s{k}) == {v.ranks[k]}" for k in inputs), *v.guards]
+    ranks = [str(v.ranks[k]) for k in inputs]
+    lengths = [f"len(s{k})" for k in inputs]
+    if len(ranks) > 1:
+        ranks, lengths = [tuple_text(ranks)], [tuple_text(lengths)]
+    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *v.guards]
 
 
 def limits(v: Variant) -> list[str]:
@@ -352,7 +357,7 @@ def options_of(part: Part) -> tuple[str, ...]:
 def _part_lines(part: Part, suffix: str) -> list[str]:
     if part.kind == "flat":
         return [f"    block{suffix}, warps{suffix} = _run({part.lanes})"]
-    given = [" * ".join(part.rows) or "1", part.lanes, *([part.height] if part.height else [])]
+    given = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
     given += [f"{name}=True" for name in options_of(part)]
     results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
     return [f"    {results} = {function_of(part)}({', '.join(given)})"]

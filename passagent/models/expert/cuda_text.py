@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 
 from passagent.models.expert.block_axes import block_form
-from passagent.models.expert.cuda_values import TritonValues, bare
+from passagent.models.expert.cuda_values import TritonValues
 from passagent.models.expert.expressions import Axis, Expr, Unsupported, parts
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
 from passagent.models.expert.schedule_parts import Group, Stage, Store
-from passagent.models.expert.text_parts import Knobs, Part, TritonKernel, closed
+from passagent.models.expert.text_parts import Knobs, Part, TritonKernel, bare, closed
+from passagent.models.expert.wording import product
 
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
 """Of an element, where it is not 4."""
@@ -110,13 +111,12 @@ class TritonWriter(TritonValues):
         for stage in group.stages:
             self.stage_lines(stage)
         rows = [self._host(a) for a in form.rows]
-        lanes = " * ".join(self._host(a) for a in self.joined) or (
-            self._host(self.vector) if self.vector is not None else "1"
-        )
-        height = self._host(self.cross) if self.cross is not None else ""
+        along = self.joined or ([self.vector] if self.vector is not None else [])
+        lanes = product(self._host(a) for a in along)
+        height = product([self._host(self.cross)]) if self.cross is not None else ""
         hints = (
             self.s.volume(form.rows),
-            self.s.volume(self.joined or ([self.vector] if self.vector is not None else [])),
+            self.s.volume(along),
             self.cross.size.hint if self.cross is not None else 0,
             self._moved(group),
         )
@@ -150,12 +150,16 @@ class TritonWriter(TritonValues):
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
         parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
         if form.kind == "square" and self.cross is not None:
-            self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
+            if parts:
+                self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
             parts.append(("level", "levels"))
         if tile is not None:
-            self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
+            if parts:
+                self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
             parts.append(("tile", "tiles"))
         left = "row" if self.cross is None else program
+        if left == "row" and len(parts) == 1 and tile is None:
+            self.lone_row, parts = form.rows[0], []
         for position, (name, size) in enumerate(reversed(parts)):
             last = position == len(parts) - 1
             self.line(f"{name} = {left}" if last else f"{name} = {left} % {size}")

@@ -10,7 +10,7 @@ from passagent.models.expert.block_axes import Form
 from passagent.models.expert.expressions import Axis, Expr, Unsupported
 from passagent.models.expert.lowering import FLOATING, HALVES
 from passagent.models.expert.schedule_parts import Address, Group, Mono, Stage
-from passagent.models.expert.text_parts import INFIX, Writer, closed
+from passagent.models.expert.text_parts import INFIX, Writer, bare, closed
 
 TYPES = {
     "float32": "tl.float32",
@@ -172,7 +172,7 @@ class TritonValues(Writer):
             return f"tl.{e.data}({args[0]}, {args[1]})"
         for k in (0, 1):
             if e.args[k].kind != "const" and not args[k].isidentifier():
-                name = self.fresh("v")
+                name = self.fresh("value")
                 self.line(f"{name} = {bare(args[k])}")
                 args[k] = name
         a, b = args
@@ -251,15 +251,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def bare(text: str) -> str:
-    """Without parentheses around the whole."""
-    if text.startswith("(") and text.endswith(")") and closed(text[1:-1]) is False:
-        depth = 0
-        for k, c in enumerate(text):
-            depth += (c == "(") - (c == ")")
-            if depth == 0 and k < len(text) - 1:
-                return text
-        return text[1:-1]
-    return text

@@ -110,11 +110,28 @@ def parameters(regions: list[Region]) -> list[Parameter]:
             if not can_vary(node, path, value):
                 continue
             differs = any(o[path] != value for o in others)
-            if differs or (isinstance(value, int) and value > 1):
+            unused = unused_in_inference(node, path)
+            if unused:
+                counts[unused] = counts.get(unused, 0) + 1
+                name = unused if counts[unused] == 1 else f"{unused}{counts[unused]}"
+                found.append(Parameter(name, position, path))
+            elif differs or (isinstance(value, int) and value > 1):
                 stem = "size" if isinstance(value, int) else "number"
                 found.append(Parameter(f"{stem}{counts.setdefault(stem, 0)}", position, path))
                 counts[stem] += 1
     return found
+
+
+_INFERENCE = {"dropout": ("p", 1, 2), "batch_norm": ("momentum", 6, 5)}
+"""An operator's number that means nothing unless it trains: its name, its place, and that of `training`."""
+
+
+def unused_in_inference(node: fx.Node, path: Path) -> str | None:
+    """The name of a number that nothing reads, whatever it is; None for any other."""
+    name, place, training = _INFERENCE.get(op_name(node), ("", 0, 0))
+    told = node.args[training] if len(node.args) > training else node.kwargs.get("training")
+    is_it = bool(name) and path in {("args", place), ("kwargs", name)}
+    return name if is_it and told is False else None
 
 
 def names(region: Region, taken: list[Parameter]) -> dict[fx.Node, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from passagent.models.expert import wording
 from passagent.models.expert.expressions import Axis, Expr
 from passagent.models.expert.lowering import HALVES
 from passagent.models.expert.schedule import Schedule
@@ -121,8 +122,10 @@ class Writer:
         self.params: dict[str, None] = {}
         self.inputs: dict[int, str] = {}
         self.tables = {}
-        self.counts: dict[str, int] = {}
+        self.counts = dict.fromkeys([*names, *outputs], 1)
         self.blocked = self.heap = self.chooses = self.turns = False
+        self.lone_row: Axis | None = None
+        """The axis whose index is the row's number."""
 
     def fresh(self, stem: str) -> str:
         self.counts[stem] = self.counts.get(stem, 0) + 1
@@ -143,7 +146,7 @@ class Writer:
         return self.mono(self.s.mono(axis.size))
 
     def axis_name(self, axis: Axis) -> str:
-        return f"i{self.s.order.index(axis)}"
+        return "row" if axis is self.lone_row else f"i{self.s.order.index(axis)}"
 
     def ctype(self, dtype: str) -> str:
         return CTYPES.get(dtype, f"{dtype}_t")
@@ -184,7 +187,7 @@ class Writer:
     def stem(self, e: Expr) -> str:
         if e.kind == "load":
             return f"{self.names[e.data]}_v"
-        return {"where": "picked", "exp": "power", "cast": "v", "as_half": "v"}.get(e.data, "v")
+        return wording.stem(e)
 
     def scaled(self, index: str, mono: Mono) -> str:
         if mono == (1, ()):
@@ -233,3 +236,15 @@ def cost(e: Expr, seen: set[Expr]) -> int:
 
 def parenthesised(text: str) -> str:
     return f"({text})" if " " in text else text
+
+
+def bare(text: str) -> str:
+    """Without parentheses around the whole."""
+    if text.startswith("(") and text.endswith(")") and closed(text[1:-1]) is False:
+        depth = 0
+        for k, c in enumerate(text):
+            depth += (c == "(") - (c == ")")
+            if depth == 0 and k < len(text) - 1:
+                return text
+        return text[1:-1]
+    return text

@@ -1,0 +1,153 @@
+"""`passagent best`: a run's best pass, as a directory that a person can review."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import shutil
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
+from passagent.evaluator.candidate import PLANS, Candidate
+from passagent.evaluator.hardware.devices import find_devices
+from passagent.evaluator.result import Evaluation
+from passagent.evaluator.service import known
+from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.faults import os_fault
+from passagent.plan.recorder_process import RecordingProcess, recording_process
+from passagent.report.run_summary import found_since_text
+from passagent.search.setup import stored_config, stored_task
+from passagent.store import Store, confirmations, evaluations, nodes, runs
+from passagent.store.nodes import Node
+from passagent.store.runs import Run
+from passagent.tasks import Task
+
+if TYPE_CHECKING:
+    from passagent.delivery.deliver import Delivered
+
+
+def best(name: str, out: str, runs_dir: str, force: bool, measures: bool, as_json: bool) -> None:
+    """Write the run's best pass to directory `out`, laid out, described and with a test.
+
+    Raises UsageError if `out` holds files and not `force`, and PassagentError where it cannot be measured.
+    """
+    from passagent.delivery.telling import figures
+
+    path = Path(out)
+    with Store.open(runs_dir, create=False) as store:
+        run = runs.find_run(store, name)
+        node = confirmations.winner(store, run.id)
+        if node is None:
+            raise UsageError(
+                f"run {run.id} has no correct pass yet; passagent show {run.id} tells what it tried"
+            )
+        _check_place(path, force)
+        with recording_process() as process:  # it imports torch while this process does
+            delivered = asyncio.run(_deliver(store, run, node, process, measures))
+        story = delivered.story
+        if path.is_dir():
+            _clear(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            Candidate(delivered.files).write(path)
+        except OSError as error:
+            raise os_fault(error, path, "--out") from error
+        if as_json:
+            data = {
+                "run": run.id,
+                "node": node.id,
+                "as_score": story.evaluation.as_score,
+                "measured_as_written": story.is_own,
+                "dropped": story.dropped,
+                "notes": story.notes,
+                "path": str(path.absolute()),
+                "files": sorted(delivered.files),
+            }
+            print(json.dumps(data))
+            return
+        print(f"node {node.id} ({figures(story.evaluation)}) of run {run.id}: {path}, see its README.md")
+        for one, why in story.dropped.items():
+            print(f"left out: {one}: {why}")
+        for note in story.notes:
+            print(note)
+        if since := found_since_text(store, run.id):
+            print(since)
+        places = f"{shlex.quote(run.task_path)} --pass-dir {shlex.quote(str(path))}"
+        print(f"evaluate again: passagent eval {places} --device {run.device}")
+
+
+def _check_place(path: Path, force: bool) -> None:
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--out {path}: is a file; name a directory")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise UsageError(f"--out {path}: holds files; name another directory, or --force to replace them")
+
+
+async def _deliver(
+    store: Store, run: Run, node: Node, process: RecordingProcess, measures: bool
+) -> Delivered:
+    from passagent.delivery.deliver import Found, deliver
+    from passagent.delivery.telling import Origin
+
+    task, config = stored_task(run), stored_config(run).evaluator
+    if node.evaluation_id is None:
+        raise UsageError(f"node {node.id} has no evaluation; resume run {run.id} first")
+    evaluation = Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+    found = Found(nodes.get_files(store, node), nodes.get_plans(store, node), evaluation)
+    today = datetime.now(UTC).date().isoformat()
+    origin = Origin(run.id, node.id, run.model, task.name, today)
+    measuring = Measuring(store, task, config)
+    try:
+        return await deliver(
+            found,
+            task,
+            origin,
+            process,
+            config.device,
+            measuring.measure if measures else None,
+            config.single_replacement_func,
+        )
+    finally:
+        await measuring.close()
+
+
+class Measuring:
+    """Evaluates as the run did; its workers start with the first candidate that is not known."""
+
+    def __init__(self, store: Store, task: Task, config: EvaluatorConfig) -> None:
+        self.store, self.task, self.config = store, task, config
+        self.pool: EvaluatorPool | None = None
+
+    async def measure(self, candidate: Candidate) -> Evaluation:
+        """The evaluation, from the store or made now. Raises PassagentError."""
+        try:
+            find_devices(self.config.device)
+        except UsageError as error:
+            raise UsageError(f"{error}; --no-measure writes the pass without measuring it again") from error
+        if self.pool is None:
+            self.pool = EvaluatorPool(
+                self.config, tell=lambda text: print(f"passagent: {text}", file=sys.stderr)
+            )
+        environment = known.environment_key(self.config)
+        found = await known.evaluate(self.pool.evaluate, self.store, self.task, candidate, environment)
+        return found.evaluation
+
+    async def close(self) -> None:
+        """End the workers, if there are any."""
+        if self.pool is not None:
+            await self.pool.close()
+
+
+def _clear(path: Path) -> None:
+    """Remove an earlier candidate's files from `path`; whatever else lies there stays."""
+    for file in path.rglob("*"):
+        if file.is_file() and file.suffix in {".py", ".json"}:
+            file.unlink()
+    for name in ("README.md", "plan.txt"):
+        (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / PLANS, ignore_errors=True)

@@ -1,0 +1,231 @@
+"""What a delivered pass says of itself: its docstring and the README beside it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from passagent.evaluator.candidate import PLANS, TESTS
+from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.plan.model import Pass, Recording, flat
+
+LANGUAGES = {"cpp": "C++", "cuda": "CUDA C++", "triton": "Triton"}
+NEEDS = {"cpp": "a C++ compiler", "cuda": "NVRTC (it comes with torch)", "triton": "triton"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a pass comes from."""
+
+    run: str
+    node: int
+    model: str
+    task: str
+    """Its name."""
+    written: str
+    """The day, UTC."""
+
+
+@dataclass
+class Story:
+    """What was done with a candidate before it was written out, for people."""
+
+    evaluation: Evaluation
+    """Of what is written, or of the text that it was made from: see `is_own`."""
+    is_own: bool
+    """The plans that were measured are those of the text that is written."""
+    recording: Recording | None = None
+    dropped: dict[str, str] = field(default_factory=dict)
+    """Passes that are left out, and why."""
+    notes: list[str] = field(default_factory=list)
+
+
+def figures(evaluation: Evaluation) -> str:
+    """`AS 1.234 [1.200, 1.270]`."""
+    return f"AS {_interval(evaluation.as_score, evaluation.as_low, evaluation.as_high)}"
+
+
+def about(one: Pass, story: Story) -> str:
+    """The part of a pass's docstring that says what it fuses, where it was measured and what it assumes."""
+    evaluation, recording = story.evaluation, story.recording
+    assert recording is not None
+    number = recording.passes.index(one)
+    places = [s.name for s in recording.subgraphs if any(call.number == number for call in s.calls)]
+    by_name = {graph.name: graph for graph in evaluation.graphs}
+    dtypes = sorted({by_name[name].dtype for name in places if name in by_name})
+    whose = "" if story.is_own else " (as its author laid it out)"
+    return "\n\n".join(
+        [
+            _filled(f"Fuse {listed(_operators(one))}: {_kernels([one])}."),
+            f"Serves {len(places)} of the {len(recording.subgraphs)} subgraphs of {evaluation.task}.",
+            _filled(
+                f"Measured{whose}: {figures(evaluation)} with all passes of this directory, on "
+                f"{_device(evaluation)}, dispatch {evaluation.dispatch}, torch {_torch(evaluation)}. "
+                f"Eager is 1.0."
+            ),
+            _filled(
+                "Assumes inference: no gradient flows through the replacement. Constants in the pattern "
+                f"are part of it. Measured for {listed(dtypes)}; other shapes and dtypes are not tested."
+            ),
+        ]
+    )
+
+
+def readme(origin: Origin, story: Story, passes: list[str]) -> str:
+    """README.md of the directory."""
+    evaluation, recording = story.evaluation, story.recording
+    whose = (
+        "The plans that were measured are those of the files here."
+        if story.is_own
+        else "It was measured before it was laid out as it is here, and not again."
+    )
+    parts = [
+        f"# Passes for {origin.task}",
+        f"{listed([f'`{name}.py`' for name in passes])}: "
+        f"{_kernels(recording.passes) if recording else 'kernels'}, "
+        f"for {_device(evaluation)}.",
+        f"**{figures(evaluation)}** (eager is 1.0; in brackets: with every speedup at an end of its 95% "
+        f"interval), dispatch {evaluation.dispatch}, {_versions(evaluation)}. {whose}",
+        _table(evaluation.graphs),
+    ]
+    if recording is not None:
+        digests = dict.fromkeys(plan.digest()[:12] for one in recording.passes for plan in one.plans)
+        parts.append(f"Plans (SHA-256, first digits): {', '.join(digests)}. `plan.txt` shows them.")
+    if story.dropped:
+        parts.append("Left out:\n\n" + "\n".join(f"- `{name}`: {why}" for name, why in story.dropped.items()))
+    if story.notes:
+        parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in story.notes))
+    parts += ["## Use", _use(evaluation, recording), "## Files", _files(recording is not None)]
+    parts += [
+        "## Origin",
+        f"Written by the model `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
+        f"written out on {origin.written} (UTC). passagent is under the Apache License 2.0, "
+        "`passagent.kernels` included. That licence says nothing of this text, which a model wrote: put it "
+        "under your project's, if your model provider's terms let you. The pattern follows the graphs of the "
+        "task, which have an author of their own.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _use(evaluation: Evaluation, recording: Recording | None) -> str:
+    needs = listed(["torch", *needed(recording), "passagent.kernels"])
+    test = "" if recording is None else f"pytest {TESTS}\n"
+    return (
+        f"At run time the passes need {needs}. From this directory, with the task's directory for TASK:\n\n"
+        f"```\n{test}passagent eval TASK --pass-dir . --device {evaluation.device}\n```"
+    )
+
+
+def _files(is_recorded: bool) -> str:
+    lines = ["- `sorted_output_pass_rule_names.json`: the order in which the passes are applied"]
+    if is_recorded:
+        lines += [
+            f"- `{TESTS}`: each pass against its own pattern, which eager runs",
+            "- `plan.txt`: what the host code decides for each subgraph, to read",
+            f"- `{PLANS}/`: the same as data; `passagent eval TASK --pass-dir {PLANS}` measures it",
+        ]
+    return "\n".join(lines)
+
+
+def needed(recording: Recording | None) -> list[str]:
+    """What else than torch the kernels need, in words."""
+    return [NEEDS[kind] for kind in _kinds(recording.passes)] if recording else []
+
+
+def _table(graphs: Iterable[GraphResult]) -> str:
+    rows = [
+        "| subgraph | dtype | speedup [95%] | eager ms | ms | exact from t |",
+        "|---|---|---|---|---|---|",
+    ]
+    for graph in graphs:
+        speedup = graph.speedup
+        shown = _interval(speedup.e2e, speedup.low, speedup.high) if speedup else graph.status
+        times = [f"{ms:.4f}" if ms is not None else "-" for ms in (graph.eager_ms, graph.compiled_ms)]
+        level = "-" if graph.passes_from_t is None else str(graph.passes_from_t)
+        rows.append(f"| {graph.name} | {graph.dtype} | {shown} | {' | '.join(times)} | {level} |")
+    return "\n".join(rows)
+
+
+def _interval(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return "not timed"
+    return f"{value:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")
+
+
+def _operators(one: Pass) -> list[str]:
+    """What the pattern computes, in order; views and what does nothing in inference not."""
+    names = [node.target.split(":")[-1].split(".")[-1] for node in one.pattern if node.op.startswith("call")]
+    spoken = [name for name in names if name not in _QUIET]
+    return list(dict.fromkeys(spoken or names))
+
+
+_QUIET = {
+    "getitem",
+    "getattr",
+    "dropout",
+    "contiguous",
+    "to",
+    "float",
+    "type_as",
+    "detach",
+    "view",
+    "reshape",
+}
+_QUIET |= {"unsqueeze", "squeeze", "expand", "expand_as", "permute", "transpose", "flatten"}
+
+
+def _kernels(passes: Iterable[Pass]) -> str:
+    kernels = {
+        (kernel.kind, kernel.entry)
+        for one in passes
+        for plan in one.plans
+        for step in flat(plan.steps)
+        if step.step == "launch"
+        for kernel in [plan.kernels[step.kernel]]
+    }
+    if not kernels:
+        return "views, without a kernel"
+    told = []
+    for kind in _kinds(passes):
+        entries = sorted(entry for own, entry in kernels if own == kind)
+        if entries:
+            many = (
+                f"{len(entries)} {LANGUAGES[kind]} kernels"
+                if len(entries) > 1
+                else f"a {LANGUAGES[kind]} kernel"
+            )
+            told.append(f"{many} ({', '.join(entries)})")
+    return " and ".join(told)
+
+
+def _kinds(passes: Iterable[Pass]) -> list[str]:
+    kinds = {kernel.kind for one in passes for plan in one.plans for kernel in plan.kernels.values()}
+    return [kind for kind in LANGUAGES if kind in kinds]
+
+
+def _device(evaluation: Evaluation) -> str:
+    known = evaluation.environment
+    if evaluation.device != "cpu":
+        return str(known.get("gpu", evaluation.device))
+    threads = known.get("threads")
+    many = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
+    return f"{known.get('cpu', 'a CPU')}{many}"
+
+
+def _torch(evaluation: Evaluation) -> str:
+    return str(evaluation.environment.get("torch", "unknown"))
+
+
+def _versions(evaluation: Evaluation) -> str:
+    known = [(name, evaluation.environment.get(name)) for name in ("torch", "triton", "python")]
+    return ", ".join(f"{name} {version}" for name, version in known if version)
+
+
+def listed(words: list[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)
