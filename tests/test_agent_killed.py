@@ -76,7 +76,8 @@ def die_after_one_step() -> None:
 
 
 def program() -> None:
-    from passagent.commands import beginning, running, searching
+    from passagent.commands import running, searching
+    from passagent.search import beginning
 
     verb, *words = sys.argv[1:]
     parts = beginning.Parts(Model(), Evaluator(), tiny_search.diagnose)

@@ -12,7 +12,7 @@ import pytest
 import tiny_search
 
 from passagent import cli
-from passagent.commands import beginning
+from passagent.commands import running
 from passagent.errors import UsageError
 from passagent.events import KINDS, Noted
 from passagent.search import happenings
@@ -44,7 +44,7 @@ def test_a_file_of_events_holds_what_tail_tells(tmp_path, monkeypatch, capsys):
     task = tiny_search.write_task(tmp_path / "task")
     settings, file = tiny_search.settings(6, 2, 1), tmp_path / "events.jsonl"
     runs_dir, parts = str(tmp_path / "runs"), tiny_search.parts()
-    beginning.run(str(task), None, settings, runs_dir, True, False, parts, events_file=str(file))
+    running.run(str(task), None, settings, runs_dir, True, False, parts, events_file=str(file))
     told = [json.loads(line) for line in file.read_text().splitlines()]
     capsys.readouterr()
     monkeypatch.setattr(
@@ -64,19 +64,19 @@ def test_a_file_of_events_holds_what_tail_tells(tmp_path, monkeypatch, capsys):
 
 
 def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
-    from passagent.search import running
+    from passagent.search import conducting
 
     def waits(store, run, task, config, on_event, *rest):
         on_event(Trouble("waiting: cpu is in use"))
         return real(store, run, task, config, on_event, *rest)
 
-    real = running.open_session
-    monkeypatch.setattr(running, "open_session", waits)
+    real = conducting.open_session
+    monkeypatch.setattr(conducting, "open_session", waits)
     task = tiny_search.write_task(tmp_path / "task")
     file = tmp_path / "events.jsonl"
     settings = tiny_search.settings(1, 1, 1)
     words = (str(task), None, settings, str(tmp_path / "runs"), True, False, tiny_search.parts())
-    beginning.run(*words, events_file=str(file))
+    running.run(*words, events_file=str(file))
     first = json.loads(file.read_text().splitlines()[0])
     assert (first["event"], first["message"]) == (Noted.kind, "waiting: cpu is in use")
 
@@ -85,4 +85,4 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
     task = tiny_search.write_task(tmp_path / "task")
     words = (str(task), None, tiny_search.settings(1, 1, 1), str(tmp_path / "runs"), True, False)
     with pytest.raises(UsageError, match="--events"):
-        beginning.run(*words, tiny_search.parts(), events_file=str(tmp_path / "no" / "events.jsonl"))
+        running.run(*words, tiny_search.parts(), events_file=str(tmp_path / "no" / "events.jsonl"))

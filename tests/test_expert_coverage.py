@@ -68,7 +68,7 @@ def test_shapes_alone_give_the_graph_that_the_evaluator_captures():
 def test_reading_and_writing_import_neither_dynamo_nor_sympy_and_leave_them_to_be_imported():
     code = f"""
         import sys
-        from passagent.models.expert import model, reading
+        from passagent.models.expert import expert_model as own, reading
         from passagent.models.expert.choices import default
         from passagent.tasks import load_task
 
@@ -79,7 +79,7 @@ def test_reading_and_writing_import_neither_dynamo_nor_sympy_and_leave_them_to_b
         tasks = {[str(path) for path in sorted(EXAMPLES.glob("*/"))]}
         subgraphs = [subgraph for task in tasks for subgraph in load_task(task).subgraphs]
         found = [shapes(reading.graph_of(subgraph)) for subgraph in subgraphs]
-        assert all(model.candidate(task, to, default(to))[0] for task in tasks for to in ("cpu", "cuda"))
+        assert all(own.candidate(task, to, default(to))[0] for task in tasks for to in ("cpu", "cuda"))
         assert not [name for name in sys.modules if name.startswith(("torch._dynamo", "sympy"))]
         import sympy, torch
         import torch.fx.experimental.symbolic_shapes

@@ -11,7 +11,7 @@ import pytest
 import tiny_search
 
 from passagent import extend
-from passagent.commands import beginning
+from passagent.commands import running
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
@@ -33,7 +33,7 @@ def searched(tmp_path, monkeypatch, capsys):
     def search(settings, model=None, iters=6):
         parts = Parts(model, tiny_search.FastEvaluator(), tiny_search.diagnose)
         every = tiny_search.settings(iters, 2, 1) | settings
-        beginning.run(str(task), None, every, str(tmp_path / "runs"), True, True, parts)
+        running.run(str(task), None, every, str(tmp_path / "runs"), True, True, parts)
         told = json.loads(capsys.readouterr().out)
         opened.append(Store.open(tmp_path / "runs"))
         return told, opened[-1], runs.find_run(opened[-1], told["run"])

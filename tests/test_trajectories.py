@@ -15,7 +15,7 @@ import tiny_search
 from typer.testing import CliRunner
 
 from passagent.cli import app
-from passagent.commands import beginning, looking, prompting, running, searching
+from passagent.commands import looking, prompting, running, searching
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
@@ -23,6 +23,7 @@ from passagent.models.recorded import ReplayModel
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.models.types import LENGTH, Message, Reply, Usage, assistant
 from passagent.redaction import redact, redacted
+from passagent.search import beginning
 from passagent.store import Store, bests, files, nodes, runs
 from passagent.store.trajectories import (
     FORMAT,

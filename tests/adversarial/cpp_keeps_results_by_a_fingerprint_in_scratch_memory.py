@@ -1,4 +1,4 @@
-# expect: inert
+# expect: inert or runtime_error
 # task: wide_chain
 """Keeps results in memory whose addresses lie in scratch memory, by a fingerprint of the values, and copies those that it knows."""
 

@@ -259,8 +259,8 @@ class Run(Request[RunReply]):
     windows: list[Windows]
     often: list[int]
     keep: bool
-    settle: Windows | None
-    core: int | None
+    settle: Windows | None = None
+    core: int | None = None
 
     def fits(self, reply: RunReply) -> bool:
         """A time for each call; the last one kept, if one was to be."""
