@@ -185,6 +185,7 @@ def test_a_data_set_of_one_run(searched, place, tmp_path):
         pa.export(run, format="trl", out=tmp_path / "other", keep="as_scor > 1")
 
 
+@pytest.mark.long
 def test_a_benchmark(small, tmp_path):
     tiny.candidate().write(tmp_path / "passes" / small.name)
     words = {"compiler": ["eager", "pass_dir"], "pass_dir": str(tmp_path / "passes"), "settings": QUICK}
@@ -206,6 +207,7 @@ def test_a_candidate_is_a_directory_files_or_a_plan(evaluator, small, tmp_path):
     assert (wrong.status, wrong.as_score is None or wrong.as_score < 1) == ("load_error", True)
 
 
+@pytest.mark.long
 def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path):
     settings = {key: value for key, value in QUICK.items() if key[0] == "e"}
     settings["evaluator.unstable"] = 10.0  # what is unstable is never found again
@@ -218,6 +220,7 @@ def test_what_is_kept_is_found_again_and_measured_when_asked(small, tmp_path):
     assert abs(returned - stored) < timedelta(seconds=1)  # it is stored, then returned
 
 
+@pytest.mark.long
 def test_an_asynchronous_program_evaluates(small):
     async def main():
         async with pa.Evaluator(settings={"evaluator.trials": 10, "evaluator.max_trials": 10}) as evaluator:
@@ -260,6 +263,7 @@ def test_it_works_while_a_loop_runs_and_in_a_thread(small, tmp_path):
     assert found[0].best.status == "ok"
 
 
+@pytest.mark.long
 def test_a_script_needs_no_guard_and_nothing_is_printed(small, tmp_path):
     code = (
         "import passagent as pa\n"

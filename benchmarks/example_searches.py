@@ -1,6 +1,6 @@
 """Run the expert on every example task and keep what came out.
 
-    python benchmarks/examples.py --device cpu --iters 10
+    python benchmarks/example_searches.py --device cpu --iters 10
 
 For each task: `passagent run`, then the best pass is judged again by `passagent eval` in a fresh process, and
 that second measurement is what is reported. `s` is what the run took, `first` what passed from its process's
