@@ -131,6 +131,7 @@ def test_usage_mistakes(call, tmp_path, words, told):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.long
 def test_any_backend_of_torch_compile(call, tmp_path):
     assert compilers.arguments("torch:inductor:max-autotune") == {
         "backend": "inductor",
@@ -215,6 +216,7 @@ def test_the_table_is_what_was_measured(call, tmp_path, monkeypatch):
         assert label in [element.text for element in svg.iter() if element.text]
 
 
+@pytest.mark.long
 def test_a_task_that_fails_does_not_stop_the_others(call, tmp_path, monkeypatch):
     write_tasks(tmp_path / "tasks", 1)
     (tmp_path / "tasks/broken").mkdir(parents=True)

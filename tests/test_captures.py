@@ -57,6 +57,7 @@ def no_dynamo(tmp_path, monkeypatch):
     return begin
 
 
+@pytest.mark.long
 def test_what_is_read_takes_no_dynamo_at_all(tmp_path, monkeypatch, no_dynamo):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
     no_dynamo()

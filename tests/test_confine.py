@@ -173,7 +173,8 @@ SHUT = {
     "to signal": ("tools_seccomp", "import os; os.kill(os.getppid(), 0)"),
     "to trace": ("tools_seccomp", "import os; os.pidfd_open(os.getppid())"),
     "a group of its own": (
-        "tools_seccomp", "import os\nif os.fork() == 0: os.setsid()\nelse: exit(os.wait()[1] >> 8)"
+        "tools_seccomp",
+        "import os\nif os.fork() == 0: os.setsid()\nelse: raise SystemExit(os.wait()[1] >> 8)",
     ),
     "new users": (
         "tools_seccomp", "import ctypes; e = ctypes.CDLL(None).unshare(1 << 28); assert not e, 'denied'"

@@ -269,6 +269,7 @@ def test_a_pass_without_which_as_is_lower_stays(regions, recorder):
     assert passes_of(result.files) == ["Twice", "Squash"]
 
 
+@pytest.mark.long
 def test_the_run_s_own_evaluator_measures(regions, recorder, tmp_path):
     """With and without each pass; an equal candidate is answered from the store."""
     config = EvaluatorConfig(warmups=2, trials=10, max_trials=20, budget_s=0.05, timeout_s=120, memory_gb=6)

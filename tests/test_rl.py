@@ -331,6 +331,7 @@ def run_test(exported, root):
     return done, float(reward.read_text()) if reward.exists() else None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_exported_test_gives_evals_as_rounded(tmp_path, task):
     out = tmp_path / "out"
