@@ -1,5 +1,8 @@
 """What a worker sees of the input sets: the values that the referee drew, read when first asked for."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -55,3 +58,21 @@ def test_only_what_is_asked_for_goes_to_the_device(sets):
     assert read._taken == {}
     assert [read[1][0].device.type, read[1][1].device.type] == ["meta", "cpu"]
     assert list(read._taken) == [1]
+
+
+def test_outputs_may_be_larger_than_a_log():
+    """The limit on a worker's files is for its log; Linux applies it to writes into shared memory, too."""
+    child = """
+import resource, torch
+from passagent.confine.channel import Arena
+values = torch.arange(1 << 19)
+arena = Arena.create(Arena.room([values, values]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+placed = [arena.write(values), arena.write_flat([values[:3], values[3:]])]
+assert all(torch.equal(arena.read(each), values) for each in placed), placed
+arena.seal()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", child], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done

@@ -189,12 +189,7 @@ class Arena:
         if offset + count > self.size:
             raise ValueError(f"outputs are larger than eager's: {offset + count} of {self.size} bytes")
         if count and not is_shared:
-            at = offset
-            for part in parts:
-                left = memoryview(bytes_of(part))
-                while left:
-                    written = os.pwrite(self.fd, left, at)
-                    left, at = left[written:], at + written
+            self._write_bytes([memoryview(bytes_of(part)) for part in parts], offset, count)
         elif count:
             whole = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
             places = whole.split([part.numel() * part.element_size() for part in parts])
@@ -202,6 +197,18 @@ class Arena:
                 copy(place, part.view(torch.uint8))
         self._used = offset + count
         return Placed(str(parts[0].dtype).removeprefix("torch."), [elements], offset)
+
+    def _write_bytes(self, parts: Sequence[memoryview], offset: int, count: int) -> None:
+        """Write through a window that is unmapped at once: a worker's kernels find nothing there.
+
+        os.pwrite would meet the limit on the size of a worker's files, which is for its log.
+        """
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        with mmap.mmap(self.fd, offset + count - start, offset=start) as window:
+            at = offset - start
+            for part in parts:
+                window[at : at + len(part)] = part
+                at += len(part)
 
     def read(self, description: Described) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""
