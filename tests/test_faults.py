@@ -542,5 +542,5 @@ def test_a_gpu_that_disappears_is_nobodys_fault(gpu_referee, task, monkeypatch):
 
 @pytest.fixture(scope="module")
 def gpu_referee():
-    with Referee(CONFIG.model_copy(update={"device": "cuda", "timeout_s": 10.0})) as one:
+    with Referee(CONFIG.model_copy(update={"device": "cuda", "timeout_s": 30.0})) as one:
         yield one

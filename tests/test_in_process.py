@@ -99,3 +99,14 @@ def test_what_takes_a_process_of_its_own_is_refused(referee, tmp_path):
 
 def text(candidate: Candidate) -> str:
     return "\n".join(candidate.files.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dispatch", ["direct", "dynamo", "graph"])
+def test_a_gpu_runs_both_sides_of_one_process(dispatch, tmp_path):
+    """Two threads capture CUDA graphs: neither may break the other's."""
+    design = next(one for one in HONEST.values() if one.device == "cuda")
+    task = write_task(tmp_path / "t", design.task)
+    with Referee(CONFIG.model_copy(update={"device": "cuda", "dispatch": dispatch})) as on:
+        results = [on.evaluate(task, subject) for subject in (design.candidate, "eager", design.candidate)]
+    assert [(one.status, one.error) for one in results] == [("ok", None)] * 3

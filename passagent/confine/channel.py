@@ -204,7 +204,8 @@ class Arena:
         os.pwrite would meet the limit on the size of a worker's files, which is for its log.
         """
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        with mmap.mmap(self.fd, offset + count - start, offset=start) as window:
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        with mmap.mmap(self.fd, offset + count - start, flags=flags, offset=start) as window:
             at = offset - start
             for part in parts:
                 window[at : at + len(part)] = part
