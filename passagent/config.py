@@ -87,6 +87,13 @@ class EvaluatorConfig(_Section):
                 raise ValueError("protocol: passbench has reference: eager")
         return given
 
+    @model_validator(mode="after")
+    def _can_capture(self) -> EvaluatorConfig:
+        """CUDA ends a capture when another thread of the process waits for the device."""
+        if (self.isolation, self.dispatch) == ("in-process", "graph") and self.device != "cpu":
+            raise ValueError("isolation: in-process has no dispatch: graph on a GPU; take sandboxed")
+        return self
+
 
 class ModelChoice(_Section):
     """A model, and where it is."""

@@ -13,7 +13,6 @@ operators its side is worth; what one takes the baseline's says for both, so tha
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -32,8 +31,6 @@ REPEATS = 20
 COPIED_BYTES = 1 << 28
 """Inputs and outputs of all calls of a graph: large ones are fewer, and long beside the launch."""
 _TRIES, _CALLS = 30, 200
-_capturing = threading.Lock()
-"""With `isolation: in-process` both sides capture in one process, in turn."""
 _unfinished: list[torch.cuda.CUDAGraph] = []
 """Captures that failed: torch's allocator of pinned memory goes on to ask them."""
 
@@ -69,9 +66,9 @@ def capture(graph: Graph, repeats: int, rotation: Rotation) -> None:
     try:
         # A collection may free another graph, which must not happen meanwhile. Where the capture fails, it is
         # the outer context that makes the old stream the current one again.
-        with _capturing, no_collection(), torch.cuda.stream(stream):
+        with no_collection(), torch.cuda.stream(stream):
             call(*graph.args)  # libraries get their workspaces for this stream
-            with torch.cuda.graph(captured, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(captured, pool=pool, stream=stream):
                 outputs = [call(*[slot[i] for i in order]) for slot in graph.slots]
     except Exception as error:
         _unfinished.append(captured)
