@@ -309,7 +309,7 @@ def _fork(
 async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Session]) -> Run:
     from passagent.search import conducting
 
-    await conducting.work(prepared, lambda event: None, sessions.append, on_event)
+    await conducting.work(prepared, on_event, sessions.append)
     return Run(prepared.run.id, prepared.store.runs_dir)
 
 

@@ -125,12 +125,17 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
     progress = open_progress(Board.of(store, run), stream)
     sessions: list[Session] = []
 
+    def on_event(event: Event) -> None:
+        progress.on_event(event)
+        if follow is not None:
+            follow(event)
+
     def begun(session: Session) -> None:
         sessions.append(session)
         stop_on_signals(session, progress, go_on)
 
     try:
-        exported = asyncio.run(conducting.work(prepared, progress.on_event, begun, follow))
+        exported = asyncio.run(conducting.work(prepared, on_event, begun))
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(told) from error
     finally:

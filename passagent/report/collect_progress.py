@@ -10,10 +10,10 @@ from passagent.collect.budget import CollectionBudget
 from passagent.collect.collection_figures import Summary
 from passagent.collect.trial_list import Pair
 from passagent.collect.trials import Outcome
+from passagent.events import Event, Noted
 from passagent.faults import os_fault
 from passagent.report.collect_table import status_line
 from passagent.report.text import clock, console, number, thousands, width
-from passagent.search.notices import Event, Trouble
 
 _EVERY_S = 30.0
 """Between two lines about all, where there is no terminal, s."""
@@ -38,7 +38,7 @@ class CollectProgress:
 
     def event(self, pair: Pair, event: Event) -> None:
         """See Watch.event."""
-        if isinstance(event, Trouble):
+        if isinstance(event, Noted):
             self.say(f"{pair.entry.name} trial {pair.trial}: {event.message}")
 
     def say(self, text: str) -> None:

@@ -18,7 +18,6 @@ from passagent.models.meter import metered
 from passagent.models.types import Model, Reply
 from passagent.search.gain import log_gain
 from passagent.search.gathering import diagnosis_of, target_of
-from passagent.search.notices import ModelReplied
 from passagent.search.session import Session, Stopping
 from passagent.search.writers import meter_of
 from passagent.store import episodes, evaluations, hint_uses, ledger, nodes
@@ -70,7 +69,7 @@ async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) 
             meter.settle(reply.usage, reply.stop_reason)
             ledger.count(store, episode, asdict(reply.usage))
             hint_uses.settle_distilled(store, episode, hint.model_dump() if hint else None)
-        session.on_event(ModelReplied(episode, reply.usage.input_tokens, reply.usage.output_tokens))
+        session.events.look()
 
     await distiller.ask(metered(model, meter), _improvement(session, episode), save)
 
