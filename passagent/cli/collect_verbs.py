@@ -110,21 +110,21 @@ def collect(
     """Collect conversations on many tasks in one database. The same command again goes on."""
     from passagent.commands import collecting
 
-    steps = {"agent.max_steps": max_steps, "agent.max_evaluations": max_steps} if max_steps else {}
     if merge:
         collecting.merge(tasks, runs_dir, json)
         return
     collecting.collect(
         collecting.Request(
             tasks=tasks,
-            settings=settings_of(set_, locals()) | steps,
+            settings=settings_of(set_, locals()),
             preset=config,
             root=root,
             trials=trials,
             parallel=parallel,
             shuffle=shuffle,
             shard=shard,
+            max_steps=max_steps,
             runs_dir=runs_dir,
-            as_json=json,
-        )
+        ),
+        json,
     )

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from passagent.commands.signals import stop_on_signals
+from passagent.commands.signals import Interrupted, stop_on_signals
 from passagent.config import Config
-from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.events import Event, OnEvent
 from passagent.faults import os_fault
 from passagent.report.board import Board
@@ -26,12 +25,6 @@ from passagent.search.going_on import resume_command
 from passagent.search.session import Session
 from passagent.store import runs
 from passagent.tasks import Task
-
-
-class Interrupted(PassagentError):
-    """A person stopped the search; everything is stored."""
-
-    exit_code = EXIT_INTERRUPTED
 
 
 def start(

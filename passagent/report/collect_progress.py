@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from passagent.collect.budget import CollectionBudget
-from passagent.collect.collection_figures import Summary
-from passagent.collect.trial_list import Pair
-from passagent.collect.trials import Outcome
+from passagent.collection.budget import CollectionBudget
+from passagent.collection.collection_figures import Summary
+from passagent.collection.trial_list import Pair
+from passagent.collection.trials import Outcome
 from passagent.events import Event, Noted
 from passagent.faults import os_fault
 from passagent.report.collect_table import status_line
@@ -20,7 +20,7 @@ _EVERY_S = 30.0
 
 
 class CollectProgress:
-    """See collect.work.Watch."""
+    """See collection.work.Watch."""
 
     def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
         """`summary` of what was finished before, of `total` trials."""

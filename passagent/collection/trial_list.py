@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from passagent import __version__
-from passagent.collect import trials
+from passagent.collection import trials
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.target import target_of
