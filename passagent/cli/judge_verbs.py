@@ -60,7 +60,7 @@ def evaluate(
 ) -> None:
     """Judge a pass directory on TASK: is it correct, and how fast?
 
-    A pass that was measured before on this machine is answered from the store.
+    A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
     """
     from passagent.commands import evaluating
 

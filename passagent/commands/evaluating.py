@@ -35,7 +35,7 @@ def evaluate(
 ) -> None:
     """Judge a pass_dir (default: the task's own), or answer from the store, and print the evaluation.
 
-    Raises PassagentError.
+    Raises PassagentError, also, once it is printed, for a judgement that is not `ok`.
     """
     from passagent.report.evaluation import evaluation_text
 
@@ -50,12 +50,14 @@ def evaluate(
         # model_dump_json: it knows how to write nan and inf
         shown = json.loads(evaluation.model_dump_json())
         print(json.dumps(shown | {"measured_at": found.measured_at, "from_store": found.from_store}))
-        return
-    print(evaluation_text(evaluation))
-    if evaluation.validator is not None:
-        print(validator.opinion_line(evaluation.validator))
-    if found.from_store:
-        print(f"measured {found.measured_at}, from the store; --fresh measures again")
+    else:
+        print(evaluation_text(evaluation))
+        if evaluation.validator is not None:
+            print(validator.opinion_line(evaluation.validator))
+        if found.from_store:
+            print(f"measured {found.measured_at}, from the store; --fresh measures again")
+    if evaluation.status != "ok":
+        raise PassagentError(f"{evaluation.task}: the pass is judged {evaluation.status}, not ok")
 
 
 async def _evaluate(
