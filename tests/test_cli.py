@@ -364,7 +364,7 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     monkeypatch.setattr(conducting, "open_session", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
-    monkeypatch.setattr("passagent.commands.looking.list_runs", interrupted)
+    monkeypatch.setattr("passagent.commands.listing_runs.list_runs", interrupted)
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 

@@ -1,4 +1,4 @@
-"""`passagent run`, `resume` and `fork`: search, show it, and say what came of it."""
+"""`passagent run`, `resume` and `fork`: three beginnings of one search, which is shown and summed up here."""
 
 from __future__ import annotations
 
