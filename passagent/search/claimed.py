@@ -221,7 +221,7 @@ def tools(
 ) -> list[Tool]:
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
-    target = target_of(session.config.evaluator.device)
+    target = target_of(session.config.evaluator)
     retriever = retriever_of(session.config.experience.retriever)
     found: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),

@@ -16,6 +16,7 @@ from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
 from passagent.faults import os_fault
 from passagent.models import open_model
@@ -147,6 +148,7 @@ def forked(
 def _model(config: Config, parts: Parts) -> Model:
     """The model that writes passes. Raises UsageError, also for other plug-ins and the budget."""
     extend.check(config)
+    target_of(config.evaluator)
     model: Model = parts.model or open_model(config.model)
     check_money(config, model)
     return model

@@ -23,7 +23,7 @@ from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Violation
 from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.planned import Plans
-from passagent.evaluator.target import uses_triton
+from passagent.evaluator.target import target_of, uses_triton
 from passagent.evaluator.worker_text import plain
 from passagent.kernels.source_errors import KernelRefused
 from passagent.plan import artefact, record, recorder_process
@@ -135,6 +135,9 @@ class Recorder:
         def build(plan: Plan) -> _Outcome:
             try:
                 check(plan)
+                for kernel in plan.kernels.values():
+                    if why := target_of(self._config).refuses(kernel):
+                        raise PlanError(f"launches {kernel.entry}: {why}")
                 with faults.named("building a kernel"):
                     if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
                         kernel_builds.prepare_cpp()
