@@ -60,10 +60,8 @@ def test_every_role_and_target_composes(tmp_path: Path, name: str, role: str) ->
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path: Path, device: str) -> None:
     """Prompts with every role and hint, every knowledge document and the tools' descriptions."""
-    target, name = (
-        target_of(EvaluatorConfig(device=device)),
-        {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device],
-    )
+    target = target_of(EvaluatorConfig(device=device))
+    name = {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device]
     hints = [
         HintView(hint.id, hint.advice)
         for hint in load_hints()

@@ -130,13 +130,14 @@ class Recorder:
     def _built(self, recording: Recording, interpreted: bool) -> Iterator[tuple[tuple[int, int], _Outcome]]:
         """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
+        target = target_of(self._config)
         plans = {(n, p): plan for n, one in enumerate(recording.passes) for p, plan in enumerate(one.plans)}
 
         def build(plan: Plan) -> _Outcome:
             try:
                 check(plan)
                 for kernel in plan.kernels.values():
-                    if why := target_of(self._config).refuses(kernel):
+                    if why := target.refuses(kernel):
                         raise PlanError(f"launches {kernel.entry}: {why}")
                 with faults.named("building a kernel"):
                     if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
