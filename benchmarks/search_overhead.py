@@ -125,21 +125,27 @@ def go_on(session: Any, episodes: int, until: int | None = None) -> None:
 
 def search_part(args: argparse.Namespace) -> dict[str, Any]:
     """Make `args.episodes` iterations; the times of its blocks, memory, and the stand-ins' own time."""
-    from passagent.search.notices import EpisodeDone, EpisodeStarted
+    from passagent.events import EpisodeBegun, EpisodeContinued
+    from passagent.search import controller
 
     marks: list[tuple[float, float]] = []
     clock: list[float] = []
     first: list[float] = []
 
     def on_event(event: Any) -> None:
-        if isinstance(event, EpisodeStarted) and not first:
+        if isinstance(event, EpisodeBegun | EpisodeContinued) and not first:
             first.append(time.perf_counter())
-        if isinstance(event, EpisodeDone):
-            marks.append((time.perf_counter(), time.process_time()))
-            clock.append(time.time())
-            if args.kill and len(marks) == args.kill:
-                os.kill(os.getpid(), signal.SIGKILL)
 
+    async def run_claimed(*given: Any) -> Any:
+        """An episode of this process: events tell of the other one's, too."""
+        done = await run_episode(*given)
+        marks.append((time.perf_counter(), time.process_time()))
+        clock.append(time.time())
+        if args.kill and len(marks) == args.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    run_episode, controller.run_claimed = controller.run_claimed, run_claimed
     times: dict[str, float] = {}
     session = open_run(args, times, on_event)
     if args.until:
@@ -285,11 +291,13 @@ def grow_part(args: argparse.Namespace) -> dict[str, Any]:
 
 def busy_part(args: argparse.Namespace) -> dict[str, Any]:
     """Share of the time in which the one device is busy, after each island's first reply."""
-    from passagent.search.notices import EpisodeDone
+    from passagent.events import EpisodeEnded
 
     done: list[float] = []
     times: dict[str, float] = {}
-    session = open_run(args, times, lambda event: isinstance(event, EpisodeDone) and done.append(time.time()))
+    session = open_run(
+        args, times, lambda event: isinstance(event, EpisodeEnded) and done.append(time.time())
+    )
     session.model.seconds = args.model_seconds / args.scale
     session.model.jitter = args.jitter
     session.evaluator.seconds = args.evaluation_seconds / args.scale

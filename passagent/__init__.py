@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from passagent.api import (
         Bench,
+        Collection,
         Evaluator,
         InfrastructureError,
         Node,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         TaskError,
         UsageError,
         bench,
+        collect,
         export,
         fork,
         load_task,
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
-    "Result", "Run", "TaskError", "UsageError", "bench", "export", "fork", "load_task", "open_run", "resume",
-    "resume_async", "run", "run_async",
+    "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
+    "Plan", "Result", "Run", "TaskError", "UsageError", "bench", "collect", "export", "fork", "load_task",
+    "open_run", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

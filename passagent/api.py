@@ -7,38 +7,34 @@ may be called from a script, a thread or a notebook, and `on_event` is called on
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
-from passagent.evaluator.candidate import MANIFEST, PLAN, Candidate
-from passagent.report.handles import Bench, Node, Nodes, Plan, Result, Run
-from passagent.search.apart import Search, finished, finished_async
+from passagent.report.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
+from passagent.search.apart import Search, Stoppable, finished, finished_async
 from passagent.search.beginning import Parts, begin
 from passagent.settings import settings_of
 from passagent.tasks import Task, load_task
 from passagent.threads import LoopThread
+from passagent.warm_evaluator import Evaluator, Settings, as_task
 
 if TYPE_CHECKING:
     from passagent.dataset.writing import Summary
     from passagent.events import Event
     from passagent.search.conducting import Prepared
-    from passagent.search.session import Session
 
 __all__ = [
-    "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
-    "Result", "Run", "TaskError", "UsageError", "bench", "export", "fork", "load_task", "open_run", "resume",
-    "resume_async", "run", "run_async",
+    "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
+    "Plan", "Result", "Run", "TaskError", "UsageError", "bench", "collect", "export", "fork", "load_task",
+    "open_run", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
 
-Settings = Mapping[str, Any]
-"""Any setting by its key, such as `{"search.elites": 5}`: `--set` of the commands."""
 OnEvent = Callable[["Event"], object]
 """Is told what happens in a run (docs/events.md)."""
 
@@ -69,112 +65,6 @@ class Options(TypedDict, total=False):
     """Episodes without a gain."""
     until: float | None
     """Stop when an hour more is expected to gain less than this share of AS."""
-
-
-class Evaluator:
-    """Judges candidates on one warm pool of processes: a context manager, also an asynchronous one."""
-
-    def __init__(
-        self,
-        device: str | None = None,
-        *,
-        dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
-        validator: str | None = None,
-        runs_dir: str | Path | None = None,
-        config: str | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        """Raises UsageError for a device that is not here, and for a wrong setting.
-
-        device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`. dispatch, validator: as `passagent eval`
-        has them. runs_dir: where evaluations are kept and found again; None: nowhere. config: a preset's
-        name or a YAML file.
-        """
-        from passagent.agent.validator import open_validator
-        from passagent.evaluator.service.pool import EvaluatorPool
-
-        options = {"device": device, "dispatch": dispatch, "validator": validator}
-        self._config = load_config(config, settings_of(options, settings))
-        self._runs_dir = runs_dir
-        self._model = open_validator(self._config)
-        self._pool = EvaluatorPool(self._config.evaluator)
-        self._thread = LoopThread("passagent-evaluator")
-
-    def evaluate(self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False) -> Result:
-        """Judge a candidate on a task: integrity, matching, correctness, speed, AS.
-
-        candidate: a pass directory, its files as `{"name.py": source}` (without a manifest every file is a
-        pass, in this order), or a plan. fresh: measure, whatever the store knows of it.
-        Raises UsageError, TaskError, InfrastructureError; what is wrong with the candidate is the result.
-        """
-        return self._thread.run(self._evaluate(task, candidate, fresh))
-
-    async def evaluate_async(
-        self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False
-    ) -> Result:
-        """See `evaluate`; several at a time are queued, and run side by side on several devices."""
-        return await asyncio.wrap_future(self._thread.start(self._evaluate(task, candidate, fresh)))
-
-    async def _evaluate(self, task: Task | str | Path, candidate: CandidateLike, fresh: bool) -> Result:
-        from passagent.agent.judged import judged
-        from passagent.store import Store
-
-        loaded, given = _task(task), _candidate(candidate)
-        if self._runs_dir is None:
-            found = await judged(self._pool.evaluate, None, loaded, given, self._config, self._model, fresh)
-        else:
-            with Store.open(self._runs_dir) as store:
-                found = await judged(
-                    self._pool.evaluate, store, loaded, given, self._config, self._model, fresh
-                )
-        return Result(found.evaluation, found.measured_at, found.from_store)
-
-    def close(self) -> None:
-        """End its processes; an evaluation that is under way raises InfrastructureError."""
-        self._thread.run(self._close())
-        self._thread.close()
-
-    async def _close(self) -> None:
-        await self._pool.close()
-        if self._model is not None:
-            await self._model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.close)
-
-
-CandidateLike = str | Path | Mapping[str, str] | Plan | Candidate
-"""A pass directory (or a recorded plan's), files by name, a plan, or `Node.files`."""
-
-
-def _candidate(given: CandidateLike) -> Candidate:
-    if isinstance(given, Candidate):
-        return given
-    if isinstance(given, Plan):
-        return Candidate(given.files)
-    if isinstance(given, str | Path):
-        return Candidate.from_dir(given)
-    import json
-
-    files = dict(given)
-    if not any(name.endswith(".py") for name in files) and PLAN not in files:
-        raise UsageError("the candidate: holds no .py file; give {'name.py': source}")
-    if MANIFEST not in files and PLAN not in files:
-        files[MANIFEST] = json.dumps([name.removesuffix(".py") for name in files if name.endswith(".py")])
-    return Candidate(files)
-
-
-def _task(task: Task | str | Path) -> Task:
-    return task if isinstance(task, Task) else load_task(task)
 
 
 def run(
@@ -258,8 +148,8 @@ def _run(
     on_event: OnEvent | None,
     options: dict[str, Any],
 ) -> Search[Run]:
-    async def search(sessions: list[Session]) -> Run:
-        loaded = _task(task)
+    async def search(sessions: list[Stoppable]) -> Run:
+        loaded = as_task(task)
         config = load_config(preset, settings_of(options, settings))
         with begin(config, loaded, Parts()) as parts:
             from passagent.search import conducting  # as much again as the evaluator's process takes to begin
@@ -277,7 +167,7 @@ def _resume(
     on_event: OnEvent | None,
     options: dict[str, Any],
 ) -> Search[Run]:
-    async def search(sessions: list[Session]) -> Run:
+    async def search(sessions: list[Stoppable]) -> Run:
         from passagent.search import conducting
 
         place, name = (run.runs_dir, run.id) if isinstance(run, Run) else (Path(runs_dir), run)
@@ -292,7 +182,7 @@ def _resume(
 def _fork(
     node: Node, settings: Settings | None, on_event: OnEvent | None, options: dict[str, Any]
 ) -> Search[Run]:
-    async def search(sessions: list[Session]) -> Run:
+    async def search(sessions: list[Stoppable]) -> Run:
         from passagent.search import conducting
         from passagent.store import Store, nodes
 
@@ -306,10 +196,10 @@ def _fork(
     return search
 
 
-async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Session]) -> Run:
+async def _work(prepared: Prepared, on_event: OnEvent | None, sessions: list[Stoppable]) -> Run:
     from passagent.search import conducting
 
-    await conducting.work(prepared, lambda event: None, sessions.append, on_event)
+    await conducting.work(prepared, on_event, sessions.append)
     return Run(prepared.run.id, prepared.store.runs_dir)
 
 
@@ -349,6 +239,58 @@ def bench(
         return Bench(thread.run(measured(request, lambda _: Unwatched())))
     finally:
         thread.close()
+
+
+def collect(
+    tasks: Sequence[str],
+    *,
+    model: str | Sequence[str] | None = None,
+    trials: int = 2,
+    max_steps: int | None = None,
+    parallel: int = 4,
+    shuffle: int | None = None,
+    shard: str | None = None,
+    root: str | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
+    base_url: str | None = None,
+    max_time: float | None = None,
+    max_tokens: int | None = None,
+    max_cost: float | None = None,
+    price: str | Sequence[str] | None = None,
+    runs_dir: str | Path = "runs",
+    config: str | None = None,
+    merge: bool = False,
+    settings: Settings | None = None,
+) -> Collection:
+    """Collect conversations on many tasks in one database. The same call again goes on; Ctrl-C as in `run`.
+
+    The arguments are the options of `passagent collect` (docs/collect.md). merge: `tasks` are directories of
+    runs, whose databases become one new one in `runs_dir`. Raises UsageError, InfrastructureError; a trial
+    that the machine failed, and a broken task, are in `Collection.data`.
+    """
+    from passagent.collection import campaign
+    from passagent.collection.work import Unwatched
+
+    if merge:
+        return Collection(campaign.merge(tasks, str(runs_dir)))
+    given = settings_of(
+        {
+            "model": model, "seed": seed, "device": device, "dispatch": dispatch, "base_url": base_url,
+            "max_time": max_time, "max_tokens": max_tokens, "max_cost": max_cost, "price": price,
+        },
+        settings,
+    )  # fmt: skip
+    request = campaign.Request(
+        tasks, given, config, root, trials, parallel, shuffle, shard, max_steps, str(runs_dir)
+    )
+
+    async def work(begun: list[Stoppable]) -> Collection:
+        with campaign.prepared(request) as prepared:
+            return Collection(await campaign.work(prepared, Unwatched(), begun.append))
+
+    return finished(work)
 
 
 def export(

@@ -69,6 +69,8 @@ class EvaluatorConfig(_Section):
     """Score of a wrong subgraph."""
     p: float = Field(0.0, ge=0, le=1)
     """Exponent of the slow-down penalty: s^(p+1) for s < 1."""
+    target: str | None = None
+    """A target of your own, `pkg.mod:MyTarget` (extend.py); None: `cpu` or `cuda`, as the device says."""
     single_replacement_func: bool = True
     """All passes of a candidate must share one `replacement_func` (PassBench)."""
     host_extensions: bool = False

@@ -1,13 +1,14 @@
-"""What happens in a run, as typed events: what `on_event`, `run --events` and `passagent tail` tell.
+"""What happens in a run, as typed events: the list that `on_event`, `--events`, `tail` and screens read.
 
 They are read from the rows of the store (search/happenings.py), so they come in the order of the commits, and
-tell of other processes that work on the run, too. docs/events.md lists them.
+tell of other processes that work on the run, too. What only the process itself knows (UNSTORED) is told as it
+happens. docs/events.md lists them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -62,6 +63,18 @@ class EpisodeBegun(Event):
     model: str | None
     parent: int | None
     """The node; None: the task itself."""
+    parent_as: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeContinued(Event):
+    """This process goes on with an episode that another one, or an earlier session, began. Not stored."""
+
+    kind = "episode_continued"
+    episode: int
+    island: int
+    model: str | None
+    parent: int | None
     parent_as: float | None
 
 
@@ -133,6 +146,16 @@ class Proposed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationBegun(Event):
+    """This process evaluates a candidate, or looks for it in the store. Not stored."""
+
+    kind = "evaluation_begun"
+    node: int
+    island: int
+    episode: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged(Event):
     """A candidate was evaluated."""
 
@@ -142,6 +165,8 @@ class Judged(Event):
     episode: int
     status: str
     as_score: float | None
+    from_store: bool
+    """An equal candidate had been measured before."""
     note: str
     diagnosis: dict[str, Any] | None
     """`label` and `text`."""
@@ -195,18 +220,20 @@ OnEvent = Callable[[Event], object]
 KINDS: dict[str, type[Event]] = {
     one.kind: one
     for one in (
-        Joined, Left, EpisodeBegun, EpisodeEnded, Replied, RequestFailed, Proposed, Judged, Migrated,
-        MeasuredAgain, HintWritten, Noted,
+        Joined, Left, EpisodeBegun, EpisodeContinued, EpisodeEnded, Replied, RequestFailed, Proposed,
+        EvaluationBegun, Judged, Migrated, MeasuredAgain, HintWritten, Noted,
     )
 }  # fmt: skip
-_JSON = ("changes", "diagnosis")
-"""Columns that the store gives as JSON text."""
+UNSTORED = (EpisodeContinued, EvaluationBegun, Noted)
+"""What `passagent tail` does not have."""
+_READ: dict[str, Callable[[Any], Any]] = {"changes": json.loads, "diagnosis": json.loads, "from_store": bool}
+"""What columns of the store are, that it gives as text or as a number."""
 
 
 def event_of(happening: Happening) -> Event:
     """The event that a row of the store tells of."""
     about = {
-        name: json.loads(value) if name in _JSON and value is not None else value
+        name: _READ[name](value) if name in _READ and value is not None else value
         for name, value in happening.about.items()
     }
     return KINDS[happening.kind](at=happening.at, **about)
@@ -215,19 +242,24 @@ def event_of(happening: Happening) -> Event:
 class Follower:
     """Tells what happens in a run from now on, each time that it is asked to look."""
 
-    def __init__(self, store: Store, run_id: str, on_event: OnEvent) -> None:
+    def __init__(self, store: Store, run_id: str, on_event: OnEvent | None) -> None:
+        """`on_event`: whom to tell; None: nobody, and nothing is looked up."""
         self._store, self._run_id, self._on_event = store, run_id, on_event
-        _, self._seen = happenings.newest(store, run_id, 0)
+        self._seen = None if on_event is None else happenings.newest(store, run_id, 0)[1]
 
     def look(self) -> None:
-        """Tell what is new."""
-        for event in self._new():
-            self._on_event(event)
+        """Tell what is new. In an open transaction nothing is: it may be rolled back."""
+        if self._on_event is None or self._seen is None or self._store.db.conn.in_transaction:
+            return
+        for happening in happenings.since(self._store, self._run_id, self._seen):
+            self._on_event(event_of(happening))
 
-    def note(self, message: str) -> None:
+    def tell(self, kind: type[Event], **about: Any) -> None:
         """Tell what is new, then something that is not stored."""
         self.look()
-        self._on_event(Noted(at=now(), message=message))
+        if self._on_event is not None:
+            self._on_event(kind(at=now(), **about))
 
-    def _new(self) -> Iterator[Event]:
-        yield from map(event_of, happenings.since(self._store, self._run_id, self._seen))
+    def note(self, message: str) -> None:
+        """Tell what is new, then something for a person to know."""
+        self.tell(Noted, message=message)

@@ -5,6 +5,7 @@
     search.stop: [pkg.mod:MyRule]           StopRule
     agent.tools: [..., pkg.mod:MyTool]      Tool
     experience.retriever: pkg.mod:Mine      Retriever
+    evaluator.target: pkg.mod:MyTarget      Target
 
 `examples/extend/` has one of each. Modules of the current directory are found, too.
 """
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     import random
 
     from passagent.agent.workspace import Workspace
-    from passagent.config import Config, ModelConfig, SearchConfig
-    from passagent.evaluator.target import Target
+    from passagent.config import Config, EvaluatorConfig, ModelConfig, SearchConfig
     from passagent.experience.knowledge import Passage
     from passagent.models.types import Message, Reply, ToolSpec
+    from passagent.plan.model import Kernel
     from passagent.search.islandview import IslandView
     from passagent.search.stop import Progress
     from passagent.store.nodes import Node
@@ -97,6 +98,32 @@ class Tool(Protocol):
         ...
 
 
+class Target(Protocol):
+    """`evaluator.target`: made as `MyTarget(config)` once a process. In what kernels are written on a device.
+
+    `passagent.evaluator.target` has the two that come with passagent, `Cpu` and `Cuda`, to derive from.
+    """
+
+    def __init__(self, config: EvaluatorConfig) -> None: ...
+
+    @property
+    def name(self) -> str:
+        """`cpu` or `cuda`: the kind of device that it is for."""
+        ...
+
+    def prompt(self, part: str) -> str:
+        """What models are told: how `kernels` are written here, what `costs` what, a pass as an `example`."""
+        ...
+
+    def admits(self, text: str) -> bool:
+        """Whether a text (advice, a section of a document) names only what works here."""
+        ...
+
+    def refuses(self, kernel: Kernel) -> str | None:
+        """Why a candidate that launches this kernel (passagent/plan/model.py) is refused; None: it is not."""
+        ...
+
+
 class Retriever(Protocol):
     """`experience.retriever`: made as `Mine()`. Finds the knowledge that models are shown."""
 
@@ -117,6 +144,7 @@ NEEDS = {
     "search.stop": ("__call__",),
     "agent.tools": ("run", "spec"),
     "experience.retriever": ("search", "read"),
+    "evaluator.target": ("prompt", "admits", "refuses", "name"),
 }
 """What each must have, in its class; but `scope` and `name` may be made by `__init__`."""
 _BY_INIT = ("scope", "name")

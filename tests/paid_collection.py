@@ -19,7 +19,7 @@ import paid_run
 import tiny_search
 from wire_server import Said, WireServer
 
-from passagent.collect import trials
+from passagent.collection import trials
 from passagent.store import Store
 
 FORKS = multiprocessing.get_context("forkserver")

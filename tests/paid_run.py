@@ -116,7 +116,7 @@ def collect() -> None:
     from passagent.commands import collecting
 
     real = collecting.collect
-    collecting.collect = lambda request: real(request, parts())  # type: ignore[assignment]
+    collecting.collect = lambda *words: real(*words, parts())  # type: ignore[assignment]
     cli.app(standalone_mode=False)
 
 

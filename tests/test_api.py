@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import re
@@ -28,8 +29,8 @@ TASK = "example:add_layer_norm"
 QUICK = {
     "evaluator.warmups": 2, "evaluator.trials": 10, "evaluator.max_trials": 10, "search.finalists": 0,
 }  # fmt: skip
+QUICK_EVALUATOR = {key: value for key, value in QUICK.items() if key.startswith("evaluator.")}
 ONLY_IN_A_TERMINAL = {
-    "collect": "its package has this name; a script loops over tasks with run",
     "diff": "Node holds what is compared; the command shows it",
     "doctor": "prints findings; exit code 1 is what it is for",
     "drain": "acts on a run of another process",
@@ -57,6 +58,7 @@ ONLY_IN_A_TERMINAL = {
 IN_PYTHON = {
     "bench": pa.bench,
     "best": pa.Run.best,
+    "collect": pa.collect,
     "eval": pa.Evaluator.evaluate,
     "export": pa.export,
     "fork": pa.fork,
@@ -87,7 +89,7 @@ def small(place):
 
 @pytest.fixture(scope="module")
 def evaluator():
-    with pa.Evaluator(device="cpu", settings={k: v for k, v in QUICK.items() if k[0] == "e"}) as evaluator:
+    with pa.Evaluator(device="cpu", settings=QUICK_EVALUATOR) as evaluator:
         yield evaluator
 
 
@@ -140,6 +142,57 @@ def test_every_command_has_its_name_in_python_or_a_reason():
     found = set(verbs(typer.main.get_command(cli.app)))
     assert found == IN_PYTHON.keys() | ONLY_IN_A_TERMINAL.keys()
     assert not IN_PYTHON.keys() & ONLY_IN_A_TERMINAL.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "in_a_terminal_only"),
+    [
+        ("bench", {"csv", "json", "markdown", "plots"}),
+        ("collect", {"json"}),
+        ("export", {"db", "json"}),
+    ],
+)
+def test_an_option_has_its_name_in_python(name, in_a_terminal_only):
+    import typer
+
+    command = typer.main.get_command(cli.app).commands[name]
+    options = {
+        max(one.opts, key=len).lstrip("-").replace("-", "_"): one
+        for one in command.params
+        if one.param_type_name == "option"
+    }
+    given = dict(inspect.signature(IN_PYTHON[name]).parameters)
+    if name == "export":
+        del options["runs_dir"]  # what is exported: `run`
+    else:
+        options["settings"] = options.pop("set")
+    del given["run" if name == "export" else "tasks"]
+    assert given.keys() == options.keys() - in_a_terminal_only
+    for key, parameter in given.items():
+        default = options[key].default
+        if isinstance(default, int | float | bool) and key != "runs_dir":
+            assert parameter.default == default, key
+
+
+def test_a_collection(small, tmp_path):
+    tasks = [str(small), TASK]
+    words = {"trials": 1, "max_steps": 2, "parallel": 2, "model": "expert", "settings": QUICK_EVALUATOR}
+    first = pa.collect(tasks, **words, shard="0/2", runs_dir=tmp_path / "first")
+    assert (first.data["trials"], first.data["failed"], first.data["broken"]) == (1, {}, {})
+    [row] = first.data["table"]
+    assert (row["model"], row["runs"]) == ("expert", 1) and "median steps" in first._repr_html_()
+    [run] = [pa.open_run(runs_dir=first.runs_dir)]
+    assert run.state == "finished" and run.data["episodes"] == 1
+
+    second = pa.collect(tasks, **words, shard="1/2", runs_dir=str(tmp_path / "second"))
+    merged = pa.collect([str(first.runs_dir), str(second.runs_dir)], merge=True, runs_dir=tmp_path / "all")
+    again = pa.collect(tasks, **words, runs_dir=merged.runs_dir)
+    assert str(again) == str(merged) and again.data["table"][0]["runs"] == 2  # nothing was left to be made
+    with pytest.raises(pa.UsageError, match="--shard 2/2"):
+        pa.collect(tasks, shard="2/2", runs_dir=tmp_path / "first")
+    with pytest.raises(pa.UsageError, match="islands: is 1 in a collection"):
+        pa.collect(tasks, runs_dir=tmp_path / "new", settings={"search.islands": 2})
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_search_and_what_it_found(searched, evaluator):

@@ -364,7 +364,7 @@ def test_ctrl_c_at_any_moment_is_told(call, stored, monkeypatch):
     monkeypatch.setattr(conducting, "open_session", interrupted)
     code, _, err = call("resume", "last", "--iters", "9")
     assert (code, err.splitlines()[-1][:44]) == (130, "passagent: interrupted; everything is stored")
-    monkeypatch.setattr("passagent.commands.looking.list_runs", interrupted)
+    monkeypatch.setattr("passagent.commands.listing_runs.list_runs", interrupted)
     assert call("runs")[::2] == (130, "passagent: interrupted\n")
 
 
@@ -399,10 +399,12 @@ def test_eval_tells_people_and_programs(call, tmp_path):
         assert graph["eager_ms"] / graph["compiled_ms"] == pytest.approx(graph["speedup"]["e2e"])
 
     tiny.candidate(body="    return torch.add(a, b)").write(tmp_path / "bad")
-    code, out, _ = call("eval", task, "--pass-dir", "bad", *few)
-    assert code == 0  # an evaluation was made
+    code, out, err = call("eval", task, "--pass-dir", "bad", *few)
+    assert code == 1 and one_line(err).endswith("real: the pass is judged refused, not ok")
     assert "real on cpu (direct): refused, AS 0.1000" in out
     assert "Fused.py:" in out and "[" in out
+    code, out, err = call("eval", task, "--pass-dir", "bad", "--json", *few)  # from the store
+    assert (code, json.loads(out)["status"]) == (1, "refused") and "judged refused" in one_line(err)
 
 
 def test_tasks_check(call, tmp_path):

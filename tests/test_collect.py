@@ -41,10 +41,10 @@ from paid_collection import (
 from wire_server import Said, WireServer
 
 from passagent import cli
-from passagent.collect import merging, trial_list, trials, work
-from passagent.collect.collection_figures import Summary, summarise
-from passagent.collect.trial_list import Entry
-from passagent.collect.trials import Outcome
+from passagent.collection import merging, trial_list, trials, work
+from passagent.collection.collection_figures import Summary, summarise
+from passagent.collection.trial_list import Entry
+from passagent.collection.trials import Outcome
 from passagent.commands import collecting, running
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.report.collect_table import status_line
@@ -72,7 +72,7 @@ def call(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     real = collecting.collect
     run.parts = paid_run.parts()
-    monkeypatch.setattr(collecting, "collect", lambda request: real(request, run.parts))
+    monkeypatch.setattr(collecting, "collect", lambda *words: real(*words, run.parts))
     search = running.run
     monkeypatch.setattr(running, "run", lambda *words, **more: search(*words, run.parts, **more))
 
@@ -591,7 +591,7 @@ def test_a_merge_that_fails_leaves_nothing(call, server, tmp_path, monkeypatch):
 
 
 def test_a_database_in_use_is_not_merged(call, server, tmp_path):
-    from passagent.collect.lock import alone
+    from passagent.collection.lock import alone
 
     write_tasks(tmp_path / "tasks", 1)
     assert call("collect", "tasks", *QUICK, "--trials", 1, "--runs-dir", "a")[0] == 0

@@ -27,7 +27,7 @@ from passagent.store import Store, episodes, evaluations, nodes, runs
 
 def passages(label: str, device: str, device_name: str = "NVIDIA H200", limit: int = 3) -> list[str]:
     known: Any = SimpleNamespace(
-        config=load_config(None, {"agent.knowledge": limit}),
+        config=load_config(None, {"agent.knowledge": limit, "evaluator.device": device}),
         run=SimpleNamespace(device=device),
         device_name=device_name,
         task=SimpleNamespace(operators=["add", "layer_norm"]),

@@ -1,10 +1,11 @@
-"""Events: one list of kinds, whoever is told, and the docs tell of all of them."""
+"""Events: one list of kinds, whoever is told and on whatever screen, and the docs tell of all of them."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,10 +14,14 @@ import tiny_search
 
 from passagent import cli
 from passagent.commands import running
+from passagent.config import load_config
 from passagent.errors import UsageError
-from passagent.events import KINDS, Noted
+from passagent.events import KINDS, UNSTORED, Follower, Noted
 from passagent.search import happenings
-from passagent.search.notices import Trouble
+from passagent.search.beginning import Parts
+from passagent.search.setup import new_run
+from passagent.store import Store, participants
+from passagent.tasks import load_task
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,7 +32,7 @@ def names(kind):
 
 def test_each_kind_has_a_class_with_what_the_store_tells_of_it():
     stages = [stage for source in happenings._SOURCES.values() for stage in source.stages]
-    assert {kind for kind, _, _ in stages} == KINDS.keys() - {"note"}
+    assert {kind for kind, _, _ in stages} == KINDS.keys() - {one.kind for one in UNSTORED}
     for kind, _, columns in stages:
         assert names(kind) == set(columns), kind
 
@@ -59,16 +64,18 @@ def test_a_file_of_events_holds_what_tail_tells(tmp_path, monkeypatch, capsys):
     def key(one):
         return json.dumps(one, sort_keys=True)
 
-    assert sorted(map(key, told)) == sorted(map(key, later))
+    unstored = {one.kind for one in UNSTORED}
+    assert sorted(key(one) for one in told if one["event"] not in unstored) == sorted(map(key, later))
     assert told[0]["event"] == "joined" and told[-1]["event"] == "left"
 
 
 def test_what_is_not_stored_is_a_note(tmp_path, monkeypatch):
     from passagent.search import conducting
 
-    def waits(store, run, task, config, on_event, *rest):
-        on_event(Trouble("waiting: cpu is in use"))
-        return real(store, run, task, config, on_event, *rest)
+    def waits(*given):
+        session = real(*given)
+        session.events.note("waiting: cpu is in use")
+        return session
 
     real = conducting.open_session
     monkeypatch.setattr(conducting, "open_session", waits)
@@ -86,3 +93,49 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
     words = (str(task), None, tiny_search.settings(1, 1, 1), str(tmp_path / "runs"), True, False)
     with pytest.raises(UsageError, match="--events"):
         running.run(*words, tiny_search.parts(), events_file=str(tmp_path / "no" / "events.jsonl"))
+
+
+def test_the_lines_of_a_run_are_made_of_them(tmp_path, capsys):
+    """What another session began, and what the store knows, is said as it was before there was one list."""
+
+    class Dying(tiny_search.FastEvaluator):
+        async def evaluate(self, *given):
+            if len(self.asked) == 3:
+                raise RuntimeError("it dies")
+            return await super().evaluate(*given)
+
+    def lines(new, evaluator):
+        parts = Parts(tiny_search.PacedModel(), evaluator, tiny_search.diagnose)
+        running.run(str(task), None, tiny_search.settings(6, 1, 5), str(tmp_path / "runs"), False, new, parts)
+        return [line[8:] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+
+    task = tiny_search.write_task(tmp_path / "task")
+    with pytest.raises(RuntimeError, match="it dies"):
+        lines(False, Dying())
+    before = [line[8:] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    after = lines(False, tiny_search.FastEvaluator())
+    known = lines(True, tiny_search.FastEvaluator())
+    [begun] = [line for line in before if " episode 2 " in line]
+    start, _, done = begun.partition(" (1/6")
+    assert start.startswith("island 0 (fusion) episode 2 from node 1 (AS ")
+    assert after[0] == f"{start}, continued (1/6{done}"
+    judged = [line for line in before + after if ": ok, AS" in line or ": wrong_result, AS" in line]
+    assert len(judged) == 12
+    assert sum(", known from the store (best " in line for line in known) == 12
+
+
+def test_nothing_is_told_that_may_be_rolled_back(tmp_path):
+    told = []
+    with Store.open(tmp_path / "runs") as store:
+        task = load_task(tiny_search.write_task(tmp_path / "task"))
+        run = new_run(store, task, load_config(None, tiny_search.settings(1, 1, 1)))
+        follower = Follower(store, run.id, told.append)
+        with suppress(ZeroDivisionError), store.transaction():
+            participants.join(store, run.id, participants.Terms(config="{}"))
+            follower.look()
+            raise ZeroDivisionError
+        follower.look()
+        assert told == []
+        participants.join(store, run.id, participants.Terms(config="{}"))
+        follower.look()
+    assert [event.kind for event in told] == ["joined"]

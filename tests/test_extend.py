@@ -8,16 +8,21 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import tiny
 import tiny_search
 
+import passagent as pa
 from passagent import extend
 from passagent.commands import running
-from passagent.config import load_config
+from passagent.config import EvaluatorConfig, load_config
 from passagent.errors import UsageError
+from passagent.evaluator.target import target_of
+from passagent.experience import knowledge
 from passagent.models import open_model
 from passagent.models.scripted import ScriptedModel, calling
 from passagent.search.beginning import Parts
 from passagent.store import Store, episodes, nodes, runs
+from passagent.tasks import load_task
 
 ROOT = Path(__file__).parents[1]
 HERE = "examples.extend"
@@ -93,6 +98,58 @@ def test_a_retriever(searched):
     _, store, run = searched(settings, ScriptedModel(reply), iters=1)
     [episode] = store.rows("SELECT id FROM episodes WHERE run_id = :run", {"run": run.id})
     assert any("Read each row once" in m["content"] for m in episodes.conversation(store, episode["id"]))
+
+
+def test_a_target(searched):
+    own = {"evaluator.target": f"{HERE}.target:OneThread", "search.islands": 1}
+    _, store, run = searched(own, tiny_search.PacedModel(), iters=1)
+    [episode] = store.rows("SELECT id FROM episodes WHERE run_id = :run", {"run": run.id})
+    rules, task = (message["content"] for message in episodes.conversation(store, episode["id"])[:2])
+    assert "cpp_kernel(source, name)" in rules and "The host has one thread" in rules
+    assert "FusedAddLayerNorm" in rules and "omp simd" in rules and "Target: cpu" in task
+    assert "omp parallel" not in rules + task
+    [sample] = [name for name in knowledge.documents() if name.endswith("cpu_quick_gelu/quick_gelu.py")]
+    assert "omp parallel" in knowledge.read(sample, target_of(EvaluatorConfig()))
+    with pytest.raises(UsageError, match="no document"):
+        knowledge.read(sample, target_of(load_config(None, own).evaluator))
+
+
+def test_a_target_refuses_kernels(tmp_path, monkeypatch):
+    """In the evaluator's own process; without it, and without what it refuses, the same pass is right."""
+    monkeypatch.chdir(ROOT)
+    task = load_task(tiny.write_subgraph(tmp_path / "small", [4, 64]))
+    right = tiny.candidate()
+    threads = tiny.candidate(setup=tiny.KERNEL.replace("  for (", "#pragma omp parallel for\n  for ("))
+    quick = {"evaluator.warmups": 2, "evaluator.trials": 10, "evaluator.max_trials": 10}
+    own = quick | {"evaluator.target": f"{HERE}.target:OneThread"}
+    with pa.Evaluator(settings=own) as evaluator:
+        assert evaluator.evaluate(task, right).status == "ok"
+        found = evaluator.evaluate(task, threads).evaluation
+    assert found.status == "refused"
+    assert [one.message for one in found.violations] == [
+        "launches silu_mul_add: it starts threads; use `omp simd` alone"
+    ]
+    with pa.Evaluator(settings=quick) as evaluator:
+        assert evaluator.evaluate(task, threads).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"evaluator.target": f"{HERE}.target:Two"}, "examples.extend.target has no 'Two'"),
+        ({"evaluator.target": f"{HERE}.stop:FirstCorrect"}, "has no 'prompt'; it needs prompt, admits, "),
+        ({"evaluator.target": "passagent.evaluator.target:Cuda"}, "is for cuda, and the device is cpu"),
+        (
+            {"evaluator.target": f"{HERE}.target:OneThread", "evaluator.dispatch": "python"},
+            "looks at the kernels of plans; with dispatch: python there are none",
+        ),
+    ],
+)
+def test_a_target_that_cannot_be_one_is_told_before_anything_begins(settings, said, monkeypatch, searched):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        searched(settings, tiny_search.PacedModel())
+    with pytest.raises(UsageError, match=re.escape(said)):
+        pa.Evaluator(settings=settings)
 
 
 def test_a_package_names_its_model(monkeypatch):

@@ -452,9 +452,7 @@ DAMAGE = {
 def test_doctor_sees_what_does_not_work(findings, copy, check):
     change(copy, *DAMAGE[check])
     found, code = findings(copy)
-    assert [name for name, one in found.items() if one["verdict"] == "fail" and name != "left behind"] == [
-        check
-    ]
+    assert [name for name, one in found.items() if one["verdict"] == "fail"] == [check]
     assert found[check]["advice"]
     assert code == 1
 
@@ -512,7 +510,8 @@ def test_doctor_finds_processes_without_an_owner(findings, place, monkeypatch):
     try:
         found, code = findings(place / "runs")
         assert pid in found["left behind"]["figures"]["orphans"]
-        assert code == 1 and str(pid) in found["left behind"]["advice"]
+        assert found["left behind"]["verdict"] == "warn" and str(pid) in found["left behind"]["advice"]
+        assert code == 0  # it may be another checkout's
     finally:
         os.kill(pid, signal.SIGKILL)
 

@@ -17,7 +17,7 @@ from passagent.agent.hardware_facts import figures
 from passagent.agent.prompt import compose, note_of, prompts_hash, roles, short_note, shown_files
 from passagent.agent.taskview import view_task
 from passagent.agent.tokens import tokens
-from passagent.config import AgentConfig, load_config
+from passagent.config import AgentConfig, EvaluatorConfig, load_config
 from passagent.errors import UsageError
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.result import MANIFEST, Candidate
@@ -27,27 +27,30 @@ from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.tasks import load_task
 
+CPU = target_of(EvaluatorConfig())
+
 
 def context(path: Path, **fields: Any) -> EpisodeContext:
-    known = {"target": "cpu", "device_name": "some CPU", "role": "general", "seed": 77}
+    known = {"target": CPU, "device_name": "some CPU", "role": "general", "seed": 77}
     return EpisodeContext(**{"task": load_task(path), **known, **fields})
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
 @pytest.mark.parametrize(
     "role", ["general", "fusion", "memory", "launch", "parameters", "numerics", "algorithm", "seed"]
 )
-def test_every_role_and_target_composes(tmp_path: Path, target: str, role: str) -> None:
+def test_every_role_and_target_composes(tmp_path: Path, name: str, role: str) -> None:
+    target = target_of(EvaluatorConfig(device=name))
     system, user = compose(context(write_task(tmp_path / "t"), target=target, role=role))
     assert (system["role"], user["role"]) == ("system", "user")
     path = load_task(tmp_path / "t").path
     assert user["content"].splitlines()[-3:] == [
         f"Task directory: {path}",
-        f"Target: {target}",
+        f"Target: {name}",
         "Episode seed: 77",
     ]
-    assert ("cpp_kernel" in system["content"]) == (target == "cpu")
-    assert ("triton.jit" in system["content"]) == (target == "cuda")
+    assert ("cpp_kernel" in system["content"]) == (name == "cpu")
+    assert ("triton.jit" in system["content"]) == (name == "cuda")
     assert "tmp_1 = tmp_0 * in_1" in user["content"]
     assert "tmp_0 = None" not in user["content"]
     assert role in roles()
@@ -57,7 +60,8 @@ def test_every_role_and_target_composes(tmp_path: Path, target: str, role: str) 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path: Path, device: str) -> None:
     """Prompts with every role and hint, every knowledge document and the tools' descriptions."""
-    target, name = target_of(device), {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device]
+    target = target_of(EvaluatorConfig(device=device))
+    name = {"cpu": "some CPU", "cuda:0": "NVIDIA H200"}[device]
     hints = [
         HintView(hint.id, hint.advice)
         for hint in load_hints()
@@ -67,7 +71,7 @@ def test_all_that_a_model_is_shown_names_only_what_works_on_its_target(tmp_path:
     for role in roles():
         shown = context(
             write_task(tmp_path / role),
-            target=target.name,
+            target=target,
             device_name=name,
             role=role,
             hints=hints,

@@ -18,8 +18,8 @@ from many import Runs, finish, forks, kill, stall_in_a_transaction, steps_of  # 
 from test_search import open_tiny
 
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.events import Noted
 from passagent.search import controller, session
-from passagent.search.notices import Trouble
 from passagent.store import (
     Store,
     bests,
@@ -260,7 +260,7 @@ def test_on_another_machine_the_elites_are_measured_again(
             store, task, run=run, islands=2, iters=9, elites=2, evaluator=there, on_event=events.append
         )
         asyncio.run(controller.search(second))
-        told = [event.message for event in events if isinstance(event, Trouble)]
+        told = [event.message for event in events if isinstance(event, Noted)]
         assert told[:3] == [
             "the settings have changed: search.iters 8, now 9",
             "the evaluator or its machine has changed: host one, now host two",
@@ -331,6 +331,7 @@ def test_who_comes_waits_to_see_whether_another_host_lives(
         store.execute("UPDATE workers SET owner = 'elsewhere:1:1'", {})
         store.execute("UPDATE episodes SET owner = 'elsewhere:1:1'", {})
         asyncio.run(controller.search(session))
-        assert "waiting up to 2 s for a sign of life from pid 1 on elsewhere" in events[0].message
+        [waited] = [event.message for event in events if isinstance(event, Noted)]
+        assert "waiting up to 2 s for a sign of life from pid 1 on elsewhere" in waited
         assert episodes.get_episode(store, episode.id).state == "done"
         assert len(nodes.of_run(store, session.run.id)) == 4

@@ -192,23 +192,25 @@ def test_who_waits_for_another_process_says_for_which(
     """It said nothing, for however long."""
     monkeypatch.setattr("passagent.search.session.TOLD_AFTER_S", 0.0)
     with Store.open(tmp_path / "runs") as store:
-        session = open_tiny(store, load_task(tiny_search.write_task(tmp_path / "task")), islands=2, iters=4)
+        told: list[str] = []
+        task = load_task(tiny_search.write_task(tmp_path / "task"))
+        session = open_tiny(
+            store, task, islands=2, iters=4, on_event=lambda event: told.append(getattr(event, "message", ""))
+        )
         with monkeypatch.context() as patch:
             patch.setattr(participants, "this_process", lambda: "far:7:1")
             other = participants.join(store, session.run.id)
         assert episodes.claim(store, session.run, 0, other)
         session.owner = participants.join(store, session.run.id)
-        told: list[str] = []
-        session.on_event = lambda event: told.append(str(event))
 
         async def wait() -> None:
             claiming = asyncio.create_task(controller._claim(session, 0))
-            while not told:
+            while not any(told):
                 await asyncio.sleep(0.01)
             claiming.cancel()
 
         asyncio.run(wait())
-        assert "waiting: pid 7 on far works on island 0" in told[0]
+        assert "waiting: pid 7 on far works on island 0" in told
 
 
 def test_what_another_process_writes_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def open_tiny(store, task, *, model=None, evaluator=None, run=None, on_event=Non
         run,
         task,
         config,
-        on_event or (lambda event: None),
+        on_event,
         model or tiny_search.PacedModel(),
         evaluator or tiny_search.FastEvaluator(),
         tiny_search.diagnose,
@@ -105,7 +105,7 @@ def test_a_run_makes_what_was_asked(store, task):
         ok = [node.as_score for node in made if node.status == "ok"]
         assert row["best_as"] == max(ok, default=None)
     kinds = [type(event).__name__ for event in events]
-    assert [kinds.count(k) for k in ("EpisodeStarted", "NodeDone", "EpisodeDone")] == [7, 14, 7]
+    assert [kinds.count(k) for k in ("EpisodeBegun", "Judged", "EpisodeEnded")] == [7, 14, 7]
 
 
 def test_the_tree_does_not_depend_on_who_is_faster(store, task):
@@ -204,18 +204,16 @@ def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(describing, "WAIT_S", 0.3)
     evaluator = Describing()
-    session = open_tiny(store, task, evaluator=evaluator, islands=1, iters=2)
 
     def told(number):
         [row] = store.rows("SELECT id FROM episodes WHERE number = :number", {"number": number})
         return episodes.conversation(store, row["id"])[1]["content"]
 
     def on_event(event):
-        if type(event).__name__ == "EpisodeDone":
+        if type(event).__name__ == "EpisodeEnded":
             evaluator.may.set()
 
-    session.on_event = on_event
-    finish(session)
+    finish(open_tiny(store, task, evaluator=evaluator, islands=1, iters=2, on_event=on_event))
     assert "not measured yet" in told(1)
     assert "| T[4, 4] | float32 12.0 us |" in told(2)
     assert evaluator.described == 1
@@ -225,7 +223,6 @@ def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "other"))
     stopped = open_tiny(store, task, evaluator=Describing(), islands=1, iters=1, seed=10)
     monkeypatch.setattr(describing, "WAIT_S", 3600.0)
-    stopped.on_event = lambda event: None
 
     async def stop_soon():
         searching = asyncio.create_task(search(stopped))

@@ -15,7 +15,7 @@ import tiny_search
 from typer.testing import CliRunner
 
 from passagent.cli import app
-from passagent.commands import looking, prompting, running, searching
+from passagent.commands import prompting, running, searching, showing
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.models import open_model
@@ -53,7 +53,7 @@ def searched(tmp_path: Path, model: Any = None, settings: dict[str, Any] = SETTI
 
 def shown(runs_dir: Path, number: int, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
-    looking.show_episode("last", number, str(runs_dir), True)
+    showing.show_episode("last", number, str(runs_dir), True)
     return capsys.readouterr().out
 
 
@@ -89,7 +89,7 @@ def test_an_episode_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         with pytest.raises(UsageError, match="has no episode 9; it has 1 to 4"):
             find_episode(store, run, 9)
 
-    looking.show_episode("last", 3, str(runs_dir), False)
+    showing.show_episode("last", 3, str(runs_dir), False)
     text = capsys.readouterr().out
     assert "-> file_editor command=create path=Fused.py" in text
     assert f"=> node {found.nodes[0].node}: {found.nodes[0].status}, AS" in text
@@ -103,7 +103,7 @@ def test_what_a_model_writes_cannot_command_the_terminal(
     evil = "\x1b[2J[bold red]not markup[/] \x9b31m"
     runs_dir = searched(tmp_path, ScriptedModel(lambda messages, tools: evil), tiny_search.settings(1, 1, 0))
     capsys.readouterr()
-    looking.show_episode("last", 1, str(runs_dir), False)
+    showing.show_episode("last", 1, str(runs_dir), False)
     text = capsys.readouterr().out
     assert "\x1b" not in text and "\x9b" not in text
     assert "[bold red]not markup[/]" in text
@@ -169,7 +169,7 @@ def test_no_secret_is_in_a_trajectory(
 
     runs_dir = searched(tmp_path, ScriptedModel(gossip), tiny_search.settings(1, 1, 0))
     text = shown(runs_dir, 1, capsys)
-    looking.show_episode("last", 1, str(runs_dir), False)
+    showing.show_episode("last", 1, str(runs_dir), False)
     text += capsys.readouterr().out
     kept = [path.read_bytes() for path in runs_dir.rglob("*") if path.is_file()]
     for secret in (

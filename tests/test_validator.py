@@ -358,7 +358,12 @@ def test_eval_measures_once_and_asks_when_told(call, tmp_path):
 
         code, out, _ = call(*asked, "--json", "--set", "validator.decisive=true")
         refused = json.loads(out)
-        assert (refused["status"], refused["as_score"], refused["from_store"]) == ("refused", 0.1, True)
+        assert (code, refused["status"], refused["as_score"], refused["from_store"]) == (
+            1,
+            "refused",
+            0.1,
+            True,
+        )
         assert len(server.requests) == 2
 
     with WireServer(lambda body: Said("I cannot say.")) as server:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from passagent.errors import UsageError
-from passagent.evaluator.target import Target
 from passagent.experience import Passage
+from passagent.extend import Target
 
 NOTES = {"notes.md": "Read each row once: keep it in registers between the mean and the variance."}
 

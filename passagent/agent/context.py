@@ -8,6 +8,7 @@ from passagent.config import AgentConfig
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
+from passagent.extend import Target
 from passagent.tasks import Task
 
 
@@ -67,8 +68,7 @@ class EpisodeContext:
     """Everything that compose() needs."""
 
     task: Task
-    target: str
-    """`cpu` or `cuda`."""
+    target: Target
     device_name: str
     """Empty: not known; then the prompt has no figures of the hardware."""
     role: str

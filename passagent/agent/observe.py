@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from passagent.agent.excerpt import excerpts
 from passagent.agent.validator import opinion_line
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Status, Violation
-from passagent.evaluator.target import target_of
 
 MAX_LEFT = 30
 """Operators named that passes left."""
@@ -63,10 +62,9 @@ def observation(
         stage = "correctness (matching, results and integrity are judged, time is not)"
     parts = [f"stage reached: {stage}", _counts(graphs)]
     if evaluation.timing == "interpreter":
-        here = target_of(evaluation.device)
         parts.append(
-            f"Triton does not compile for the {here.name} target: its interpreter ran the kernels, without "
-            f"timing. Write kernels in {here.language}"
+            "Triton does not compile for the cpu target: its interpreter ran the kernels, without "
+            "timing. Write kernels in C++ by passagent.kernels.cpp_kernel"
         )
     if evaluation.error and evaluation.error not in [graph.error for graph in graphs]:
         parts.append(_quoted(evaluation.error, sources, MAX_ERROR))

@@ -20,7 +20,6 @@ from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.toolbox import spec_of
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
-from passagent.evaluator.target import target_of
 from passagent.models.types import Message
 
 
@@ -41,11 +40,11 @@ def compose(context: EpisodeContext) -> list[Message]:
     values = {
         "context": context,
         "task": context.task,
-        "target": context.target,
-        "works": target_of(context.target),
+        "target": context.target.name,
+        "works": context.target,
         "tools": [spec_of(name).name for name in context.limits.tools],
         "view": view_task(context.task, budget.task, context.eager),
-        "hardware": figures(context.target, context.device_name, context.machine)
+        "hardware": figures(context.target.name, context.device_name, context.machine)
         if context.device_name
         else (),
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},

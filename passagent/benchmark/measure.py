@@ -20,8 +20,8 @@ from passagent.evaluator.compilers import PREFIX, check
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.events import OnEvent
 from passagent.search.candidates import RETRY_AFTER_S
-from passagent.search.notices import OnEvent
 from passagent.store import Store
 from passagent.store.database import now
 from passagent.store.runs import Run
@@ -65,7 +65,7 @@ class Watch(Protocol):
         """Something to know meanwhile: a device that is waited for, a fault."""
         ...
 
-    def search(self, store: Store, run: Run) -> OnEvent:
+    def search(self, store: Store, run: Run) -> OnEvent | None:
         """A search goes before it: where its events go."""
         ...
 
@@ -83,9 +83,8 @@ class Unwatched:
     def say(self, text: str) -> None:
         """See Watch."""
 
-    def search(self, store: Store, run: Run) -> OnEvent:
+    def search(self, store: Store, run: Run) -> None:
         """See Watch."""
-        return lambda event: None
 
     def done(self, row: Row) -> None:
         """See Watch."""

@@ -8,16 +8,16 @@ from passagent import __version__
 from passagent.config import Config
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.events import OnEvent
 from passagent.models import open_model
 from passagent.search.controller import search
-from passagent.search.notices import OnEvent
 from passagent.search.setup import new_run, open_session
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.nodes import Node
 from passagent.store.runs import Run
 from passagent.tasks import Task
 
-Watching = Callable[[Store, Run], OnEvent]
+Watching = Callable[[Store, Run], OnEvent | None]
 """Given the run: where the events of its search go."""
 
 

@@ -12,7 +12,6 @@ import typer
 
 from passagent import __version__
 from passagent.cli import collect_verbs, export_verbs, judge_verbs, look_verbs, operate_verbs, search_verbs
-from passagent.commands.expert_coverage import app as expert_app
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.faults import machine_fault
 
@@ -26,7 +25,7 @@ app = typer.Typer(
 )
 for group in (search_verbs, look_verbs, operate_verbs, judge_verbs, collect_verbs, export_verbs):
     app.add_typer(group.commands)
-app.add_typer(expert_app, name="expert")
+app.add_typer(judge_verbs.expert_app, name="expert")
 
 
 @app.callback(invoke_without_command=True)

@@ -1,22 +1,10 @@
-"""`passagent eval`, `bench`, `tasks list` and `tasks check`."""
+"""`passagent eval`, `bench`, `tasks ...` and `expert coverage`."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from passagent.cli.options import (
-    BaseUrl,
-    ConfigOption,
-    Device,
-    DispatchOption,
-    Json,
-    RunsDir,
-    SetOption,
-    TaskArgument,
-    settings_of,
-)
+from passagent.cli import options as opt
 
 commands = typer.Typer()
 tasks_app = typer.Typer(help="Look at tasks, and export them.", no_args_is_help=True, rich_markup_mode=None)
@@ -25,46 +13,26 @@ commands.add_typer(tasks_app, name="tasks")
 
 @commands.command("eval")
 def evaluate(
-    task: TaskArgument,
-    pass_dir: Annotated[
-        str | None,
-        typer.Option(envvar="PASSAGENT_PASS_DIR", help="The candidate.", show_default="TASK/pass_dir"),
-    ] = None,
-    device: Device = None,
-    dispatch: DispatchOption = None,
-    strict_passbench: Annotated[
-        bool,
-        typer.Option(
-            "--strict-passbench",
-            envvar="PASSAGENT_STRICT_PASSBENCH",
-            help="Measure by the paper's protocol, for comparison with published tables.",
-        ),
-    ] = False,
-    validator: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PASSAGENT_VALIDATOR",
-            metavar="MODEL",
-            help="Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME.",
-        ),
-    ] = None,
-    base_url: BaseUrl = None,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", envvar="PASSAGENT_FRESH", help="Measure, whatever the store knows of it."),
-    ] = False,
-    runs_dir: RunsDir = "runs",
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json: Json = False,
+    task: opt.TaskArgument,
+    pass_dir: opt.PassDir = None,
+    device: opt.Device = None,
+    dispatch: opt.DispatchOption = None,
+    strict_passbench: opt.StrictPassbench = False,
+    validator: opt.Validator = None,
+    base_url: opt.BaseUrl = None,
+    fresh: opt.Fresh = False,
+    runs_dir: opt.RunsDir = "runs",
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
 ) -> None:
     """Judge a pass directory on TASK: is it correct, and how fast?
 
-    A pass that was measured before on this machine is answered from the store.
+    A pass that was measured before on this machine is answered from the store. Exit code 1 if it is not ok.
     """
     from passagent.commands import evaluating
 
-    settings = settings_of(set_, {"device": device, "dispatch": dispatch, "validator": validator})
+    settings = opt.settings_of(set_, {"device": device, "dispatch": dispatch, "validator": validator})
     settings |= {"evaluator.protocol": "passbench"} if strict_passbench else {}
     settings |= {"validator.base_url": base_url} if base_url else {}
     evaluating.evaluate(task, pass_dir, config, settings, runs_dir, fresh, json)
@@ -72,147 +40,56 @@ def evaluate(
 
 @commands.command()
 def bench(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
-        ),
-    ],
-    compiler: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="PASSAGENT_COMPILER",
-            help="eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), "
-            "pass_dir, or run (a search on each task); repeatable.",
-            show_default="eager and inductor",
-        ),
-    ] = None,
-    device: Device = None,
-    dispatch: DispatchOption = None,
-    pass_dir: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PASSAGENT_PASS_DIR",
-            help="Of --compiler pass_dir: task NAME's passes are in DIR/NAME.",
-            metavar="DIR",
-            show_default="TASK/pass_dir",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(envvar="PASSAGENT_MODEL", help="Of --compiler run: the model.", show_default="expert"),
-    ] = None,
-    iters: Annotated[
-        int | None,
-        typer.Option(
-            envvar="PASSAGENT_ITERS",
-            min=0,
-            help="Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
-        ),
-    ] = None,
-    root: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PASSAGENT_ROOT",
-            help="What the paths in sample lists are relative to.",
-            show_default="the list's directory, else the current one",
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(envvar="PASSAGENT_OUT", help="Where results are kept.", show_default="runs/bench/NAME"),
-    ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", envvar="PASSAGENT_FRESH", help="Put the results in --out aside, measure anew."
-        ),
-    ] = False,
-    plots: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PASSAGENT_PLOTS",
-            metavar="DIR",
-            help="Draw ES(t), S(t) and the speedups (needs passagent[report]).",
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    set_: SetOption = None,
-    json: Json = False,
-    csv: Annotated[
-        bool, typer.Option("--csv", envvar="PASSAGENT_CSV", help="The table as CSV on stdout.")
-    ] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", envvar="PASSAGENT_MARKDOWN", help="The table as Markdown on stdout.")
-    ] = False,
+    tasks: opt.TasksArgument,
+    compiler: opt.Compiler = None,
+    device: opt.Device = None,
+    dispatch: opt.DispatchOption = None,
+    pass_dir: opt.BenchPassDir = None,
+    model: opt.BenchModel = None,
+    iters: opt.BenchIters = None,
+    root: opt.Root = None,
+    out: opt.BenchOut = None,
+    fresh: opt.BenchFresh = False,
+    plots: opt.Plots = None,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
+    csv: opt.Csv = False,
+    markdown: opt.Markdown = False,
 ) -> None:
     """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
     from passagent.commands import benching
 
-    given = {"model": model, "device": device, "dispatch": dispatch}
-    request = benching.Request(
-        tasks=tasks,
-        compilers=compiler or ["eager", "inductor"],
-        preset=config,
-        settings=settings_of(set_, given),
-        iters=iters,
-        pass_dirs=pass_dir,
-        root=root,
-        out=out,
-        fresh=fresh,
-    )
+    settings = opt.settings_of(set_, {"model": model, "device": device, "dispatch": dispatch})
+    compilers = compiler or ["eager", "inductor"]
+    request = benching.Request(tasks, compilers, config, settings, iters, pass_dir, root, out, fresh)
     benching.bench(request, plots, benching.form_of(json=json, csv=csv, markdown=markdown))
 
 
 @tasks_app.command("check")
-def tasks_check(
-    path: TaskArgument,
-    device: Device = None,
-    json: Json = False,
-) -> None:
+def tasks_check(path: opt.TaskArgument, device: opt.Device = None, json: opt.Json = False) -> None:
     """Check the subgraphs of a task. Says whether each is runnable, serialisable and analysable."""
-    from passagent.commands import evaluating
+    from passagent.commands import checking_tasks
 
-    evaluating.check_tasks(path, device or "cpu", json)
+    checking_tasks.check_tasks(path, device or "cpu", json)
 
 
 @tasks_app.command("list")
-def tasks_list(json: Json = False) -> None:
+def tasks_list(json: opt.Json = False) -> None:
     """List the example tasks. example:NAME works wherever a command takes a task."""
-    from passagent.commands import evaluating
+    from passagent.commands import listing_tasks
 
-    evaluating.list_tasks(json)
+    listing_tasks.list_tasks(json)
 
 
 @tasks_app.command("export")
 def tasks_export(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
-        ),
-    ],
-    harbor: Annotated[
-        str,
-        typer.Option(
-            "--harbor",
-            envvar="PASSAGENT_HARBOR",
-            metavar="DIR",
-            help="Write Harbor tasks into DIR, a new one.",
-        ),
-    ],
-    device: Device = None,
-    wheel: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PASSAGENT_WHEEL",
-            metavar="FILE",
-            help="Install this wheel of passagent in the images.",
-            show_default="the released version",
-        ),
-    ] = None,
-    set_: SetOption = None,
-    json: Json = False,
+    tasks: opt.TasksArgument,
+    harbor: opt.Harbor,
+    device: opt.Device = None,
+    wheel: opt.Wheel = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
 ) -> None:
     """Write tasks as environments of Harbor. Each has an instruction, an image and a test."""
     from passagent.commands import harbor_tasks as command
@@ -222,14 +99,11 @@ def tasks_export(
 
 @tasks_app.command("reward")
 def tasks_reward(
-    task: TaskArgument,
-    pass_dir: Annotated[str, typer.Option(envvar="PASSAGENT_PASS_DIR", help="The candidate.")],
-    out: Annotated[
-        str,
-        typer.Option(envvar="PASSAGENT_OUT", metavar="DIR", help="Where reward.txt and evaluation.json go."),
-    ],
-    device: Device = None,
-    set_: SetOption = None,
+    task: opt.TaskArgument,
+    pass_dir: opt.GivenPassDir,
+    out: opt.RewardOut,
+    device: opt.Device = None,
+    set_: opt.Set = None,
 ) -> None:
     """Judge a pass directory and write its reward. The test of an exported task does this."""
     from pathlib import Path
@@ -237,3 +111,19 @@ def tasks_reward(
     from passagent.rl.verify import verify
 
     verify(task, pass_dir, device or "cpu", set_ or [], Path(out))
+
+
+expert_app = typer.Typer(help="Look at what the expert can do.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@expert_app.callback()
+def _expert() -> None:
+    """Look at what the expert can do."""
+
+
+@expert_app.command("coverage")
+def coverage(tasks: opt.TasksOnDiskArgument, target: opt.Target = "cpu", json: opt.Json = False) -> None:
+    """Say what the expert lowers of each task, and why not the rest. Nothing is run or timed."""
+    from passagent.commands import expert_coverage
+
+    expert_coverage.coverage(tasks, target, json)

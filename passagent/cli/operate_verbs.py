@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from passagent.cli.options import Json, RunArgument, RunsDir
+from passagent.cli import options as opt
 from passagent.errors import UsageError
 
 commands = typer.Typer()
@@ -15,12 +13,12 @@ commands.add_typer(runs_app, name="runs")
 
 
 @runs_app.callback(invoke_without_command=True)
-def runs(context: typer.Context, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+def runs(context: typer.Context, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """List the runs, newest first. `passagent runs rm RUN...` removes some."""
-    from passagent.commands import looking
+    from passagent.commands import listing_runs
 
     if context.invoked_subcommand is None:
-        looking.list_runs(runs_dir, json)
+        listing_runs.list_runs(runs_dir, json)
         return
     given = [context.get_parameter_source(name) for name in ("runs_dir", "json")]
     if any(source is not None and source.name == "COMMANDLINE" for source in given):
@@ -29,21 +27,16 @@ def runs(context: typer.Context, runs_dir: RunsDir = "runs", json: Json = False)
 
 @runs_app.command("rm")
 def runs_rm(
-    names: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Ids of runs, unique prefixes, or 'last'.")
-    ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", envvar="PASSAGENT_YES", help="Do not ask.")] = False,
-    runs_dir: RunsDir = "runs",
-    json: Json = False,
+    names: opt.RunsArgument, yes: opt.Yes = False, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
 ) -> None:
     """Remove runs at rest, with all that is theirs alone."""
-    from passagent.commands import tidying
+    from passagent.commands import removing
 
-    tidying.remove_runs(names, yes, runs_dir, json)
+    removing.remove_runs(names, yes, runs_dir, json)
 
 
 @commands.command()
-def pause(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+def pause(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Pause a live RUN until resume. What is under way is finished, and its processes stay."""
     from passagent.commands import operating
 
@@ -51,7 +44,7 @@ def pause(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> N
 
 
 @commands.command()
-def drain(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+def drain(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Let a live RUN finish its episodes under way, then stop."""
     from passagent.commands import operating
 
@@ -59,7 +52,7 @@ def drain(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> N
 
 
 @commands.command()
-def stop(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> None:
+def stop(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Stop a live RUN, as Ctrl-C does. Model calls under way are finished and stored."""
     from passagent.commands import operating
 
@@ -67,13 +60,7 @@ def stop(run: RunArgument, runs_dir: RunsDir = "runs", json: Json = False) -> No
 
 
 @commands.command()
-def gc(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", envvar="PASSAGENT_DRY_RUN", help="Say what would go, remove nothing.")
-    ] = False,
-    runs_dir: RunsDir = "runs",
-    json: Json = False,
-) -> None:
+def gc(dry_run: opt.DryRun = False, runs_dir: opt.RunsDir = "runs", json: opt.Json = False) -> None:
     """Remove what nothing needs. Old directories, files of dead evaluators, old kernels."""
     from passagent.commands import tidying
 

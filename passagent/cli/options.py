@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the settings that they stand for."""
+"""Every argument and option of the commands, each declared once, and the settings that options stand for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import enum
 from typing import Annotated, Any
 
 import typer
+
+
+def option(name: str, help: str, *more: str, env: str | None = None, **settings: Any) -> Any:
+    """`--max-time`, and `more` names of it; from the environment by PASSAGENT_MAX_TIME, or by `env`."""
+    variable = name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    return typer.Option(name, *more, envvar=env or f"PASSAGENT_{variable}", help=help, **settings)
+
+
+def argument(name: str, help: str, **settings: Any) -> Any:
+    """An argument, as `--help` names it."""
+    return typer.Argument(metavar=name, help=help, **settings)
 
 
 class Dispatch(enum.StrEnum):
@@ -17,109 +28,290 @@ class Dispatch(enum.StrEnum):
     python = "python"
 
 
+class InternalForm(enum.StrEnum):
+    """Of a kernel."""
+
+    ttir = "ttir"
+
+
+class By(enum.StrEnum):
+    """What an example of a data set is."""
+
+    episode = "episode"
+    step = "step"
+
+
+class FormatName(enum.StrEnum):
+    """The forms of docs/formats.md."""
+
+    passagent = "passagent"
+    trl = "trl"
+    openai = "openai"
+    llamafactory = "llamafactory"
+    axolotl = "axolotl"
+    atif = "atif"
+
+
+_A_RUN = "A run's id, a unique prefix, or 'last'."
+_TASKS = "Tasks, directories of tasks, quoted globs, sample lists"
+
+# What a command is about
 TaskArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="TASK",
-        help="A task directory (graph_list.txt), one subgraph directory, or example:NAME (see tasks list).",
+    argument(
+        "TASK", "A task directory (graph_list.txt), one subgraph directory, or example:NAME (see tasks list)."
     ),
 ]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique prefix, or 'last'.")]
-NodeArgument = Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")]
-RunsDir = Annotated[
-    str, typer.Option("--runs-dir", envvar="PASSAGENT_RUNS_DIR", help="Where runs are stored.")
+TasksArgument = Annotated[list[str], argument("TASKS...", f"{_TASKS}, example:NAME.")]
+TasksOnDiskArgument = Annotated[list[str], argument("TASKS...", f"{_TASKS}.")]
+CollectArgument = Annotated[
+    list[str], argument("TASKS...", f"{_TASKS}, example:NAME. With --merge: runs directories.")
 ]
-Json = Annotated[
-    bool,
-    typer.Option("--json", envvar="PASSAGENT_JSON", help="One JSON object on stdout, all else on stderr."),
-]
+RunArgument = Annotated[str, argument("RUN", _A_RUN)]
+LiveRunArgument = Annotated[str | None, argument("[RUN]", _A_RUN, show_default="live runs")]
+RunsArgument = Annotated[list[str], argument("RUN...", "Ids of runs, unique prefixes, or 'last'.")]
+EpisodeArgument = Annotated[int | None, argument("EPISODE", "An episode's number (a seed's: 0, -1, ...).")]
+NodeArgument = Annotated[int, argument("NODE", "A node's number.")]
+FirstNodeArgument = Annotated[int, argument("A", "A node's number.")]
+SecondNodeArgument = Annotated[int, argument("B", "Another node's.")]
+PassDirArgument = Annotated[str, argument("PASS_DIR", "The candidate.")]
+ExportArgument = Annotated[str, argument("DIR", "A directory that export wrote.")]
+RowArgument = Annotated[int, argument("N", "The row's number, from 1.")]
+
+# Of most commands
+RunsDir = Annotated[str, option("--runs-dir", "Where runs are stored.")]
+Json = Annotated[bool, option("--json", "One JSON object on stdout, all else on stderr.")]
+JsonLines = Annotated[bool, option("--json", "A JSON object for each event.")]
+_CONFIG = "A preset's name or a YAML file."
+Config = Annotated[str | None, option("--config", _CONFIG, show_default="default")]
+CollectConfig = Annotated[str | None, option("--config", _CONFIG, show_default="teacher")]
+Set = Annotated[list[str] | None, option("--set", "A setting, such as search.elites=5.", metavar="KEY=VALUE")]
+
+# Of the evaluator
 Device = Annotated[
+    str | None, option("--device", "cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", show_default="cpu")
+]
+PlanDevice = Annotated[
     str | None,
-    typer.Option(
-        envvar="PASSAGENT_DEVICE", help="cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", show_default="cpu"
+    option(
+        "--device",
+        "cpu or cuda; no GPU is needed for either.",
+        show_default="cuda for Triton and CUDA C++, else cpu",
     ),
 ]
 DispatchOption = Annotated[
     Dispatch | None,
-    typer.Option(
-        envvar="PASSAGENT_DISPATCH",
-        help="direct: the rewritten graph itself; dynamo: behind torch.compile's guards; graph: without the "
+    option(
+        "--dispatch",
+        "direct: the rewritten graph itself; dynamo: behind torch.compile's guards; graph: without the "
         "host's share, captured in a CUDA graph; python: the pass's own Python, for trusted authors.",
         show_default="direct",
     ),
 ]
-ConfigOption = Annotated[
+_CANDIDATE = "The candidate."
+PassDir = Annotated[str | None, option("--pass-dir", _CANDIDATE, show_default="TASK/pass_dir")]
+GivenPassDir = Annotated[str, option("--pass-dir", _CANDIDATE)]
+StrictPassbench = Annotated[
+    bool,
+    option("--strict-passbench", "Measure by the paper's protocol, for comparison with published tables."),
+]
+Validator = Annotated[
     str | None,
-    typer.Option(
-        "--config", envvar="PASSAGENT_CONFIG", help="A preset's name or a YAML file.", show_default="default"
+    option(
+        "--validator",
+        "Ask this model, too, whether a right pass cheats: openai/NAME, anthropic/NAME.",
+        metavar="MODEL",
     ),
 ]
-SetOption = Annotated[
+Fresh = Annotated[bool, option("--fresh", "Measure, whatever the store knows of it.")]
+InternalFormOption = Annotated[
+    InternalForm | None, option("--ir", "Also print what each Triton kernel became.")
+]
+Target = Annotated[str, option("--target", "cpu or cuda.")]
+
+# Of models
+Model = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", envvar="PASSAGENT_SET", metavar="KEY=VALUE", help="A setting, such as search.elites=5."
-    ),
-]
-Iters = Annotated[
-    int | None, typer.Option("--iters", envvar="PASSAGENT_ITERS", help="Episodes over the life of the run.")
-]
-MaxTime = Annotated[
-    float | None, typer.Option("--max-time", envvar="PASSAGENT_MAX_TIME", help="Stop after this time, s.")
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option("--max-tokens", envvar="PASSAGENT_MAX_TOKENS", help="Stop after this many tokens."),
-]
-MaxCost = Annotated[
-    float | None, typer.Option("--max-cost", envvar="PASSAGENT_MAX_COST", help="Spend at most this, USD.")
-]
-MaxEvals = Annotated[
-    int | None,
-    typer.Option("--max-evals", envvar="PASSAGENT_MAX_EVALS", help="Evaluate at most this many candidates."),
-]
-PriceOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--price",
-        envvar="PASSAGENT_PRICE",
-        metavar="MODEL=IN,OUT",
-        help="A model's price, USD per million tokens: input, output[, cached[, cache write]].",
-    ),
-]
-ModelOption = Annotated[
-    list[str] | None,
-    typer.Option(
+    option(
         "--model",
-        envvar="PASSAGENT_MODEL",
-        help="expert, openai/NAME, anthropic/NAME, replay:FILE, or your own, pkg.mod:MyModel; several with "
+        "expert, openai/NAME, anthropic/NAME, replay:FILE, or your own, pkg.mod:MyModel; several with "
         "=WEIGHT share the work.",
         show_default="expert",
     ),
 ]
-BaseUrl = Annotated[
-    str | None,
-    typer.Option("--base-url", envvar="PASSAGENT_BASE_URL", help="A compatible model server's address."),
-]
-TargetAs = Annotated[
-    float | None,
-    typer.Option("--target-as", envvar="PASSAGENT_TARGET_AS", help="Stop when a correct pass has this AS."),
-]
-MaxStagnation = Annotated[
-    int | None,
-    typer.Option(
-        "--max-stagnation",
-        envvar="PASSAGENT_MAX_STAGNATION",
-        help="Stop after so many episodes of the run without a gain.",
+BaseUrl = Annotated[str | None, option("--base-url", "A compatible model server's address.")]
+Price = Annotated[
+    list[str] | None,
+    option(
+        "--price",
+        "A model's price, USD per million tokens: input, output[, cached[, cache write]].",
+        metavar="MODEL=IN,OUT",
     ),
+]
+Check = Annotated[bool, option("--check", "Ask each for one tiny tool call.")]
+
+# Of a search
+Iters = Annotated[int | None, option("--iters", "Episodes over the life of the run.")]
+Islands = Annotated[int | None, option("--islands", "Populations that search side by side.")]
+Seed = Annotated[int | None, option("--seed", "Seed of the search's choices.")]
+SeedDir = Annotated[
+    str | None,
+    option(
+        "--seed-dir", "A pass directory that the first episode of every island starts from.", metavar="DIR"
+    ),
+]
+MaxTime = Annotated[float | None, option("--max-time", "Stop after this time, s.")]
+MaxTokens = Annotated[int | None, option("--max-tokens", "Stop after this many tokens.")]
+MaxCost = Annotated[float | None, option("--max-cost", "Spend at most this, USD.")]
+MaxEvals = Annotated[int | None, option("--max-evals", "Evaluate at most this many candidates.")]
+TargetAs = Annotated[float | None, option("--target-as", "Stop when a correct pass has this AS.")]
+MaxStagnation = Annotated[
+    int | None, option("--max-stagnation", "Stop after so many episodes of the run without a gain.")
 ]
 Until = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--until",
-        envvar="PASSAGENT_UNTIL",
+        "Stop when an hour more is expected to gain less than this share of AS, such as 0.02.",
         metavar="SHARE",
-        help="Stop when an hour more is expected to gain less than this share of AS, such as 0.02.",
     ),
+]
+New = Annotated[bool, option("--new", "Do not go on with an unfinished equal run.")]
+Events = Annotated[
+    str | None,
+    option("--events", "Append what happens to this file, a JSON object a line.", metavar="FILE.jsonl"),
+]
+FromNode = Annotated[int, option("--from", "The node to start from.", metavar="NODE")]
+
+# Of many tasks
+Root = Annotated[
+    str | None,
+    option(
+        "--root",
+        "What the paths in sample lists are relative to.",
+        show_default="the list's directory, else the current one",
+    ),
+]
+Compiler = Annotated[
+    list[str] | None,
+    option(
+        "--compiler",
+        "eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), "
+        "pass_dir, or run (a search on each task); repeatable.",
+        show_default="eager and inductor",
+    ),
+]
+BenchPassDir = Annotated[
+    str | None,
+    option(
+        "--pass-dir",
+        "Of --compiler pass_dir: task NAME's passes are in DIR/NAME.",
+        metavar="DIR",
+        show_default="TASK/pass_dir",
+    ),
+]
+BenchModel = Annotated[str | None, option("--model", "Of --compiler run: the model.", show_default="expert")]
+BenchIters = Annotated[
+    int | None,
+    option(
+        "--iters",
+        "Of --compiler run: episodes on each task; of --compiler expert: search so long first.",
+        min=0,
+    ),
+]
+BenchOut = Annotated[str | None, option("--out", "Where results are kept.", show_default="runs/bench/NAME")]
+BenchFresh = Annotated[bool, option("--fresh", "Put the results in --out aside, measure anew.")]
+Plots = Annotated[
+    str | None,
+    option("--plots", "Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR"),
+]
+Csv = Annotated[bool, option("--csv", "The table as CSV on stdout.")]
+Markdown = Annotated[bool, option("--markdown", "The table as Markdown on stdout.")]
+Trials = Annotated[int, option("--trials", "Conversations on each task.", min=1)]
+MaxSteps = Annotated[
+    int | None,
+    option(
+        "--max-steps",
+        "Model calls, and evaluations, in a conversation at most.",
+        min=1,
+        show_default="50",
+    ),
+]
+Parallel = Annotated[int, option("--parallel", "Conversations at a time, on the same devices.", min=1)]
+Shuffle = Annotated[int | None, option("--shuffle", "Take the trials in a random order.", metavar="SEED")]
+Shard = Annotated[
+    str | None,
+    option(
+        "--shard", "Make the part I (from 0) of N parts: for N machines with a database each.", metavar="I/N"
+    ),
+]
+FirstSeed = Annotated[
+    int | None, option("--seed", "Seed of the first trial; the others' follow.", show_default="0")
+]
+Merge = Annotated[
+    bool,
+    option("--merge", "Write the databases in the directories TASKS as one new one to --runs-dir."),
+]
+Harbor = Annotated[str, option("--harbor", "Write Harbor tasks into DIR, a new one.", metavar="DIR")]
+Wheel = Annotated[
+    str | None,
+    option(
+        "--wheel",
+        "Install this wheel of passagent in the images.",
+        metavar="FILE",
+        show_default="the released version",
+    ),
+]
+RewardOut = Annotated[str, option("--out", "Where reward.txt and evaluation.json go.", metavar="DIR")]
+
+# Of what is looked at, delivered or removed
+Follow = Annotated[bool, option("--follow", "Go on until RUN is at rest.", "-f")]
+Lines = Annotated[int, option("--lines", "Events to begin with.", "-n", min=0)]
+Next = Annotated[bool, option("--next", "As if an episode started from NODE now.")]
+BestOut = Annotated[str, option("--out", "The directory to write.")]
+Force = Annotated[bool, option("--force", "Replace the pass files in it.")]
+Measure = Annotated[
+    bool,
+    option(
+        "--measure/--no-measure",
+        "Measure again what is not the program that the run measured, and AS without each pass.",
+    ),
+]
+Yes = Annotated[bool, option("--yes", "Do not ask.", "-y")]
+DryRun = Annotated[bool, option("--dry-run", "Say what would go, remove nothing.")]
+
+# Of data sets
+Format = Annotated[FormatName | None, option("--format", "Who is to read it.")]
+ExportOut = Annotated[str | None, option("--out", "The directory to write; a new one.", metavar="DIR")]
+Keep = Annotated[
+    str | None,
+    option("--keep", "Which examples, such as 'as_score > 0.1 and steps <= 50'.", metavar="CONDITION"),
+]
+ByOption = Annotated[By, option("--by", "An example is a whole episode, or a step that gained.")]
+BestOf = Annotated[int | None, option("--best-of", "At most so many of a task, the best.", min=1)]
+PerSequence = Annotated[
+    int | None,
+    option("--per-sequence", "At most so many of an operator sequence, the best.", min=1),
+]
+Failures = Annotated[bool, option("--failures", "Write failed episodes, too: failures_*.")]
+Pairs = Annotated[bool, option("--pairs", "Write pairs (better, worse): preferences.jsonl.")]
+Parquet = Annotated[bool, option("--parquet", "Write tables as parquet, too.")]
+Against = Annotated[
+    list[str] | None,
+    option(
+        "--against",
+        "Evaluation tasks, or a list of them, that nothing may be shared with.",
+        metavar="TASKS",
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    option("--tokenizer", "A tokenizer.json that lengths are counted with.", metavar="FILE"),
+]
+Database = Annotated[str | None, option("--db", "A passagent.db, in place of --runs-dir.", metavar="FILE")]
+CameFrom = Annotated[
+    str | None,
+    option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
 ]
 
 

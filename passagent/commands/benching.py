@@ -11,17 +11,12 @@ from typing import Any, Literal
 
 from passagent.benchmark.measure import NO_PASSES, PASS_DIR, Watch
 from passagent.benchmark.sweep import Measured, Planned, Request, run
-from passagent.errors import EXIT_INTERRUPTED, PassagentError, UsageError
+from passagent.commands.signals import Interrupted
+from passagent.errors import PassagentError, UsageError
 from passagent.report import bench_table
 from passagent.report.bench_progress import BenchProgress
 
 Form = Literal["table", "json", "csv", "markdown"]
-
-
-class Interrupted(PassagentError):
-    """A person stopped the benchmark; what was measured is stored."""
-
-    exit_code = EXIT_INTERRUPTED
 
 
 def form_of(*, json: bool, csv: bool, markdown: bool) -> Form:

@@ -1,42 +1,20 @@
-"""`passagent expert`: what the built-in model can do for tasks."""
+"""`passagent expert coverage`: what the built-in model can do for tasks."""
 
 from __future__ import annotations
 
-import json as json_
+import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from passagent.errors import PassagentError
 
 if TYPE_CHECKING:
     from passagent.models.expert.coverage import TaskCoverage
 
-app = typer.Typer(help="Look at what the expert can do.", no_args_is_help=True, rich_markup_mode=None)
 
-
-@app.callback()
-def _group() -> None:
-    """Look at what the expert can do."""
-
-
-@app.command("coverage")
-def coverage(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists."),
-    ],
-    target: Annotated[str, typer.Option(envvar="PASSAGENT_TARGET", help="cpu or cuda.")] = "cpu",
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", envvar="PASSAGENT_JSON", help="One JSON object on stdout, all else on stderr."
-        ),
-    ] = False,
-) -> None:
-    """Say what the expert lowers of each task, and why not the rest. Nothing is run or timed."""
+def coverage(tasks: list[str], target: str, as_json: bool) -> None:
+    """Print what the expert lowers of each task. Raises PassagentError if one cannot be read."""
     from passagent.models.expert.coverage import cover, totals
     from passagent.tasks.tasklist import find_tasks
 
@@ -45,16 +23,16 @@ def coverage(
     for number, path in enumerate(paths, start=1):
         result = cover(path, target)
         found.append(result)
-        if not json:
+        if not as_json:
             _print_task(result, number, len(paths))
-    if json:
+    if as_json:
         shown = {
             "target": target,
             "tasks": [asdict(t) | {"covered": t.covered} for t in found],
             "operators_left": [asdict(t) for t in totals(found)],
             "share_covered": sum(t.covered for t in found) / len(found),
         }
-        print(json_.dumps(shown))
+        print(json.dumps(shown))
     else:
         _print_totals(found)
     broken = [t for t in found if t.error]

@@ -1,10 +1,9 @@
-"""`passagent why` and `diff`: how a node came to be, and what two nodes differ in."""
+"""`passagent why`: how a node came to be."""
 
 from __future__ import annotations
 
 import json
 
-from passagent.report.difference import diff_data, diff_text
 from passagent.report.text import console
 from passagent.report.why import why_data, why_text
 from passagent.store import Store, nodes
@@ -18,13 +17,3 @@ def why(node_id: int, runs_dir: str, as_json: bool) -> None:
             print(json.dumps(data))
         else:
             console(soft_wrap=True).print(why_text(store, data))
-
-
-def diff(first: int, second: int, runs_dir: str, as_json: bool) -> None:
-    """Print what two nodes differ in. Raises UsageError if there is no such node."""
-    with Store.open(runs_dir, create=False) as store:
-        data = diff_data(store, nodes.get_node(store, first), nodes.get_node(store, second))
-    if as_json:
-        print(json.dumps(data))
-    else:
-        console(soft_wrap=True).print(diff_text(data))

@@ -1,4 +1,4 @@
-"""`passagent export`: a data set out of a database, and `check`, `stats` and `show` of one."""
+"""`passagent export`, and `check`, `stats` and `show`, which read what it wrote: one file for the four."""
 
 from __future__ import annotations
 

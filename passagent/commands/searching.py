@@ -1,4 +1,4 @@
-"""`passagent run`, `resume` and `fork`: search, show it, and say what came of it."""
+"""`passagent run`, `resume` and `fork`: three beginnings of one search, which is shown and summed up here."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from passagent.commands.signals import stop_on_signals
+from passagent.commands.signals import Interrupted, stop_on_signals
 from passagent.config import Config
-from passagent.errors import EXIT_INTERRUPTED, PassagentError
 from passagent.events import Event, OnEvent
 from passagent.faults import os_fault
 from passagent.report.board import Board
@@ -26,12 +25,6 @@ from passagent.search.going_on import resume_command
 from passagent.search.session import Session
 from passagent.store import runs
 from passagent.tasks import Task
-
-
-class Interrupted(PassagentError):
-    """A person stopped the search; everything is stored."""
-
-    exit_code = EXIT_INTERRUPTED
 
 
 def start(
@@ -125,12 +118,17 @@ def search_run(prepared: Prepared, as_json: bool, follow: OnEvent | None = None)
     progress = open_progress(Board.of(store, run), stream)
     sessions: list[Session] = []
 
+    def on_event(event: Event) -> None:
+        progress.on_event(event)
+        if follow is not None:
+            follow(event)
+
     def begun(session: Session) -> None:
         sessions.append(session)
         stop_on_signals(session, progress, go_on)
 
     try:
-        exported = asyncio.run(conducting.work(prepared, progress.on_event, begun, follow))
+        exported = asyncio.run(conducting.work(prepared, on_event, begun))
     except KeyboardInterrupt as error:  # before or after the search, which takes signals itself
         raise Interrupted(told) from error
     finally:

@@ -9,20 +9,17 @@ import signal
 import sys
 from typing import Protocol
 
-from passagent.errors import EXIT_INTERRUPTED
+from passagent.errors import EXIT_INTERRUPTED, PassagentError
+from passagent.search.apart import Stoppable
 
 ECHO_S = 0.1
 """Two signals within this time are one: `timeout` sends its own to the process, then to its group."""
 
 
-class Stoppable(Protocol):
-    """A search, or a collection of them."""
+class Interrupted(PassagentError):
+    """A person stopped the work; what was made is stored."""
 
-    is_interrupted: bool
-
-    def stop(self, reason: str, interrupted: bool = False) -> None:
-        """Stop at the next place where work can be left."""
-        ...
+    exit_code = EXIT_INTERRUPTED
 
 
 class Speaker(Protocol):

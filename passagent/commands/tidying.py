@@ -1,4 +1,4 @@
-"""`passagent gc` and `passagent runs rm`: what is not needed any more goes, never what a live run uses."""
+"""`passagent gc`: what is not needed any more goes, never what a live run uses."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from passagent.errors import UsageError
 from passagent.evaluator.reference.leftovers import dead_scratch, unused_builds
 from passagent.faults import os_fault
 from passagent.report.text import table
 from passagent.search import attendance
-from passagent.search.going_on import runs_dir_flag
-from passagent.store import Store, removal, runs
+from passagent.store import Store, runs
 
 _RUN = re.compile(r"[0-9a-f]{8}")
 _OF_A_RUN = {"run.log", "best", "best.new"}
@@ -79,46 +76,6 @@ def _clear(found: Iterable[Leftover], dry_run: bool) -> list[Leftover]:
             raise os_fault(error, one.path) from error
         shown.append(one)
     return shown
-
-
-def remove_runs(names: list[str], yes: bool, runs_dir: str, as_json: bool) -> None:
-    """Remove runs with all that is theirs alone, after asking. Raises UsageError if one is live."""
-    with Store.open(runs_dir, create=False) as store:
-        found = list({run.id: run for run in (runs.find_run(store, name) for name in names)}.values())
-        for run in found:
-            working = attendance.processes(store, run)
-            if working:
-                raise UsageError(
-                    f"run {run.id} is live (pid {working[0].pid} on {working[0].host}): "
-                    f"passagent stop {run.id}{runs_dir_flag(store)} first"
-                )
-        if not yes and not _agrees([f"{run.id} ({run.task}, begun {run.created_at[:16]})" for run in found]):
-            return
-        removal.for_removal(store)
-        removed = {}
-        with store.transaction():
-            for run in found:
-                if attendance.processes(store, runs.get_run(store, run.id)):
-                    raise UsageError(f"run {run.id} was taken up meanwhile; nothing was removed")
-                removed[run.id] = removal.remove_run(store, run.id)
-        for run in found:
-            _remove(Leftover("run", store.runs_dir / run.id, 0))
-        if as_json:
-            print(json.dumps({"removed": {name: one._asdict() for name, one in removed.items()}}))
-            return
-        for name, one in removed.items():
-            hints = f", {one.hints} hints distilled from it" if one.hints else ""
-            counts = f"{one.nodes} nodes, {one.evaluations} evaluations, {one.messages} messages"
-            print(f"removed run {name}: {counts}{hints}")
-        print(f"passagent gc{runs_dir_flag(store)} frees the space")
-
-
-def _agrees(shown: list[str]) -> bool:
-    """Whether the person at the terminal agrees. Raises UsageError where there is no terminal."""
-    if not sys.stdin.isatty():
-        raise UsageError("passagent runs rm asks before it removes; without a terminal say --yes")
-    print(f"remove {', '.join(shown)} for good? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _live_runs(store: Store) -> list[str]:

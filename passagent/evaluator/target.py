@@ -1,53 +1,81 @@
-"""Where candidates run, and with what: prompts, tools and messages are rendered with a Target."""
+"""Where candidates run, and with what: what models are told of it, and which kernels count."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from passagent import extend, resources
+from passagent.config import EvaluatorConfig
+from passagent.errors import UsageError
 from passagent.evaluator.candidate import Candidate
 
+if TYPE_CHECKING:
+    from passagent.extend import Target
+    from passagent.plan.model import Kernel
 
-@dataclass(frozen=True)
-class Target:
-    """What works on a device. Its words are for people and models."""
 
-    name: str
-    """`cpu` or `cuda`."""
-    kernels: tuple[str, ...]
-    """What passagent.kernels offers here."""
-    imports: tuple[str, ...]
-    """The libraries for tensors and kernels that are of use here."""
-    language: str
-    """In what kernels are written."""
-    foreign: re.Pattern[str]
+class Cpu:
+    """C++ by passagent.kernels.cpp_kernel, on the host's cores. See extend.Target."""
+
+    name = "cpu"
+    foreign = re.compile(r"triton|cuda|nvidia|\bamd\b|\bgpus?\b|\bwarps?\b|\btl\.", re.IGNORECASE)
     """Words of what does not work here."""
 
+    def __init__(self, config: EvaluatorConfig) -> None:
+        pass
+
+    def prompt(self, part: str) -> str:
+        """See extend.Target."""
+        place = f"targets/{self.name}/{part}.md"
+        if part == "example":
+            place = f"examples/{self.name}/FusedAddLayerNorm.py"
+        return resources.find(f"prompts/{place}").read_text(encoding="utf-8").rstrip("\n")
+
     def admits(self, text: str) -> bool:
-        """Whether a text (advice, a section of a document) names only what works here."""
+        """See extend.Target."""
         return self.foreign.search(text) is None
 
-
-CPU = Target(
-    name="cpu",
-    kernels=("cpp_kernel",),
-    imports=("torch", "passagent.kernels"),
-    language="C++ by passagent.kernels.cpp_kernel",
-    foreign=re.compile(r"triton|cuda|nvidia|\bamd\b|\bgpus?\b|\bwarps?\b|\btl\.", re.IGNORECASE),
-)
-CUDA = Target(
-    name="cuda",
-    kernels=("cuda_kernel", "triton_kernel"),
-    imports=("torch", "triton", "triton.language", "passagent.kernels"),
-    language="Triton, or CUDA C++ by passagent.kernels.cuda_kernel",
-    foreign=re.compile(r"cpp_kernel|\bcpus?\b|\bcpu_|\bomp\b|openmp|\bamd\b", re.IGNORECASE),
-)
+    def refuses(self, kernel: Kernel) -> str | None:
+        """See extend.Target. What does not run here does not compile either."""
+        return None
 
 
-def target_of(device: str) -> Target:
-    """Of `cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1` or `cuda:all`."""
-    return CPU if device == "cpu" else CUDA
+class Cuda(Cpu):
+    """Triton, or CUDA C++ by passagent.kernels.cuda_kernel, on an NVIDIA GPU. See extend.Target."""
+
+    name = "cuda"
+    foreign = re.compile(r"cpp_kernel|\bcpus?\b|\bcpu_|\bomp\b|openmp|\bamd\b", re.IGNORECASE)
+
+
+def target_of(config: EvaluatorConfig) -> Target:
+    """The target of these settings: one's own (`evaluator.target`), or that of the device.
+
+    Raises UsageError for one that does not load, and where it is for another device or another dispatch.
+    """
+    return _made(config.model_dump_json())
+
+
+@functools.lru_cache(maxsize=8)
+def _made(settings: str) -> Target:
+    config = EvaluatorConfig.model_validate_json(settings)
+    name = kind_of(config.device)
+    if config.target is None:
+        return (Cpu if name == "cpu" else Cuda)(config)
+    place = f"evaluator.target {config.target}"
+    made: Target = extend.make(config.target, "evaluator.target", config)
+    if made.name != name:
+        raise UsageError(f"{place}: is for {made.name}, and the device is {config.device}")
+    if config.dispatch == "python":
+        raise UsageError(f"{place}: looks at the kernels of plans; with dispatch: python there are none")
+    return made
+
+
+def kind_of(device: str) -> str:
+    """`cpu` or `cuda`, of `cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1` or `cuda:all`."""
+    return "cpu" if device == "cpu" else "cuda"
 
 
 def uses_triton(candidate: Candidate) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from passagent import resources
 from passagent.errors import UsageError, nearest
-from passagent.evaluator.target import Target
+from passagent.extend import Target
 
 ROOT = "knowledge/"
 INDEX = "index.md"

@@ -7,10 +7,10 @@ from typing import TextIO
 
 from passagent.benchmark.measure import Work
 from passagent.benchmark.results import Row
+from passagent.events import Event, OnEvent
 from passagent.report.board import Board
 from passagent.report.event_lines import event_line
 from passagent.report.text import clock, console, number
-from passagent.search.notices import Event, OnEvent
 from passagent.store import Store
 from passagent.store.runs import Run
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from passagent.search.notices import (
-    EpisodeDone,
-    EpisodeStarted,
-    Event,
-    Migrated,
-    ModelReplied,
-    NodeDone,
-    NodeStarted,
-)
+from passagent import events
+from passagent.events import Event
 from passagent.store import Store, runs
 from passagent.store.runs import SEEDS, Run
 
@@ -42,7 +35,7 @@ class Board:
     tokens: int = 0
     started: float = field(default_factory=time.monotonic)
     done_here: int = 0
-    """Episodes finished in this session."""
+    """Episodes finished in this session, by whichever process."""
     seeds: IslandRow = field(default_factory=lambda: IslandRow("seed", None, 0))
     """What the expert makes before the islands begin."""
 
@@ -80,20 +73,20 @@ class Board:
     def update(self, event: Event) -> None:
         """Take an event in; what counts for the whole run is looked up, as other processes may work on it."""
         match event:
-            case EpisodeStarted(episode):
+            case events.EpisodeBegun() | events.EpisodeContinued():
                 self._count()
-                row = self.row(episode.island)
-                row.episode, row.last = episode.number, "thinking"
-            case ModelReplied(episode):
-                self.row(episode.island).last = "editing"
-            case NodeStarted(node):
-                self.row(node.island).last = "evaluating"
-            case NodeDone(node):
-                self.row(node.island).last = node.status or ""
+                row = self.row(event.island)
+                row.episode, row.last = event.episode, "thinking"
+            case events.Replied():
+                self.row(event.island).last = "editing"
+            case events.Proposed() | events.EvaluationBegun():
+                self.row(event.island).last = "evaluating"
+            case events.Judged():
+                self.row(event.island).last = event.status
                 self._count()
-            case Migrated(_, to_island, _):
-                self.rows[to_island].last = "migrant"
-            case EpisodeDone(episode) if episode.island != SEEDS:
+            case events.Migrated():
+                self.rows[event.to_island].last = "migrant"
+            case events.EpisodeEnded() if event.island != SEEDS:
                 self.done_here += 1
                 self._count()
 

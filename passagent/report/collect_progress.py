@@ -6,21 +6,21 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from passagent.collect.budget import CollectionBudget
-from passagent.collect.collection_figures import Summary
-from passagent.collect.trial_list import Pair
-from passagent.collect.trials import Outcome
+from passagent.collection.budget import CollectionBudget
+from passagent.collection.collection_figures import Summary
+from passagent.collection.trial_list import Pair
+from passagent.collection.trials import Outcome
+from passagent.events import Event, Noted
 from passagent.faults import os_fault
 from passagent.report.collect_table import status_line
 from passagent.report.text import clock, console, number, thousands, width
-from passagent.search.notices import Event, Trouble
 
 _EVERY_S = 30.0
 """Between two lines about all, where there is no terminal, s."""
 
 
 class CollectProgress:
-    """See collect.work.Watch."""
+    """See collection.work.Watch."""
 
     def __init__(self, summary: Summary, total: int, stream: TextIO) -> None:
         """`summary` of what was finished before, of `total` trials."""
@@ -38,7 +38,7 @@ class CollectProgress:
 
     def event(self, pair: Pair, event: Event) -> None:
         """See Watch.event."""
-        if isinstance(event, Trouble):
+        if isinstance(event, Noted):
             self.say(f"{pair.entry.name} trial {pair.trial}: {event.message}")
 
     def say(self, text: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from passagent.collect.collection_figures import KEPT_ABOVE, Summary
+from passagent.collection.campaign import Collected
+from passagent.collection.collection_figures import KEPT_ABOVE, Summary
 from passagent.report.text import clock, number, table, thousands
 
 
@@ -27,6 +28,20 @@ def data(summaries: list[Summary]) -> list[dict[str, Any]]:
         }
         for one in summaries
     ]
+
+
+def all_data(collected: Collected) -> dict[str, Any]:
+    """What came of a collection as plain data: what `passagent collect --json` prints."""
+    return {
+        "runs_dir": str(collected.runs_dir),
+        "table": data(collected.summaries),
+        "trials": collected.trials,
+        "elapsed_s": collected.elapsed_s,
+        "stopped": collected.stopped,
+        "unfinished": collected.unfinished,
+        "failed": collected.failed,
+        "broken": collected.broken,
+    }
 
 
 def text(summaries: list[Summary]) -> str:

@@ -1,4 +1,4 @@
-"""What Python gets back: an evaluation, a run and its nodes, a benchmark; a notebook shows each.
+"""What Python gets back: an evaluation, a run and its nodes, a benchmark, a collection, all for notebooks.
 
 A Run reads the store each time that it is asked, so that it tells of a live run, too.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
     from passagent.benchmark.sweep import Measured
+    from passagent.collection.campaign import Collected
     from passagent.plan.model import Recording
 
 
@@ -259,6 +260,38 @@ class Bench:
             for row in self.measured.rows
         ]
         return data_frame(rows, ["task", "compiler", "status", "as_score", "speedup", "error"])
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a collection made. Its trials are runs: `open_run(id, runs_dir=...)` opens one."""
+
+    collected: Collected = field(repr=False)
+    """All of it: `summaries` (of each model), `unfinished` and `failed` trials, `broken` tasks."""
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where its database is, to which the same call adds."""
+        return self.collected.runs_dir
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it as plain data, as `passagent collect --json` prints it."""
+        from passagent.report import collect_table
+
+        return collect_table.all_data(self.collected)
+
+    def table(self) -> Table:
+        """PassNet's figures about the finished trials in the database, a column for each model."""
+        from passagent.report import collect_table
+
+        return Table(collect_table.text(self.collected.summaries))
 
     def __str__(self) -> str:
         return self.table()

@@ -9,10 +9,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from passagent.events import Event, MeasuredAgain, Migrated, Noted
 from passagent.report.board import Board
 from passagent.report.event_lines import event_line
 from passagent.report.text import clock, console, number, thousands
-from passagent.search.notices import Event, Migrated, NodeConfirmed, Trouble
 
 
 class LiveTable:
@@ -28,7 +28,7 @@ class LiveTable:
     def on_event(self, event: Event) -> None:
         """See Progress.on_event."""
         self.board.update(event)
-        if isinstance(event, Migrated | NodeConfirmed | Trouble):
+        if isinstance(event, Migrated | MeasuredAgain | Noted):
             self.say(event_line(self.board, event))
 
     def say(self, text: str) -> None:

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from passagent.events import Event
 from passagent.faults import os_fault
 from passagent.report.board import Board
 from passagent.report.event_lines import event_line
 from passagent.report.text import clock
-from passagent.search.notices import Event
 
 
 class Progress(Protocol):

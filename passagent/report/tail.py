@@ -14,10 +14,11 @@ def event_text(event: Event, roles: dict[int, str]) -> str:
     where, island = "", getattr(event, "island", None)
     if island is not None:
         where = f"island {island} ({roles[island]}) " if island in roles else "seeds "
-    return printable(f"{at} {where}{_said(event)}")
+    return printable(f"{at} {where}{event_said(event)}")
 
 
-def _said(event: Event) -> str:
+def event_said(event: Event) -> str:
+    """What happened, without when and where."""
     match event:
         case events.Joined():
             changes = f": {'; '.join(event.changes)}" if event.changes else ""
@@ -73,8 +74,14 @@ def _judged(event: events.Judged) -> str:
     gain = ""
     if event.status == event.parent_status == "ok" and event.as_score and event.parent_as:
         gain = f", {event.as_score / event.parent_as - 1:+.1%} over node {event.parent}"
-    said = short_note(event.note, 70)
-    if event.status != "ok" and event.diagnosis:
-        said = short_note(event.diagnosis["text"], 110)
+    known = ", known from the store" if event.from_store else ""
+    said = candidate_text(event)
     score = number(event.as_score)
-    return f"node {event.node}: {event.status}, AS {score}{gain}{f': {said}' if said else ''}"
+    return f"node {event.node}: {event.status}, AS {score}{gain}{known}{f': {said}' if said else ''}"
+
+
+def candidate_text(event: events.Judged) -> str:
+    """What the candidate is, or why it failed."""
+    if event.status != "ok" and event.diagnosis:
+        return short_note(event.diagnosis["text"], 110)
+    return short_note(event.note, 70)

@@ -21,7 +21,7 @@ from pathlib import Path
 from passagent import __version__, resources
 from passagent.config import Config
 from passagent.errors import UsageError
-from passagent.evaluator.target import target_of
+from passagent.evaluator.target import kind_of
 from passagent.faults import os_fault
 from passagent.rl.instructions import task_text
 from passagent.tasks import Task, load_task
@@ -44,7 +44,7 @@ class Export:
     @property
     def device(self) -> str:
         """In a container: the one GPU that it is given, or the CPU."""
-        return target_of(self.config.evaluator.device).name
+        return kind_of(self.config.evaluator.device)
 
 
 def export(paths: Sequence[Path], directory: Path, shared: Export) -> list[Path]:

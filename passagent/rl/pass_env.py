@@ -216,7 +216,7 @@ class PassEnv:
     def _open_tools(self, task: Task, evaluator: SharedEvaluator) -> dict[str, Tool]:
         """The agent's tools on an empty directory."""
         workspace, config = Workspace(TaskFiles(task.path), {}), self._config.evaluator
-        target = target_of(config.device)
+        target = target_of(config)
 
         async def submit(files: dict[str, str], call_id: str) -> str:
             candidate = Candidate(files)

@@ -6,15 +6,24 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from passagent.threads import LoopThread
 
-if TYPE_CHECKING:
-    from passagent.search.session import Session
-
 T = TypeVar("T")
-Search = Callable[["list[Session]"], Coroutine[Any, Any, T]]
+
+
+class Stoppable(Protocol):
+    """A search's session, or a collection of them."""
+
+    is_interrupted: bool
+
+    def stop(self, reason: str, interrupted: bool = False) -> None:
+        """Stop at the next place where work can be left."""
+        ...
+
+
+Search = Callable[[list[Stoppable]], Coroutine[Any, Any, T]]
 """Searches, and puts its session into the list, for it to be stopped by."""
 GO_ON = "stopped; what was begun is stored, go on with passagent.resume('last') or the same call"
 
@@ -24,7 +33,7 @@ def finished(search: Search[T]) -> T:
 
     Raises what the search raises.
     """
-    sessions: list[Session] = []
+    sessions: list[Stoppable] = []
     thread = LoopThread("passagent-run")
     future = thread.start(search(sessions))
     try:
@@ -42,7 +51,7 @@ def finished(search: Search[T]) -> T:
 
 async def finished_async(search: Search[T]) -> T:
     """The same for asyncio: cancelling it stops the search cleanly."""
-    sessions: list[Session] = []
+    sessions: list[Stoppable] = []
     thread = LoopThread("passagent-run")
     future = thread.start(search(sessions))
     waited = asyncio.wrap_future(future)
@@ -57,7 +66,7 @@ async def finished_async(search: Search[T]) -> T:
         await asyncio.to_thread(thread.close)
 
 
-def _stop(thread: LoopThread, future: Future[T], sessions: list[Session]) -> None:
+def _stop(thread: LoopThread, future: Future[T], sessions: list[Stoppable]) -> None:
     """Stop the search at its next safe place; at once where it has not begun."""
     if sessions:
         thread.call(lambda: sessions[0].stop("interrupted", interrupted=True))

@@ -14,8 +14,8 @@ from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import Known, keep, pack, recall
 from passagent.evaluator.service.pool import SubjectLost
+from passagent.events import EvaluationBegun
 from passagent.search import opinions
-from passagent.search.notices import NodeDone, NodeStarted, Trouble
 from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want
@@ -89,20 +89,20 @@ async def judge(
             session.check()
             await session.changed.wait()
             is_begun = nodes.start(session.store, node.id, session.owner)
-    session.on_event(NodeStarted(node))
+    session.events.tell(EvaluationBegun, node=node.id, island=node.island, episode=node.number)
     try:
-        node, evaluation, is_known = await _judge(session, node, candidate)
+        node, evaluation = await _judge(session, node, candidate)
     except BaseException:
         nodes.give_up(session.store, node.id, session.owner)
         raise
     finally:
         session.notify()
-    session.on_event(NodeDone(node, from_store=is_known))
+    session.events.look()
     return node, evaluation
 
 
-async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation, bool]:
-    """The node done, its evaluation, and whether the store knew it."""
+async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[Node, Evaluation]:
+    """The node done, and its evaluation."""
     store, task = session.store, session.task
     environment = session.environment
     with store.reading():
@@ -126,7 +126,7 @@ async def _judge(session: Session, node: Node, candidate: Candidate) -> tuple[No
     if node.state != "done":
         evaluation_id, evaluation = await opinions.ask(session, node, candidate, environment, evaluation)
         node = _finish(session, node, evaluation_id, evaluation)
-    return node, evaluation, found is not None
+    return node, evaluation
 
 
 def _recall(
@@ -181,13 +181,13 @@ async def _evaluate(session: Session, candidate: Candidate, bar: float | None) -
                 return evaluation
             reason = evaluation.error or "the machine failed an evaluation"
         except SubjectLost as error:
-            session.on_event(Trouble(str(error)))
+            session.events.note(str(error))
             return _lost(session, candidate, str(error))
         except InfrastructureError as error:
             reason = str(error)
         if wait is None:
             raise InfrastructureError(reason)
-        session.on_event(Trouble(f"{reason}; trying again in {wait:g} s"))
+        session.events.note(f"{reason}; trying again in {wait:g} s")
         await asyncio.sleep(wait)
     raise AssertionError
 

@@ -24,6 +24,7 @@ from passagent.agent.toolbox import (
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.target import target_of
+from passagent.events import EpisodeContinued
 from passagent.experience.retrievers import retriever_of
 from passagent.models.meter import metered
 from passagent.models.types import Message, Model, Reply, ToolSpec, Usage
@@ -35,7 +36,6 @@ from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.gathering import best_known, episode_context, parent_view
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
-from passagent.search.notices import EpisodeDone, EpisodeStarted, Migrated, ModelReplied
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
@@ -59,7 +59,15 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         await describe(session, episode)
         episode, messages = begin(session, episode)
     parent = nodes.get_node(session.store, episode.parent_id) if episode.parent_id is not None else None
-    session.on_event(EpisodeStarted(episode, parent.as_score if parent else None, is_resumed))
+    if is_resumed:
+        session.events.tell(
+            EpisodeContinued,
+            episode=episode.number,
+            island=episode.island,
+            model=episode.model,
+            parent=episode.parent_id,
+            parent_as=parent.as_score if parent else None,
+        )
 
     meter = meter_of(session, episode)
     unsaved: list[tuple[stored.Packed, dict[str, int] | None]] = []
@@ -80,8 +88,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
             episodes.add_packed(session.store, episode, unsaved, session.owner)
             for usage, reason in replies:
                 meter.settle(usage, reason)
-        for usage, _ in replies:
-            session.on_event(ModelReplied(episode, usage.input_tokens, usage.output_tokens))
+        session.events.look()
         unsaved.clear()
         replies.clear()
 
@@ -97,7 +104,7 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
-    session.on_event(EpisodeDone(episode))
+    session.events.look()
     return episode
 
 
@@ -144,8 +151,7 @@ def begin(session: Session, episode: Episode) -> tuple[Episode, list[Message]]:
             migrations.add_migration(store, episode, parent, reason)
         hint_uses.record_uses(store, episode, [hint.id for hint in context.hints])
         episodes.add_packed(store, episode, [(message, None) for message in packed])
-    if parent and reason is not None:
-        session.on_event(Migrated(parent, episode.island, reason))
+    session.events.look()
     session.notify()  # another island may wait to know where this one began
     return episode, messages
 
@@ -215,7 +221,7 @@ def tools(
 ) -> list[Tool]:
     """The agent's tools that `agent.tools` asks for, bound to this episode; `flush` stores what it said."""
     start_as = parent.as_score if parent and parent.status == "ok" else None
-    target = target_of(session.config.evaluator.device)
+    target = target_of(session.config.evaluator)
     retriever = retriever_of(session.config.experience.retriever)
     found: dict[str, Callable[[], Tool]] = {
         EDITOR: partial(file_editor, workspace),

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from passagent import events, extend
+from passagent import extend
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service.pool import EvaluatorPool
+from passagent.evaluator.target import target_of
+from passagent.events import OnEvent
 from passagent.faults import os_fault
 from passagent.models import open_model
 from passagent.models.types import Model
@@ -23,7 +25,6 @@ from passagent.search import attendance, planting
 from passagent.search.beginning import Parts, begin
 from passagent.search.controller import search
 from passagent.search.going_on import resume_command
-from passagent.search.notices import Event, OnEvent, Trouble
 from passagent.search.runlog import run_log
 from passagent.search.session import Session
 from passagent.search.setup import (
@@ -147,6 +148,7 @@ def forked(
 def _model(config: Config, parts: Parts) -> Model:
     """The model that writes passes. Raises UsageError, also for other plug-ins and the budget."""
     extend.check(config)
+    target_of(config.evaluator)
     model: Model = parts.model or open_model(config.model)
     check_money(config, model)
     return model
@@ -154,43 +156,33 @@ def _model(config: Config, parts: Parts) -> Model:
 
 async def work(
     prepared: Prepared,
-    on_event: OnEvent,
+    on_event: OnEvent | None,
     begun: Callable[[Session], object],
-    follow: events.OnEvent | None = None,
 ) -> Path | None:
     """Work on the run until it ends or is stopped; where its best pass was written, if this ended it.
 
-    `begun` gets the session, by which it can be stopped. `follow` is told what happens in the run, as
-    `passagent tail` tells it; `on_event` what this process does. Raises what the search raises, with how to
-    go on.
+    `begun` gets the session, by which it can be stopped; `on_event` is told what happens in the run.
+    Raises what the search raises, with how to go on.
     """
     store, run, config, parts = prepared.store, prepared.run, prepared.config, prepared.parts
-    follower = events.Follower(store, run.id, follow) if follow else None
-
-    def told(event: Event) -> None:
-        on_event(event)
-        if follower and isinstance(event, Trouble):
-            follower.note(event.message)
-        elif follower:
-            follower.look()
-
     with run_log(store.runs_dir / run.id):
 
         def tell(line: str) -> None:
             log.warning(line)
-            told(Trouble(line))
+            session.events.note(line)
 
         try:
             evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell, ahead=parts.ahead)
             session = open_session(
-                store, run, prepared.task, config, told, prepared.model, evaluator, parts.diagnose
+                store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
             )
             begun(session)
             try:
-                outcome = await search(session)
+                try:
+                    outcome = await search(session)
+                finally:
+                    session.events.look()
             finally:
-                if follower:
-                    follower.look()
                 for one in (session.model, session.validator, session.evaluator):
                     if one is not None:
                         await one.close()

@@ -17,7 +17,6 @@ from passagent.search.distilling import distil, distil_rest
 from passagent.search.finalists import confirm, confirm_now_and_then
 from passagent.search.garbage import seldom_collected
 from passagent.search.joining import join
-from passagent.search.notices import Trouble
 from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
@@ -246,16 +245,17 @@ async def _watch(session: Session) -> None:
         others, dead, lost = participants.bury_dead(store, run_id, session.owner, session.watch)
         for worker in dead:
             told = f", {lost} model calls with it" if lost else ""
-            session.on_event(Trouble(f"{named(worker.owner)} died{told}; its work is taken over"))
+            session.events.note(f"{named(worker.owner)} died{told}; its work is taken over")
         session.others = sum(worker.role == "search" for worker in others)
         wanted = runs.get_run(store, run_id).wanted
         if wanted == "stop":
             session.stop("stopped by a person", interrupted=True)
         if wanted == "pause" != before:
-            session.on_event(Trouble(f"paused by a person; passagent resume {run_id} goes on"))
+            session.events.note(f"paused by a person; passagent resume {run_id} goes on")
         before = wanted
         if (state := (wanted, len(others), participants.version_of_data(store))) != seen:
             seen = state
+            session.events.look()
             session.notify_all()
         await _listen(session)
         if wanted == "pause":

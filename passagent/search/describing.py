@@ -9,7 +9,6 @@ import time
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
-from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.search.writers import EXPERT
 from passagent.store.episodes import Episode
@@ -45,6 +44,6 @@ async def _measure(session: Session, device: str) -> None:
     try:
         session.eager = await session.evaluator.describe(session.task.path)
     except PassagentError as error:
-        session.on_event(Trouble(f"eager could not be measured for the prompts: {error}"))
+        session.events.note(f"eager could not be measured for the prompts: {error}")
     if session.eager:
         eager.keep(session.task, session.config.evaluator, device, session.eager)

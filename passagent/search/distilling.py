@@ -13,12 +13,12 @@ from dataclasses import asdict, replace
 from passagent.agent import distiller
 from passagent.agent.distiller import ROLE, Improvement, Side
 from passagent.evaluator.result import Evaluation
+from passagent.evaluator.target import kind_of
 from passagent.experience.hints import Hint
 from passagent.models.meter import metered
 from passagent.models.types import Model, Reply
 from passagent.search.gain import log_gain
-from passagent.search.gathering import diagnosis_of, target_of
-from passagent.search.notices import ModelReplied
+from passagent.search.gathering import diagnosis_of
 from passagent.search.session import Session, Stopping
 from passagent.search.writers import meter_of
 from passagent.store import episodes, evaluations, hint_uses, ledger, nodes
@@ -70,7 +70,7 @@ async def _ask(session: Session, model: Model, episode: Episode, is_last: bool) 
             meter.settle(reply.usage, reply.stop_reason)
             ledger.count(store, episode, asdict(reply.usage))
             hint_uses.settle_distilled(store, episode, hint.model_dump() if hint else None)
-        session.on_event(ModelReplied(episode, reply.usage.input_tokens, reply.usage.output_tokens))
+        session.events.look()
 
     await distiller.ask(metered(model, meter), _improvement(session, episode), save)
 
@@ -81,7 +81,7 @@ def _improvement(session: Session, episode: Episode) -> Improvement:
     assert best is not None
     return Improvement(
         task=session.task,
-        target=target_of(run.device),
+        target=kind_of(run.device),
         diagnosis=diagnosis_of(parent),
         before=_side(session, parent) if parent else None,
         after=_side(session, best),

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep
 from passagent.search.candidates import evaluate
-from passagent.search.notices import NodeConfirmed
 from passagent.search.pairing import Round, is_settled, round_of, standing
 from passagent.search.session import Session
 from passagent.store import Store, confirmations, evaluations, nodes, runs
@@ -97,7 +96,7 @@ async def _measure(session: Session, series: int) -> None:
             # not charged to the run: the budget of evaluations is for what is new
             evaluation_id = keep(store, session.task, candidate, environment, evaluation)
             confirmations.measured(store, row, evaluation_id, evaluation.status, evaluation.as_score)
-        session.on_event(NodeConfirmed(node, row.round, evaluation.status, evaluation.as_score))
+        session.events.look()
 
 
 def _is_known(store: Store, run_id: str, series: int, rounds: int) -> bool:

@@ -12,11 +12,10 @@ from typing import Protocol
 from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
-from passagent.config import Config
-from passagent.evaluator import target
+from passagent.config import Config, EvaluatorConfig
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
-from passagent.evaluator.target import Target
+from passagent.evaluator.target import kind_of, target_of
 from passagent.experience import retrieve
 from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
@@ -76,7 +75,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
     scores += [parent.as_score] if parent and parent.status == "ok" and parent.as_score else []
     return EpisodeContext(
         task=known.task,
-        target=target_of(known.run.device),
+        target=target_of(known.config.evaluator),
         device_name=known.device_name,
         role=island.role,
         seed=episode.seed,
@@ -112,7 +111,7 @@ def past_tasks(known: Known) -> list[PastTask]:
     limit, task = known.config.agent.past_tasks, known.task
     if not limit:
         return []
-    found = similar_tasks(known.store, task.operators, target_of(known.run.device), limit, without=task.key)
+    found = similar_tasks(known.store, task.operators, kind_of(known.run.device), limit, without=task.key)
     return [
         PastTask(
             json.loads(runs.get_run(known.store, one.run_id).operators),
@@ -122,11 +121,6 @@ def past_tasks(known: Known) -> list[PastTask]:
         for one in found
         if one.similarity >= LIKENESS and one.as_score > 1
     ]
-
-
-def target_of(device: str) -> str:
-    """`cuda:1` to `cuda`."""
-    return target.target_of(device).name
 
 
 def parent_view(known: Known, parent: Node) -> ParentView:
@@ -191,12 +185,12 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
     if not limit or episode.island == SEEDS:  # the expert reads none
         return []
     distilled = map(_hint, hint_uses.distilled(known.store))
-    works = target.target_of(known.run.device)
+    works = target_of(known.config.evaluator)
     ranked = retrieve(
         [hint for hint in (*known.hints, *distilled) if works.admits(hint.advice)],
         diagnosis_of(parent).label,
         known.task.operators,
-        target_of(known.run.device),
+        kind_of(known.run.device),
         {subgraph.dtype for subgraph in known.task.subgraphs},
         hint_uses.mean_gains(known.store),
         limit,
@@ -231,7 +225,7 @@ def passages(known: Known, parent: Node | None) -> list[Passage]:
             resources.roots(),
             asked,
             tuple(known.task.operators),
-            target.target_of(known.run.device),
+            known.config.evaluator.model_dump_json(),
             known.device_name,
             limit,
             known.config.experience.retriever,
@@ -244,12 +238,13 @@ def _passages(
     roots: tuple[Path, ...],
     asked: str,
     operators: tuple[str, ...],
-    works: Target,
+    evaluator: str,
     device_name: str,
     limit: int,
     retriever: str | None,
 ) -> list[Passage]:
     """The same for every episode that asks the same of the same documents (`roots`)."""
+    works = target_of(EvaluatorConfig.model_validate_json(evaluator))
     found = retriever_of(retriever).search(asked, operators, limit=50, target=works)
     return list(islice((one for one in found if _is_useful(one, device_name)), limit))
 

@@ -80,7 +80,9 @@ _SOURCES = {
         "SELECT episodes.number AS episode, "
         "episodes.island, episodes.model, episodes.parent_id AS parent, parents.as_score AS parent_as, "
         "parents.status AS parent_status, "
-        "CASE WHEN episodes.model IS NOT NULL THEN episodes.created_at END AS begun_at, "
+        "CASE WHEN episodes.model IS NOT NULL THEN coalesce((SELECT strftime('%Y-%m-%dT%H:%M:%fZ', "
+        "at_ms / 1000.0, 'unixepoch') FROM steps WHERE episode_id = episodes.id AND seq = 1), "
+        "episodes.created_at) END AS begun_at, "
         "episodes.finished_at, end_reason, steps, best_node, best_as, gain FROM episodes "
         "LEFT JOIN nodes AS parents ON parents.id = episodes.parent_id",
         (
@@ -118,16 +120,22 @@ _SOURCES = {
         "SELECT nodes.id AS node, nodes.island, "
         "episodes.number AS episode, nodes.status, nodes.as_score, nodes.note, nodes.repeat_of, "
         "nodes.parent_id AS parent, parents.as_score AS parent_as, parents.status AS parent_status, "
-        "nodes.diagnosis, nodes.created_at, nodes.evaluated_at "
+        "nodes.diagnosis, nodes.created_at, nodes.evaluated_at, "
+        # an equal one may have been waited for: its evaluation is younger than the node
+        "evaluations.created_at < nodes.created_at OR EXISTS (SELECT 1 FROM nodes AS equal "
+        "WHERE substr(equal.canonical_key, 1, 16) = substr(nodes.canonical_key, 1, 16) "
+        "AND equal.run_id = nodes.run_id AND equal.evaluation_id = nodes.evaluation_id "
+        "AND equal.evaluated_at < nodes.evaluated_at) AS from_store "
         "FROM nodes JOIN episodes ON episodes.id = nodes.episode_id "
-        "LEFT JOIN nodes AS parents ON parents.id = nodes.parent_id",
+        "LEFT JOIN nodes AS parents ON parents.id = nodes.parent_id "
+        "LEFT JOIN evaluations ON evaluations.id = nodes.evaluation_id",
         (
             ("proposed", "created_at", (*_NODE, "parent", "note", "repeat_of")),
             (
                 "judged",
                 "evaluated_at",
                 (
-                    *(*_NODE, "status", "as_score", "note", "diagnosis"),
+                    *(*_NODE, "status", "as_score", "from_store", "note", "diagnosis"),
                     *("parent", "parent_as", "parent_status"),
                 ),
             ),
@@ -149,12 +157,15 @@ _SOURCES = {
     ),
 }
 
+_LAST = "SELECT " + ", ".join(
+    f"(SELECT coalesce(max({source.key}), 0) FROM {table}) AS {table}" for table, source in _SOURCES.items()
+)
+
 
 def newest(store: Store, run_id: str, limit: int) -> tuple[list[Happening], Seen]:
     """The last `limit` things that happened, in order, and from where to go on with `since`."""
-    found, seen = [], Seen()
+    found, seen = [], Seen(_last(store))
     for table, source in _SOURCES.items():
-        seen.last[table] = _last(store, table, source)
         some = f"SELECT {source.key} FROM {table} WHERE run_id = :run ORDER BY 1 DESC LIMIT :limit"
         where = (
             f"{table}.run_id = :run AND {source.key} <= :last "
@@ -167,18 +178,19 @@ def newest(store: Store, run_id: str, limit: int) -> tuple[list[Happening], Seen
 
 def since(store: Store, run_id: str, seen: Seen) -> list[Happening]:
     """What happened since `seen` was brought up to date, in order; it is brought up to date."""
-    found = []
+    found, last = [], _last(store)
     for table, source in _SOURCES.items():
-        last = _last(store, table, source)
-        bounds = {"run": run_id, "seen": min(last, seen.last[table]), "last": last}
-        # the plus keeps SQLite from the index on run_id: the few new rows are found by their ids
-        where = f"+{table}.run_id = :run AND {source.key} > :seen AND {source.key} <= :last"
-        rows = _rows(store, source, where, bounds)
+        rows = []
         if seen.open[table]:
             keys = ", ".join(map(str, seen.open[table]))
-            rows = _rows(store, source, f"{source.key} IN ({keys})", {}) + rows
-        seen.last[table] = last
+            rows = _rows(store, source, f"{source.key} IN ({keys})", {})
+        if last[table] > seen.last[table]:
+            # the plus keeps SQLite from the index on run_id: the few new rows are found by their ids
+            where = f"+{table}.run_id = :run AND {source.key} > :seen AND {source.key} <= :last"
+            bounds = {"run": run_id, "seen": seen.last[table], "last": last[table]}
+            rows += _rows(store, source, where, bounds)
         found += _take(seen, table, source, rows)
+    seen.last = last
     return _in_order(found)
 
 
@@ -186,10 +198,11 @@ def _in_order(found: list[Happening]) -> list[Happening]:
     return sorted(found, key=lambda one: (one.at, _KINDS.index(one.kind)))
 
 
-def _last(store: Store, table: str, source: _Source) -> int:
-    row = store.row(f"SELECT coalesce(max({source.key}), 0) AS last FROM {table}")
+def _last(store: Store) -> dict[str, int]:
+    """Of each table: the key of its newest row, 0 where it has none."""
+    row = store.row(_LAST)
     assert row is not None
-    return int(row["last"])
+    return row
 
 
 def _rows(store: Store, source: _Source, where: str, bounds: dict[str, Any]) -> list[dict[str, Any]]:

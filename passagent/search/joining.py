@@ -10,7 +10,6 @@ from passagent import __version__
 from passagent.agent.prompt import prompts_hash
 from passagent.confine.environment import evaluator_version
 from passagent.errors import UsageError
-from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.store import ledger, participants, runs
 from passagent.store.owner import named, this_process
@@ -42,7 +41,7 @@ async def join(session: Session) -> None:
                 waiting = (
                     f"waiting up to {participants.STALE_S:.0f} s for a sign of life from {_names(others)}"
                 )
-                session.on_event(Trouble(waiting))
+                session.events.note(waiting)
             waited = True
             await session.in_time(asyncio.sleep(1.0))
 
@@ -74,11 +73,11 @@ def _join(session: Session) -> None:
         session.restart_clock()
     session.others = sum(other.role == "search" for other in others)
     if others:
-        session.on_event(Trouble(f"working on it together with {_names(others)}"))
+        session.events.note(f"working on it together with {_names(others)}")
     for change in changes:
-        session.on_event(Trouble(change))
+        session.events.note(change)
     if lost:
-        session.on_event(Trouble(f"at most {lost} model calls were lost, under way when the process died"))
+        session.events.note(f"at most {lost} model calls were lost, under way when the process died")
 
 
 def terms_of(session: Session) -> Terms:

@@ -15,7 +15,6 @@ from passagent.evaluator.service.known import keep
 from passagent.models.meter import metered
 from passagent.models.types import Reply
 from passagent.search.islandview import IslandView, fitness
-from passagent.search.notices import ModelReplied
 from passagent.search.session import Session
 from passagent.search.writers import meter_of
 from passagent.store import episodes, ledger
@@ -52,7 +51,7 @@ async def ask(
             if opinion is not None:
                 judged = validator.with_opinion(evaluation, opinion, config.evaluator)
                 kept.append((keep(store, session.task, candidate, environment, judged), judged))
-        session.on_event(ModelReplied(episode, reply.usage.input_tokens, reply.usage.output_tokens))
+        session.events.look()
 
     model = metered(session.validator, meter)
     await validator.ask(model, session.task, candidate, config.validator, save)

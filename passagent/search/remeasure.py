@@ -11,7 +11,6 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep, recall
 from passagent.search.candidates import evaluate
 from passagent.search.joining import environment_of
-from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.store import Store, archive, bests, evaluations, nodes, participants, runs
 from passagent.store.nodes import Node
@@ -52,8 +51,8 @@ async def _measure(session: Session, environment: str) -> None:
     store, run_id = session.store, session.run.id
     chosen = _to_measure(store, run_id, session.config.search.elites, environment)
     if chosen:
-        session.on_event(
-            Trouble(f"scores of another evaluator or machine are not compared: measuring {len(chosen)} again")
+        session.events.note(
+            f"scores of another evaluator or machine are not compared: measuring {len(chosen)} again"
         )
     found = []
     for node in chosen:

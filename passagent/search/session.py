@@ -17,13 +17,13 @@ from passagent.config import Config, SearchConfig
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import environment_key
+from passagent.events import Follower
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.gain import expected_per_hour
-from passagent.search.notices import OnEvent, Trouble
 from passagent.search.relatives import Told
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs
@@ -64,7 +64,7 @@ class Evaluator(Protocol):
 
 
 class Budget(Protocol):
-    """Limits that several runs of this process share (collect.budget)."""
+    """Limits that several runs of this process share (collection.budget)."""
 
     limits: SearchConfig
     """Of which `max_tokens`, `max_cost`, `max_time_s` and `max_evaluations` count."""
@@ -90,7 +90,8 @@ class Session:
     diagnose: Callable[[Evaluation], Diagnosis]
     hints: list[Hint]
     device_name: str
-    on_event: OnEvent
+    events: Follower
+    """Whoever watches is told by it what happens."""
     prices: dict[str, Price | None] = field(default_factory=dict)
     """Of each model; None: not known."""
     validator: Model | None = None
@@ -218,7 +219,7 @@ class Session:
 
         def tell() -> None:
             if said := why():
-                self.on_event(Trouble(f"waiting: {said}"))
+                self.events.note(f"waiting: {said}")
 
         timer = asyncio.get_running_loop().call_later(TOLD_AFTER_S, tell)
         try:

@@ -15,13 +15,13 @@ from passagent.confine.environment import device_name
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.result import Candidate, Evaluation
+from passagent.events import Follower, OnEvent
 from passagent.experience import Diagnosis, diagnose, load_hints
 from passagent.experience.machine import measure_machine
 from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
 from passagent.search import planting
-from passagent.search.notices import OnEvent
 from passagent.search.sameness import marks_of
 from passagent.search.session import Evaluator, Session
 from passagent.store import Store, runs
@@ -132,12 +132,15 @@ def open_session(
     run: Run,
     task: Task,
     config: Config,
-    on_event: OnEvent,
+    on_event: OnEvent | None,
     model: Model,
     evaluator: Evaluator,
     diagnose_with: Diagnose | None = None,
 ) -> Session:
-    """A session on `run`; without `diagnose_with` the machine is measured, before anything is timed."""
+    """A session on `run`; `on_event` is told what happens in it.
+
+    Without `diagnose_with` the machine is measured, before anything is timed.
+    """
     device = first_device(config.evaluator.device)
     return Session(
         store=store,
@@ -149,7 +152,7 @@ def open_session(
         diagnose=diagnose_with or diagnoser(device),
         hints=load_hints(),
         device_name=device_name(device),
-        on_event=on_event,
+        events=Follower(store, run.id, on_event),
         prices=prices_of(config.model, _names(config, model)),
         validator=open_validator(config),
         distiller=open_distiller(config),

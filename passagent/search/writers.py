@@ -15,7 +15,6 @@ from passagent.models.meter import Meter
 from passagent.models.prices import Price
 from passagent.models.types import Model, Usage
 from passagent.redaction import redact
-from passagent.search.notices import Trouble
 from passagent.search.session import Session
 from passagent.search.stop import Want
 from passagent.store import ledger
@@ -70,7 +69,7 @@ def meter_of(session: Session, episode: Episode, role: str = "agent", is_last: b
 
     def tell(line: str) -> None:
         log.warning("%s: %s", who, line)
-        session.on_event(Trouble(redact(f"{who}: {line}")))
+        session.events.note(redact(f"{who}: {line}"))
 
     return Meter(
         session.store,

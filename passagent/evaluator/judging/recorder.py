@@ -23,7 +23,7 @@ from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Candidate, Violation
 from passagent.evaluator.runner import kernel_builds
 from passagent.evaluator.runner.planned import Plans
-from passagent.evaluator.target import uses_triton
+from passagent.evaluator.target import target_of, uses_triton
 from passagent.evaluator.worker_text import plain
 from passagent.kernels.source_errors import KernelRefused
 from passagent.plan import artefact, record, recorder_process
@@ -130,11 +130,15 @@ class Recorder:
     def _built(self, recording: Recording, interpreted: bool) -> Iterator[tuple[tuple[int, int], _Outcome]]:
         """For each plan, by the numbers of its pass and in it, its built kernels or why there are none."""
         arch = None if self._config.device == "cpu" else "sm_{major}{minor}".format(**self._facts)
+        target = target_of(self._config)
         plans = {(n, p): plan for n, one in enumerate(recording.passes) for p, plan in enumerate(one.plans)}
 
         def build(plan: Plan) -> _Outcome:
             try:
                 check(plan)
+                for kernel in plan.kernels.values():
+                    if why := target.refuses(kernel):
+                        raise PlanError(f"launches {kernel.entry}: {why}")
                 with faults.named("building a kernel"):
                     if any(kernel.kind == "cpp" for kernel in plan.kernels.values()):
                         kernel_builds.prepare_cpp()

@@ -29,6 +29,7 @@ from passagent.evaluator.service.referee_process import Lost, RefereeProcess
 
 if TYPE_CHECKING:
     from passagent.evaluator.service.referee_inside import RefereeInside
+from passagent.evaluator.target import target_of
 from passagent.faults import speaks_of_places
 
 log = logging.getLogger("passagent.evaluator")
@@ -86,8 +87,9 @@ class EvaluatorPool:
     ) -> None:
         """`tell` gets a line for people about waiting, faults and quarantine; `ahead`: of the only device.
 
-        Raises UsageError if `config.device` is not here.
+        Raises UsageError if `config.device` is not here, or `config.target` cannot be used.
         """
+        target_of(config)
         self.tell = tell
         found = devices or find_devices(config.device)
         shares = core_shares(len(found))

@@ -1,59 +1,16 @@
-"""`passagent runs` and `show`: what the store holds."""
+"""`passagent show`: a run, or an episode of it."""
 
 from __future__ import annotations
 
 import json
 
-from passagent.report.run_summary import run_data, run_text, shown_state
-from passagent.report.text import clock, console, number, table
+from passagent.report.run_summary import run_data, run_text
+from passagent.report.text import console
 from passagent.report.trajectory import print_trajectory
 from passagent.report.tree import tree_text
 from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.trajectories import find_episode, trajectory
-
-
-def list_runs(runs_dir: str, as_json: bool) -> None:
-    """Print all runs, the newest first."""
-    with Store.open(runs_dir, create=False) as store:
-        found = [
-            (run, confirmations.winner(store, run.id), runs.islands(store, run.id))
-            for run in runs.list_runs(store)
-        ]
-        if as_json:
-            data = [
-                {
-                    "run": run.id,
-                    "task": run.task,
-                    "model": run.model,
-                    "device": run.device,
-                    "state": shown_state(store, run),
-                    "episodes": sum(island.episodes for island in islands),
-                    "iters": run.iters,
-                    "best_as": confirmations.score_of(store, best) if best else None,
-                    "created_at": run.created_at,
-                    "elapsed_s": round(run.elapsed_s, 3),
-                }
-                for run, best, islands in found
-            ]
-            print(json.dumps({"runs": data}))
-            return
-        rows = [
-            [
-                run.id,
-                run.created_at[:16].replace("T", " "),
-                run.task,
-                run.model,
-                run.device,
-                shown_state(store, run),
-                f"{sum(island.episodes for island in islands)}/{run.iters}",
-                number(confirmations.score_of(store, best) if best else None),
-                clock(run.elapsed_s),
-            ]
-            for run, best, islands in found
-        ]
-        header = ["run", "begun (UTC)", "task", "model", "device", "state", ">episodes", ">best AS", ">time"]
-        print(table(header, rows, indent="", drop=["device", "begun (UTC)", "time", "model"]))
 
 
 def show(name: str, runs_dir: str, as_json: bool) -> None:

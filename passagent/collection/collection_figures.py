@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from passagent.collect.trials import Outcome
+from passagent.collection.trials import Outcome
 from passagent.config import EvaluatorConfig
 
 KEPT_ABOVE = 0.1

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from passagent.collect import trials
-from passagent.collect.trials import Spent
+from passagent.collection import trials
+from passagent.collection.trials import Spent
 from passagent.config import SearchConfig
 from passagent.search import stop
 from passagent.search.session import Stopping

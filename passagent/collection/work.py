@@ -8,24 +8,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from passagent.collect import trials
-from passagent.collect.budget import CollectionBudget
-from passagent.collect.trial_list import Pair, config_of
-from passagent.collect.trials import Outcome
+from passagent.collection import trials
+from passagent.collection.budget import CollectionBudget
+from passagent.collection.trial_list import Pair, config_of
+from passagent.collection.trials import Outcome
 from passagent.config import Config
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
 from passagent.evaluator.judging.effort import check_task_room
+from passagent.events import Event
 from passagent.models.types import Model
 from passagent.search.controller import search
 from passagent.search.garbage import seldom_collected
-from passagent.search.notices import Event
 from passagent.search.session import Evaluator, Session
 from passagent.search.setup import Diagnose, new_run, open_session
 from passagent.store import Store
 from passagent.store.runs import Run
 from passagent.tasks import load_task
 
-log = logging.getLogger("passagent.collect")
+log = logging.getLogger("passagent.collection")
 
 FAULTS = 3
 """Trials in a row that the machine failed, after which the collection ends: the next ones would fail, too."""
@@ -53,6 +53,22 @@ class Watch(Protocol):
     def ended(self, outcome: Outcome, error: str | None) -> None:
         """A trial ended; its state says whether it came to its end, `error` what failed it."""
         ...
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def event(self, pair: Pair, event: Event) -> None:
+        """See Watch."""
+
+    def say(self, text: str) -> None:
+        """See Watch."""
+
+    def tick(self, budget: CollectionBudget) -> None:
+        """See Watch."""
+
+    def ended(self, outcome: Outcome, error: str | None) -> None:
+        """See Watch."""
 
 
 @dataclass

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from passagent import __version__
-from passagent.collect import trials
+from passagent.collection import trials
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.target import target_of
+from passagent.evaluator.target import kind_of
 from passagent.search.joining import changed_settings
 from passagent.store import Store
 from passagent.store.runs import Run
@@ -131,7 +131,7 @@ def config_of(config: Config, trial: int) -> Config:
 def check_same(run: Run, config: Config, runs_dir: Path) -> None:
     """Raise UsageError if the trial that is stored was made by another passagent or under other settings."""
     differ = [f"passagent {run.version}, now {__version__}"] if run.version != __version__ else []
-    same = target_of(run.device) == target_of(config.evaluator.device)
+    same = kind_of(run.device) == kind_of(config.evaluator.device)
     for change in changed_settings(run.config, config.model_dump_json()):
         key = change.partition(" ")[0]
         if key not in FREE and not (key == "evaluator.device" and same):

@@ -1,0 +1,38 @@
+"""`passagent tasks list`: the example tasks."""
+
+from __future__ import annotations
+
+import json
+
+from passagent.report.text import table
+from passagent.tasks import Task, load_task
+from passagent.tasks.examples import PREFIX, examples
+
+
+def list_tasks(as_json: bool) -> None:
+    """Print the example tasks: name, operators, subgraphs and their dtypes."""
+    found = {f"{PREFIX}{name}": load_task(path) for name, path in examples().items()}
+    if as_json:
+        shown = [
+            {
+                "task": name,
+                "path": str(task.path),
+                "operators": task.operators,
+                "subgraphs": len(task.subgraphs),
+            }
+            for name, task in found.items()
+        ]
+        print(json.dumps({"tasks": shown}))
+        return
+    rows = [[name, str(len(task.subgraphs)), _shown_operators(task)] for name, task in found.items()]
+    print(table(["task", ">subgraphs", "operators"], rows, indent=""))
+
+
+def _shown_operators(task: Task, width: int = 32) -> str:
+    """The operator sequence, cut after a whole name where it is wider than `width`."""
+    shown: list[str] = []
+    for name in task.operators:
+        if len(", ".join([*shown, name, "..."])) > width:
+            return ", ".join([*shown, "..."])
+        shown.append(name)
+    return ", ".join(shown)
