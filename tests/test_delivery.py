@@ -89,12 +89,19 @@ class Judge:
 
 
 def delivered(
-    files: dict[str, str], judge: Judge, recorder, measures: bool = True, before: Evaluation | None = None
+    files: dict[str, str],
+    judge: Judge,
+    recorder,
+    measures: bool = True,
+    before: Evaluation | None = None,
+    stands_alone: bool = False,
 ) -> Delivered:
     origin = Origin("abc", 7, "some/model", judge.task.name, "2026-01-02")
     found = Found(files, {}, before or judge.of(files))
     measure = judge.measure if measures else None
-    return asyncio.run(deliver(found, judge.task, origin, recorder, judge.device, measure))
+    return asyncio.run(
+        deliver(found, judge.task, origin, recorder, judge.device, measure, stands_alone=stands_alone)
+    )
 
 
 def written(delivered: Delivered, path: Path) -> Path:

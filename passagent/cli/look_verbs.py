@@ -106,13 +106,19 @@ def best(
             help="Measure again what is not the program that the run measured, and AS without each pass.",
         ),
     ] = True,
+    standalone: Annotated[
+        bool,
+        typer.Option(
+            "--standalone", envvar="PASSAGENT_STANDALONE", help="Write it so that it runs without passagent."
+        ),
+    ] = False,
     runs_dir: RunsDir = "runs",
     json: Json = False,
 ) -> None:
     """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
     from passagent.commands import delivering
 
-    delivering.best(run, out, runs_dir, force, measure, json)
+    delivering.best(run, out, runs_dir, force, measure, standalone, json)
 
 
 @commands.command()
