@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from test_delivery import Judge, as_a_model_writes, by_the_expert, delivered, is_clean, recorder, written
+from exported import Judge, as_a_model_writes, by_the_expert, delivered, is_clean, written
 
 from passagent.delivery.choice import programs
 from passagent.delivery.standalone import helper, prelude, standalone
@@ -19,8 +19,6 @@ from passagent.kernels import cpp_kernel, plain
 from passagent.kernels.cpp import CTYPES
 from passagent.tasks import load_task
 from passagent.tasks.examples import examples
-
-__all__ = ["recorder"]
 
 WITHOUT_US = """
 import sys

@@ -9,6 +9,7 @@ import torch
 
 from passagent.delivery import choice, oracle, telling
 from passagent.delivery.editing import edited
+from passagent.delivery.options import without_options
 from passagent.delivery.seen_values import samples
 from passagent.delivery.standalone import standalone
 from passagent.delivery.telling import Origin, Story
@@ -188,7 +189,9 @@ def _trimmed(text: _Text, whole: dict[str, str], recorder: _Recorder) -> _Text:
     if fewer == text.files:
         return text
     shorter = recorder.record(fewer)
-    return text if isinstance(shorter, str) or shorter.programs != text.programs else shorter
+    if isinstance(shorter, str) or choice.launches(shorter.recording) != choice.launches(text.recording):
+        return text
+    return shorter  # another plan where it is given its route no more: it is measured again
 
 
 async def _laid_out(
@@ -236,7 +239,9 @@ def _edited(text: _Text, recorder: _Recorder, story: Story) -> _Text | str:
     for name, body in whole.items():
         if name.endswith(".py") and name != HELPER:
             try:
-                files[name] = edited(body, passes.get(name, ""), modules)
+                files[name] = edited(without_options(body), passes.get(name, ""), modules)
+            except SyntaxError as error:
+                return f"{name} is no Python: {error.msg} (line {error.lineno})"
             except ValueError as error:
                 return f"{name} {error}"
     return recorder.record({**files, MANIFEST: text.files[MANIFEST]})
