@@ -35,6 +35,8 @@ from passagent.plan.recorder_process import recording_process
 sys.path.insert(0, str(ROOT / "tests"))
 from exported import TEN, Judge, candidate, delivered
 
+FORMS = ("found", "written", "standalone")
+
 
 def figures(evaluation: Evaluation) -> dict[str, Any]:
     """What is kept of an evaluation."""
@@ -59,8 +61,8 @@ def overlaps(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return bool(one["as"] and other["as"] and one["low"] <= other["high"] and other["low"] <= one["high"])
 
 
-async def measured(args: argparse.Namespace, root: Path) -> dict[str, Any]:
-    """For each pass the evaluations of all forms."""
+async def measure(args: argparse.Namespace, root: Path) -> None:
+    """For each pass the evaluations of all forms; after each the results so far are written."""
     target = "cpu" if args.device == "cpu" else "cuda"
     found: dict[str, Any] = {}
     pool = EvaluatorPool(EvaluatorConfig(device=args.device))
@@ -69,7 +71,7 @@ async def measured(args: argparse.Namespace, root: Path) -> dict[str, Any]:
             for name in args.passes or TEN[target]:
                 task, files = candidate(name, target, root / name)
                 forms, recorded = {"found": files}, {}
-                for form in ("written", "standalone"):
+                for form in FORMS[1:]:
                     judge = Judge(task, target)
                     made = await asyncio.to_thread(
                         delivered, files, judge, process, stands_alone=form == "standalone"
@@ -78,7 +80,7 @@ async def measured(args: argparse.Namespace, root: Path) -> dict[str, Any]:
                     recorded[form] = programs(made.story.recording)
                 rounds = []
                 for number in range(args.rounds):
-                    order = [*forms][number % 3 :] + [*forms][: number % 3]
+                    order = FORMS[number % 3 :] + FORMS[: number % 3]
                     results = {form: await pool.evaluate(task.path, Candidate(forms[form])) for form in order}
                     first = results["found"]
                     plans = programs(artefact.read(first.plan_files).recording) if first.plan_files else None
@@ -86,9 +88,18 @@ async def measured(args: argparse.Namespace, root: Path) -> dict[str, Any]:
                     same = [form for form in recorded if recorded[form] == plans]
                     print(f"{name:28}", *(f"{form} {shown(rounds[-1][form])}" for form in forms), flush=True)
                 found[name] = {"same_plans": same, "rounds": rounds}
+                write(args, found)
     finally:
         await pool.close()
-    return found
+
+
+def write(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """The results so far, and how many intervals of the found and the written form overlap."""
+    rounds = [one for each in found.values() for one in each["rounds"]]
+    kept = {form: sum(overlaps(one["found"], one[form]) for one in rounds) for form in FORMS[1:]}
+    data = {"environment": describe(args.device, 1), "overlap": kept, "passes": found}
+    place = keep("delivered", args.device, args.out, data)
+    print(f"of {len(rounds)} comparisons the intervals overlap in {kept}; {place.name}", flush=True)
 
 
 def code(files: dict[str, str]) -> dict[str, str]:
@@ -111,18 +122,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
-        found = asyncio.run(measured(args, Path(root)))
-    rounds = [one for each in found.values() for one in each["rounds"]]
-    kept = {
-        form: sum(overlaps(one["found"], one[form]) for one in rounds) for form in ("written", "standalone")
-    }
-    print(f"of {len(rounds)} comparisons the intervals overlap in {kept}")
-    environment = describe(args.device, 1)
-    print(
-        keep(
-            "delivered", args.device, args.out, {"environment": environment, "overlap": kept, "passes": found}
-        )
-    )
+        asyncio.run(measure(args, Path(root)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from exported import Judge, by_the_expert, delivered, is_clean, written
 from test_delivery import two_passes
 
 from passagent.delivery.choice import only, passes_of
-from passagent.delivery.options import without_options
+from passagent.delivery.idle_options import without_options
 from passagent.delivery.trimming import trimmed
 from passagent.evaluator.candidate import MANIFEST
 

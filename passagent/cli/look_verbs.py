@@ -118,7 +118,7 @@ def best(
     """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
     from passagent.commands import delivering
 
-    delivering.best(run, out, runs_dir, force, measure, standalone, json)
+    delivering.best(run, out, runs_dir, force, measure, json, standalone)
 
 
 @commands.command()

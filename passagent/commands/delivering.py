@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 
 
 def best(
-    name: str, out: str, runs_dir: str, force: bool, measures: bool, stands_alone: bool, as_json: bool
+    name: str,
+    out: str,
+    runs_dir: str,
+    force: bool,
+    measures: bool,
+    as_json: bool,
+    stands_alone: bool = False,
 ) -> None:
     """Write the run's best pass to directory `out`, laid out, described and with a test.
 

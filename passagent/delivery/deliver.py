@@ -9,7 +9,7 @@ import torch
 
 from passagent.delivery import choice, oracle, telling
 from passagent.delivery.editing import edited
-from passagent.delivery.options import without_options
+from passagent.delivery.idle_options import without_options
 from passagent.delivery.seen_values import samples
 from passagent.delivery.standalone import standalone
 from passagent.delivery.telling import Origin, Story

@@ -58,7 +58,11 @@ def _without(node: ast.FunctionDef, place: int, value: Any) -> str:
     said = ast.get_docstring(written)
     if said:
         written.body[0] = ast.Expr(ast.Constant(said.partition("\n\n")[0]))
-    return ast.unparse(ast.fix_missing_locations(written))
+    text = ast.unparse(ast.fix_missing_locations(written))
+    for one in ast.walk(written):
+        if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple) and one.value.elts:
+            text = text.replace(ast.unparse(one), f"return {ast.unparse(one.value)[1:-1]}")
+    return text
 
 
 class _Deciding(ast.NodeTransformer):
