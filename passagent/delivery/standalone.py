@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import importlib.metadata
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from passagent import __version__
 from passagent.delivery.editing import edited
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import HELPER, HELPER_HEAD
@@ -41,7 +41,7 @@ def standalone(files: dict[str, str]) -> dict[str, str]:
 def helper(taken: Collection[str], words: Collection[str]) -> str:
     """The text of the file: functions `taken`, and of the C++ prelude what kernels of these `words` use."""
     statements, imports = _closure(taken)
-    parts = [f"{HELPER_HEAD}\n", _DOCSTRING.format(version=importlib.metadata.version("passagent"))]
+    parts = [f"{HELPER_HEAD}\n", _DOCSTRING.format(version=__version__)]
     parts += ["from __future__ import annotations\n", *sorted(imports), ""]
     for name, written in statements:
         text = written if name != "PRELUDE_TEXT" else f'PRELUDE_TEXT = r"""\n{prelude(words)}"""'

@@ -121,7 +121,11 @@ def _use(evaluation: Evaluation, recording: Recording | None, stands_alone: bool
 def _files(is_recorded: bool, stands_alone: bool) -> str:
     lines = ["- `sorted_output_pass_rule_names.json`: the order in which the passes are applied"]
     if stands_alone:
-        lines.append(f"- `{HELPER}`: what the passes use of passagent, so that they run without it")
+        module = HELPER.removesuffix(".py")
+        lines.append(
+            f"- `{HELPER}`: what the passes use of passagent, so that they run without it; in a package of "
+            f"yours import it as `from .{module} import ...`"
+        )
     if is_recorded:
         lines += [
             f"- `{TESTS}`: each pass against its own pattern, which eager runs",
