@@ -16,6 +16,15 @@ def _own_locks(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module")
+def recorder():
+    """The process that forks one for each recording."""
+    from passagent.plan.recorder_process import recording_process
+
+    with recording_process() as process:
+        yield process
+
+
 @pytest.fixture
 def quick_retries(monkeypatch):
     """A model's next try comes at once, unless the server says when."""

@@ -203,6 +203,7 @@ def test_a_search_and_what_it_found(searched, evaluator):
     best = run.best
     assert best.status == "ok" and MANIFEST in best.files and best.as_score > 0
     assert [node.id for node in run.nodes() if node.id == best.id] == [best.id]
+    assert best.note.endswith("keep 4") and not any("[plan:" in node.note for node in run.nodes())
     frame = run.nodes().to_pandas()
     assert list(frame["id"]) == [node.id for node in run.nodes()] and "as_score" in frame
     assert "*" in run.tree() and run.tree()._repr_svg_().startswith("<svg")

@@ -16,6 +16,7 @@ import tiny
 import tiny_search
 
 from passagent import cli
+from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.evaluator.result import MANIFEST, Evaluation
 from passagent.report.evaluation import evaluation_text
 
@@ -234,7 +235,7 @@ def test_runs_show_and_best(call, stored, tmp_path):
     assert shown == written
 
 
-def test_best_overwrites_only_when_told(call, stored):
+def test_best_overwrites_only_when_told(call, stored, monkeypatch):
     Path("out").mkdir()
     Path("out/notes.txt").write_text("mine")
     Path("out/Old.py").write_text("")
@@ -249,6 +250,10 @@ def test_best_overwrites_only_when_told(call, stored):
         MANIFEST,
     ]
     assert call("best", "last", "--out", "out/notes.txt", "--force")[0] == 2
+    helped = {HELPER: f"{HELPER_HEAD}\n"}
+    monkeypatch.setattr("passagent.delivery.deliver.standalone", lambda files: files | helped)
+    assert call("best", "last", "--out", "alone", "--standalone")[0] == 0
+    assert HELPER in {path.name for path in Path("alone").iterdir()}
 
 
 def test_a_run_without_a_correct_pass(call, task, monkeypatch, capsys):

@@ -7,12 +7,12 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
 from cases import HERE, write_task
+from exported import RUFF, Judge, as_a_model_writes, by_the_expert, delivered, ran, written
 
 from passagent.commands.delivering import Measuring
 from passagent.config import EvaluatorConfig
@@ -22,146 +22,15 @@ from passagent.delivery.editing import edited
 from passagent.delivery.seen_values import Like, like
 from passagent.delivery.telling import Origin
 from passagent.evaluator.candidate import MANIFEST, TESTS, Candidate
-from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.evaluator.target import uses_triton
-from passagent.models.expert.author import author
-from passagent.models.expert.choices import default
-from passagent.models.expert.reading import graphs
-from passagent.plan.recorder_process import recording_process
+from passagent.evaluator.result import Evaluation
 from passagent.store import Store
 from passagent.tasks import load_task
 from passagent.tasks.examples import examples
 from passagent.tasks.reader import Task
 
-RUFF = [str(Path(sys.executable).parent / "ruff")]
-MOST = ("add_layer_norm", "cpp_lambdas_and_templates", "planned_kernel")
-"""Those of the default suite; each takes seconds."""
-BY_A_MODEL = {"cpu": ["cpp_lambdas_and_templates", "cpp_switch_over_operators"]}
-BY_A_MODEL["cuda"] = ["planned_kernel", "cuda_template_over_dtypes"]
-
-
-def exports(target: str) -> list[object]:
-    """Passes of the expert's for every example, and two as a language model writes them."""
-    names = [*examples(), *BY_A_MODEL[target]]
-    return [pytest.param(name, marks=[] if name in MOST else pytest.mark.long) for name in names]
-
-
-@pytest.fixture(scope="module")
-def recorder():
-    with recording_process() as process:
-        yield process
-
-
-@dataclass
-class Judge:
-    """Stands for the evaluator: every candidate is right, with the AS that its passes have together."""
-
-    task: Task
-    device: str = "cpu"
-    worth: dict[str, float] = field(default_factory=dict)
-    """What a pass adds to an AS of 1; 0.5 where nothing is said."""
-    status: str = "ok"
-    seen: list[Candidate] = field(default_factory=list)
-
-    async def measure(self, candidate: Candidate) -> Evaluation:
-        self.seen.append(candidate)
-        return self.of(candidate.files)
-
-    def of(self, files: dict[str, str]) -> Evaluation:
-        score = 1 + sum(self.worth.get(name, 0.5) for name in passes_of(files))
-        speedup = Speedup(e2e=score, low=score - 0.01, high=score + 0.01)
-        right = {"status": "ok", "passes_from_t": -5, "speedup": speedup, "eager_ms": 1.0, "compiled_ms": 0.5}
-        return Evaluation(
-            task=self.task.name,
-            candidate="",
-            device=self.device,
-            dispatch="direct",
-            timing="wall",
-            status=self.status,
-            as_score=score if self.status == "ok" else None,
-            as_low=score - 0.01,
-            as_high=score + 0.01,
-            es=None,
-            graphs=[GraphResult(name=one.name, dtype="float32", **right) for one in self.task.subgraphs],
-            environment={"cpu": "a CPU", "threads": 2, "torch": torch.__version__},
-            evaluator_version="0",
-        )
-
-
-def delivered(
-    files: dict[str, str], judge: Judge, recorder, measures: bool = True, before: Evaluation | None = None
-) -> Delivered:
-    origin = Origin("abc", 7, "some/model", judge.task.name, "2026-01-02")
-    found = Found(files, {}, before or judge.of(files))
-    measure = judge.measure if measures else None
-    return asyncio.run(deliver(found, judge.task, origin, recorder, judge.device, measure))
-
-
-def written(delivered: Delivered, path: Path) -> Path:
-    Candidate(delivered.files).write(path)
-    return path
-
-
-def by_the_expert(task: Task, target: str) -> dict[str, str]:
-    return author(list(graphs(str(task.path))), target, default(target)).files
-
-
-def as_a_model_writes(name: str, root: Path) -> tuple[Task, dict[str, str]]:
-    """A design of tests/honest without its header of comments, and its task."""
-    text = (HERE / "honest" / f"{name}.py").read_text()
-    key = re.search(r"^# task: (\w+)$", text, re.M)
-    body = re.sub(r"\A(#[^\n]*\n)+", "", text)
-    return write_task(root, key[1] if key else "add_relu"), {f"{name}.py": body, MANIFEST: json.dumps([name])}
-
-
-def ran(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    words = [str(word) for word in command]
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-def is_clean(path: Path) -> None:
-    """ruff finds nothing with its own settings."""
-    for words in (["check", "--isolated", "."], ["format", "--isolated", "--check", "."]):
-        done = ran(*RUFF, *words, cwd=path)
-        assert done.returncode == 0, done.stdout + done.stderr
-
 
 def pytest_in(path: Path) -> subprocess.CompletedProcess[str]:
     return ran(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=path)
-
-
-@pytest.mark.parametrize("name", exports("cpu"))
-def test_a_pass_for_the_cpu_is_clean_and_passes_its_own_test(name, recorder, tmp_path):
-    if name in BY_A_MODEL["cpu"]:
-        task, files = as_a_model_writes(name, tmp_path / "task")
-    else:
-        task = load_task(examples()[name])
-        files = by_the_expert(task, "cpu")
-    result = delivered(files, Judge(task), recorder)
-    assert result.story.notes == [] and result.story.dropped == {}
-    out = written(result, tmp_path / "out")
-    is_clean(out)
-    done = pytest_in(out)
-    assert done.returncode == 0, done.stdout
-    assert f"{len(task.subgraphs)} passed" in done.stdout or len(task.subgraphs) > 1
-    assert Candidate.from_dir(out).files.keys() == files.keys()  # the test is no part of the candidate
-
-
-@pytest.mark.parametrize("name", exports("cuda"))
-def test_a_pass_for_a_gpu_is_clean_and_its_test_waits_for_one(name, recorder, tmp_path):
-    if name in BY_A_MODEL["cuda"]:
-        task, files = as_a_model_writes(name, tmp_path / "task")
-    else:
-        task = load_task(examples()[name])
-        files = by_the_expert(task, "cuda")
-    result = delivered(files, Judge(task, "cuda"), recorder)
-    assert result.story.notes == []
-    out = written(result, tmp_path / "out")
-    is_clean(out)
-    for path in out.glob("*.py"):
-        compile(path.read_text(), str(path), "exec")
-    assert uses_triton(Candidate.from_dir(out)) or "cuda_kernel" in files[f"{name}.py"]
-    assert 'DEVICE = "cuda"' in (out / TESTS).read_text()
 
 
 def test_the_test_of_a_pass_finds_a_wrong_kernel(recorder, tmp_path):

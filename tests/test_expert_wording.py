@@ -50,6 +50,16 @@ def test_two_bounds_are_one_comparison():
     assert conditions(guards) == ["0 <= size0 < s0[1]", "size1 < 3", "0 < size1"]
 
 
+def test_a_division_that_others_imply_is_not_asked():
+    chunks = ["s0[0] % s0[1] == 0", "s0[0] % (s0[0] // s0[1]) == 0", "s0[0] // (s0[0] // s0[1]) == s0[1]"]
+    assert conditions(chunks) == chunks[:1]
+    assert conditions(chunks[1:]) == chunks[1:]
+    assert conditions([chunks[0], "s0[0] // s0[1] == s0[2]"]) == ["s0[0] == s0[1] * s0[2]"]
+    viewed = ["s0[0] * s0[1] * s0[2] % size0 == 0", "s0[0] == s0[0] * s0[1] * s0[2] // size0"]
+    assert conditions([*viewed, "s0[1] * s0[2] == size0"]) == ["s0[1] * s0[2] == size0"]
+    assert conditions([*viewed, "s0[1] * s0[3] == size0"]) == [*viewed, "s0[1] * s0[3] == size0"]
+
+
 def test_what_divides_stays_where_it_stands():
     """A division by zero is not asked before what excludes it."""
     guards = ["s0[0] == 1", "s0[1] > 0", "s0[0] == s1[0] // s0[1]"]

@@ -91,10 +91,15 @@ def note_of(files: dict[str, str]) -> str:
     return parsed(text).docstring.strip().partition("\n")[0]
 
 
+def plain_note(note: str) -> str:
+    """A note without a program's plan (`[plan: {...}]`)."""
+    return re.sub(r"\s*\[plan:.*", "", note)
+
+
 @functools.lru_cache(maxsize=1024)
 def short_note(note: str, limit: int = 140) -> str:
-    """A note without a program's plan (`[plan: {...}]`), cut to `limit` characters."""
-    text = re.sub(r"\s*\[plan:.*", "", note)
+    """A plain note, cut to `limit` characters."""
+    text = plain_note(note)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -67,13 +67,14 @@ def best(
     out: opt.BestOut,
     force: opt.Force = False,
     measure: opt.Measure = True,
+    standalone: opt.Standalone = False,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
     """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
     from passagent.commands import delivering
 
-    delivering.best(run, out, runs_dir, force, measure, json)
+    delivering.best(run, out, runs_dir, force, measure, json, standalone)
 
 
 @commands.command()

@@ -277,6 +277,7 @@ Measure = Annotated[
         "Measure again what is not the program that the run measured, and AS without each pass.",
     ),
 ]
+Standalone = Annotated[bool, option("--standalone", "Write it so that it runs without passagent.")]
 Yes = Annotated[bool, option("--yes", "Do not ask.", "-y")]
 DryRun = Annotated[bool, option("--dry-run", "Say what would go, remove nothing.")]
 

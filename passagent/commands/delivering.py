@@ -31,8 +31,18 @@ if TYPE_CHECKING:
     from passagent.delivery.deliver import Delivered
 
 
-def best(name: str, out: str, runs_dir: str, force: bool, measures: bool, as_json: bool) -> None:
+def best(
+    name: str,
+    out: str,
+    runs_dir: str,
+    force: bool,
+    measures: bool,
+    as_json: bool,
+    stands_alone: bool = False,
+) -> None:
     """Write the run's best pass to directory `out`, laid out, described and with a test.
+
+    `stands_alone`: it then needs no passagent at run time.
 
     Raises UsageError if `out` holds files and not `force`, and PassagentError where it cannot be measured.
     """
@@ -48,7 +58,7 @@ def best(name: str, out: str, runs_dir: str, force: bool, measures: bool, as_jso
             )
         _check_place(path, force)
         with recording_process() as process:  # it imports torch while this process does
-            delivered = asyncio.run(_deliver(store, run, node, process, measures))
+            delivered = asyncio.run(_deliver(store, run, node, process, measures, stands_alone))
         story = delivered.story
         if path.is_dir():
             _clear(path)
@@ -89,7 +99,7 @@ def _check_place(path: Path, force: bool) -> None:
 
 
 async def _deliver(
-    store: Store, run: Run, node: Node, process: RecordingProcess, measures: bool
+    store: Store, run: Run, node: Node, process: RecordingProcess, measures: bool, stands_alone: bool
 ) -> Delivered:
     from passagent.delivery.deliver import Found, deliver
     from passagent.delivery.telling import Origin
@@ -111,6 +121,7 @@ async def _deliver(
             config.device,
             measuring.measure if measures else None,
             config.single_replacement_func,
+            stands_alone,
         )
     finally:
         await measuring.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from passagent.agent.prompt import plain_note
 from passagent.report.run_summary import run_data, run_text
 from passagent.report.text import console
 from passagent.report.trajectory import print_trajectory
@@ -30,7 +31,7 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
                     "state": node.state,
                     "status": node.status,
                     "as_score": node.as_score,
-                    "note": node.note,
+                    "note": plain_note(node.note),
                     "files": node.candidate_key,
                     "created_at": node.created_at,
                 }

@@ -6,7 +6,7 @@ import ast
 import json
 
 from passagent.evaluator.candidate import MANIFEST
-from passagent.plan.model import Recording
+from passagent.plan.model import Recording, flat
 
 Programs = dict[str, tuple[str, ...]]
 """What runs in each subgraph: the plans of its calls, by their digests."""
@@ -35,6 +35,19 @@ def programs(recording: Recording) -> Programs:
         subgraph.name: tuple(
             recording.passes[call.number].plans[call.plan].digest() for call in subgraph.calls
         )
+        for subgraph in recording.subgraphs
+    }
+
+
+def launches(recording: Recording) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """For each subgraph the kernels that its calls launch, by their digests, and their grids."""
+    return {
+        subgraph.name: [
+            (step.kernel, step.grid)
+            for call in subgraph.calls
+            for step in flat(recording.passes[call.number].plans[call.plan].steps)
+            if step.step == "launch"
+        ]
         for subgraph in recording.subgraphs
     }
 

@@ -9,9 +9,12 @@ import torch
 
 from passagent.delivery import choice, oracle, telling
 from passagent.delivery.editing import edited
+from passagent.delivery.idle_options import without_options
 from passagent.delivery.seen_values import samples
+from passagent.delivery.standalone import standalone
 from passagent.delivery.telling import Origin, Story
-from passagent.evaluator.candidate import MANIFEST, PLANS, Candidate
+from passagent.delivery.trimming import trimmed
+from passagent.evaluator.candidate import HELPER, MANIFEST, PLANS, Candidate
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import uses_triton
 from passagent.plan import artefact
@@ -68,18 +71,20 @@ async def deliver(
     device: str,
     measure: Measure | None,
     single_replacement_func: bool = True,
+    stands_alone: bool = False,
 ) -> Delivered:
     """The directory for a candidate that was measured on `task` and `device`.
 
     `measure`: None measures nothing; the README then says what its figures are of. Where the text that was
     laid out is not recorded, not right, or slower than the interval of the old one, the old text is written
-    and the README says why. Raises PassagentError.
+    and the README says why. `stands_alone`: without `passagent.kernels`. Raises PassagentError.
     """
-    recorder = _Recorder(process, task, device, single_replacement_func, Candidate(found.files))
-    whole = recorder.record(found.files)
+    given = standalone(found.files) if stands_alone else found.files
+    recorder = _Recorder(process, task, device, single_replacement_func, Candidate(given))
+    whole = recorder.record(given)
     if isinstance(whole, str):
         story = Story(found.evaluation, is_own=True, notes=[f"It is as its author wrote it: {whole}."])
-        return Delivered(found.files | {"README.md": _readme(origin, story, found.files)}, story)
+        return Delivered(given | {"README.md": _readme(origin, story, given)}, story)
     story = Story(found.evaluation, is_own=True, recording=whole.recording)
     measured = choice.programs(artefact.read(found.plans).recording) if found.plans else None
     text = _serving(whole, recorder, story)
@@ -87,6 +92,7 @@ async def deliver(
         text = await _needed(text, recorder, story, measure)
         if story.evaluation is not found.evaluation:
             measured = text.programs
+    text = _trimmed(text, given, recorder)
     text = await _laid_out(text, recorder, story, measured, measure)
     story.recording = text.recording
     files = text.files | {
@@ -101,7 +107,7 @@ async def deliver(
 
 
 def _readme(origin: Origin, story: Story, files: dict[str, str]) -> str:
-    return telling.readme(origin, story, choice.passes_of(files))
+    return telling.readme(origin, story, choice.passes_of(files), HELPER in files)
 
 
 class _Recorder:
@@ -174,6 +180,20 @@ async def _needed(text: _Text, recorder: _Recorder, story: Story, measure: Measu
     return text
 
 
+def _trimmed(text: _Text, whole: dict[str, str], recorder: _Recorder) -> _Text:
+    """Without the branches and kernels that only passes of `whole` that are left out needed."""
+    try:
+        fewer = trimmed(text.files, whole)
+    except (SyntaxError, ValueError):
+        return text
+    if fewer == text.files:
+        return text
+    shorter = recorder.record(fewer)
+    if isinstance(shorter, str) or choice.launches(shorter.recording) != choice.launches(text.recording):
+        return text
+    return shorter  # another plan where it is given its route no more: it is measured again
+
+
 async def _laid_out(
     text: _Text,
     recorder: _Recorder,
@@ -211,14 +231,17 @@ def _kept(text: _Text, story: Story, measured: choice.Programs | None, why: str)
 
 def _edited(text: _Text, recorder: _Recorder, story: Story) -> _Text | str:
     """Every Python file laid out, the passes' docstrings with what `story` knows; or why that cannot be."""
-    modules = {name.split("/")[0].removesuffix(".py") for name in text.files if name.endswith(".py")}
+    whole = standalone(text.files) if HELPER in text.files else text.files
+    modules = {name.split("/")[0].removesuffix(".py") for name in whole if name.endswith(".py")}
     told = replace(story, recording=text.recording)
     passes = {one.file: telling.about(one, told) for one in text.recording.passes}
-    files = dict(text.files)
-    for name, body in text.files.items():
-        if name.endswith(".py"):
+    files = dict(whole)
+    for name, body in whole.items():
+        if name.endswith(".py") and name != HELPER:
             try:
-                files[name] = edited(body, passes.get(name, ""), modules)
+                files[name] = edited(without_options(body), passes.get(name, ""), modules)
+            except SyntaxError as error:
+                return f"{name} is no Python: {error.msg} (line {error.lineno})"
             except ValueError as error:
                 return f"{name} {error}"
     return recorder.record({**files, MANIFEST: text.files[MANIFEST]})

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from passagent.evaluator.candidate import PLANS, TESTS
+from passagent.evaluator.candidate import HELPER, PLANS, TESTS
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.plan.model import Pass, Recording, flat
 
@@ -72,8 +72,8 @@ def about(one: Pass, story: Story) -> str:
     )
 
 
-def readme(origin: Origin, story: Story, passes: list[str]) -> str:
-    """README.md of the directory."""
+def readme(origin: Origin, story: Story, passes: list[str], stands_alone: bool) -> str:
+    """README.md of the directory; `stands_alone`: `passagent.kernels` is not needed."""
     evaluation, recording = story.evaluation, story.recording
     whose = (
         "The plans that were measured are those of the files here."
@@ -96,20 +96,21 @@ def readme(origin: Origin, story: Story, passes: list[str]) -> str:
         parts.append("Left out:\n\n" + "\n".join(f"- `{name}`: {why}" for name, why in story.dropped.items()))
     if story.notes:
         parts.append("Good to know:\n\n" + "\n".join(f"- {note}" for note in story.notes))
-    parts += ["## Use", _use(evaluation, recording), "## Files", _files(recording is not None)]
+    parts += ["## Use", _use(evaluation, recording, stands_alone)]
+    parts += ["## Files", _files(recording is not None, stands_alone)]
     parts += [
         "## Origin",
         f"Written by the model `{origin.model}`, node {origin.node} of passagent run {origin.run}, and "
         f"written out on {origin.written} (UTC). passagent is under the Apache License 2.0, "
-        "`passagent.kernels` included. That licence says nothing of this text, which a model wrote: put it "
-        "under your project's, if your model provider's terms let you. The pattern follows the graphs of the "
-        "task, which have an author of their own.",
+        f"`{HELPER if stands_alone else 'passagent.kernels'}` included. That licence says nothing of this "
+        "text, which a model wrote: put it under your project's, if your model provider's terms let you. The "
+        "pattern follows the graphs of the task, which have an author of their own.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _use(evaluation: Evaluation, recording: Recording | None) -> str:
-    needs = listed(["torch", *needed(recording), "passagent.kernels"])
+def _use(evaluation: Evaluation, recording: Recording | None, stands_alone: bool) -> str:
+    needs = listed(["torch", *needed(recording), *([] if stands_alone else ["passagent.kernels"])])
     test = "" if recording is None else f"pytest {TESTS}\n"
     return (
         f"At run time the passes need {needs}. From this directory, with the task's directory for TASK:\n\n"
@@ -117,8 +118,14 @@ def _use(evaluation: Evaluation, recording: Recording | None) -> str:
     )
 
 
-def _files(is_recorded: bool) -> str:
+def _files(is_recorded: bool, stands_alone: bool) -> str:
     lines = ["- `sorted_output_pass_rule_names.json`: the order in which the passes are applied"]
+    if stands_alone:
+        module = HELPER.removesuffix(".py")
+        lines.append(
+            f"- `{HELPER}`: what the passes use of passagent, so that they run without it; in a package of "
+            f"yours import it as `from .{module} import ...`"
+        )
     if is_recorded:
         lines += [
             f"- `{TESTS}`: each pass against its own pattern, which eager runs",

@@ -17,6 +17,10 @@ PLANS = "plans.pass"
 """The directory of such files beside a candidate's own."""
 TESTS = "test_passes.py"
 """The test beside a pass that `best` wrote: no part of the candidate."""
+HELPER = "passagent_kernels.py"
+"""The file beside a pass that stands for `passagent.kernels` where passagent is not installed."""
+HELPER_HEAD = "# SPDX-License-Identifier: Apache-2.0"
+"""Its first line."""
 _SUFFIXES = {".py", ".json"}
 _OF_PLANS = {".py", ".json", ".ttir", ".cpp", ".cu", ".b64"}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from passagent.cache import cache_dir
 from passagent.kernels import elf, lexer, objects, toolchain
 from passagent.kernels.source_errors import KernelBuildError, KernelRefused
-from passagent.kernels.toolchain import FLAGS
+from passagent.kernels.toolchain import FLAGS, LIBRARIES
 
 __all__ = ["KernelBuildError", "KernelRefused", "Signature", "build", "check_source", "prepare"]
 
@@ -27,7 +27,6 @@ _PRAGMAS = (
     r"|GCC (ivdep|unroll|novector|optimize|target|diagnostic|push_options|pop_options))\b"
 )
 _RULES = lexer.Rules("cpp", toolchain.HEADERS | toolchain.NOTHING, re.compile(_PRAGMAS))
-_LIBRARIES = ["-lmvec", "-lm"] if os.uname().machine == "x86_64" else ["-lm"]
 _LINK = ["-shared", "-s", "-nostartfiles", "-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack,-z,text"]
 _STARTUP = re.compile(r"\.(pre)?init|\.fini|\.ctors|\.dtors|\.tdata|\.tbss")
 _ASSEMBLY = ("asm", "__asm", "__asm__")
@@ -129,7 +128,7 @@ def _compile(source: str, text: str, name: str, signature: Signature, prelude: P
             raise KernelBuildError(_explained(str(error), source, name, signature)) from None
         objects.check_object(scratch / "kernel.o", source, f"{name}.cpp")
         link = [toolchain.compiler(), *_LINK, "-Wl,--version-script=exports", "-fopenmp", "kernel.o"]
-        toolchain.run([*link, "-o", "kernel.so", *_LIBRARIES], name, scratch)
+        toolchain.run([*link, "-o", "kernel.so", *LIBRARIES], name, scratch)
         _check_exports(scratch / "kernel.so")
         os.replace(scratch / "kernel.so", target)
 

@@ -35,7 +35,7 @@ HEADERS = frozenset({
     "emmintrin.h", "immintrin.h", "mm_malloc.h", "nmmintrin.h", "pmmintrin.h", "smmintrin.h", "tmmintrin.h",
     "x86intrin.h", "xmmintrin.h",
 } if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
-"""Headers that a kernel may include. What they offer is judged where it is used, by the object."""
+"""Headers that every kernel sees, and may include. What it uses of them is judged by the object."""
 NOTHING = frozenset({
     "any", "barrier", "bits/stdc++.h", "chrono", "condition_variable", "ctime", "execution", "fstream",
     "future", "iomanip", "iostream", "latch", "mutex", "random", "semaphore", "shared_mutex", "stop_token",
@@ -45,10 +45,13 @@ NOTHING = frozenset({
 FLAGS = ["-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 FLAGS += ["-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-jump-tables"]
 FLAGS += ["-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-DNDEBUG"]
-FLAGS += ["-g1", "-gdwarf-4"]  # lines of a source; of DWARF 5 objdump mistakes the first function's file
-if os.uname().machine == "x86_64":
-    FLAGS += ["-fcf-protection=none", "-mlong-double-64"]  # the x87's registers outlive a call
+# Lines of a source; of DWARF 5 objdump mistakes the first function's file.
+FLAGS += ["-g1", "-gdwarf-4"]
+# The x87's registers outlive a call.
+FLAGS += ["-fcf-protection=none", "-mlong-double-64"] if os.uname().machine == "x86_64" else []
+LIBRARIES = ["-lmvec", "-lm"] if os.uname().machine == "x86_64" else ["-lm"]
 PRELUDE = Path(__file__).with_name("prelude.h")
+PRELUDE_TEXT = PRELUDE.read_text().replace("#pragma once\n", "")
 _PRELUDE_NAME = "the prelude of C++ kernels"
 _MACRO = re.compile(r"#define (\w+)(?:\(([^)]*)\))? ?(.*)")
 _UNSEEN = re.compile(r"\b(__)?asm(__)?\b|_Pragma|(?<!#)#(?!#)")
@@ -130,11 +133,16 @@ def _version(name: str) -> str:
 @functools.cache
 def identity() -> str:
     """Compiler, flags and the processor's features: what a built kernel depends on beside its source."""
-    features = ""
-    if os.path.exists("/proc/cpuinfo"):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return "\0".join([_version(compiler()), *FLAGS, features])
+    return "\0".join([_version(compiler()), *FLAGS, processor()])
+
+
+@functools.cache
+def processor() -> str:
+    """The processor's features, as Linux names them."""
+    if not os.path.exists("/proc/cpuinfo"):
+        return ""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 @functools.cache
@@ -154,7 +162,7 @@ def prelude(poisoned: tuple[str, ...]) -> Path:
     Precompiled once for a compiler (seconds), after which a kernel of a few lines compiles in 0.1 s.
     """
     text = "".join(f"#include <{header}>\n" for header in sorted(HEADERS))
-    text += PRELUDE.read_text().replace("#pragma once\n", "")
+    text += PRELUDE_TEXT
     words = " ".join(poisoned)
     key = hashlib.sha256("\0".join([text, words, identity(), rules()]).encode()).hexdigest()[:16]
     header = cache_dir() / "cpp" / f"prelude-{key}.h"

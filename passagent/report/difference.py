@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from passagent.agent.prompt import short_note
+from passagent.agent.prompt import plain_note, short_note
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.report import lineage
 from passagent.report.run_summary import again_of, evaluation_of, score_data
@@ -42,7 +42,7 @@ def _side(store: Store, node: Node, result: Evaluation | None) -> dict[str, Any]
         "as_low": score["as_low"],
         "as_high": score["as_high"],
         "measured_again": score["measured_again"],
-        "note": node.note,
+        "note": plain_note(node.note),
     }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from passagent.agent.prompt import plain_note
 from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, Status
 from passagent.report.notebook import Table, Tree, as_html
@@ -143,7 +144,7 @@ def _node(store: Store, node: nodes.Node, as_score: float | None) -> Node:
         node.state,
         node.status,
         as_score,
-        node.note,
+        plain_note(node.note),
         store.runs_dir,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from passagent.agent.prompt import short_note
+from passagent.agent.prompt import plain_note, short_note
 from passagent.report.lineage import hints_shown, lineage, migration_reason, rank_then
 from passagent.report.run_summary import again_of, evaluation_of, score_data
 from passagent.report.text import counted, interval, number, percent, printable
@@ -77,7 +77,7 @@ def _step_data(
         "failed_rounds": [status for status in rounds if status != "ok"],
         "error": evaluation.error if evaluation else None,
         "diagnosis": node.diagnosed,
-        "note": node.note,
+        "note": plain_note(node.note),
         "repeat_of": node.repeat_of,
         "changed": [change._asdict() for change in changed],
         "files": files,

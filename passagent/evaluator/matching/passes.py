@@ -24,6 +24,7 @@ from typing import Any
 from torch import fx
 
 from passagent.errors import nearest
+from passagent.evaluator.candidate import HELPER, HELPER_HEAD
 from passagent.evaluator.matching.pattern import PassLoadError, trace_pattern
 from passagent.evaluator.result import MANIFEST, Candidate
 
@@ -52,6 +53,8 @@ def load_passes(candidate: Candidate, root: Path, single_replacement_func: bool 
     be traced, a line for each, and (`single_replacement_func`) for more than one replacement function.
     """
     names = _manifest(candidate)
+    if candidate.files.get(HELPER, "").startswith(HELPER_HEAD):
+        candidate = Candidate(candidate.files | {HELPER: "from passagent.kernels import *\n"})
     candidate.write(root / PACKAGE)
     _install(candidate, root)
     passes, errors = [], dict[str, PassLoadError]()

@@ -43,7 +43,7 @@ def conditions(guards: Iterable[str]) -> list[str]:
     """The guards that can fail, simplified; equal sizes as one chain: `s0[2] == s1[0] == s2[2]`."""
     chains: list[list[str]] = []
     found: list[str | list[str]] = []
-    for guard in dict.fromkeys(simplified(text) for text in guards):
+    for guard in _without_implied(list(dict.fromkeys(simplified(text) for text in guards))):
         sides = _equal_sides(guard)
         if guard == "True":
             continue
@@ -105,6 +105,44 @@ _STEMS = {
 }
 
 
+def _without_implied(guards: list[str]) -> list[str]:
+    """Without divisions that hold because others do: `n % (n // k) == 0` if `n % k == 0` is asked before."""
+    named: dict[str, ast.expr] = {}
+    for guard in guards:
+        node = ast.parse(guard, mode="eval").body
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
+            left, right = node.left, node.comparators[0]
+            for name, value in ((left, right), (right, left)):
+                if isinstance(name, ast.Name) and isinstance(value, ast.BinOp) and not _divides(value):
+                    named[name.id] = value
+    kept: list[str] = []
+    whole: dict[str, str] = {}
+    """What was asked to divide what, as the values of what is then known: `n // (n // k)` is `k`."""
+    for guard in guards:
+        node = ast.parse(guard, mode="eval").body
+        if not _divides(node):
+            kept.append(guard)
+            continue
+        if _text(_Cancelling(named, whole).visit(node)) == "True":
+            continue
+        kept.append(guard)
+        match ast.parse(guard, mode="eval").body:
+            case ast.Compare(ast.BinOp(n, ast.Mod(), k), [ast.Eq()], [ast.Constant(0)]):
+                quotient = ast.BinOp(n, ast.FloorDiv(), k)
+                whole[_text(ast.BinOp(n, ast.FloorDiv(), quotient))] = _text(k)
+                whole[_text(ast.BinOp(n, ast.Mod(), quotient))] = "0"
+            case ast.Compare(ast.BinOp(n, ast.FloorDiv(), k), [ast.Eq()], [m]):
+                remainder = f"{_text(ast.BinOp(n, ast.Mod(), k))} == 0"
+                if remainder in kept and not _divides(k) and not _divides(m):  # n is a product
+                    kept = [one for one in kept if one not in (guard, remainder)]
+                    kept.append(f"{_text(n)} == {product([_text(k), _text(m)])}")
+    return kept
+
+
+def _divides(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.FloorDiv | ast.Mod) for part in ast.walk(node))
+
+
 def _between(first: str, second: str) -> str | None:
     """What both bound, of `0 <= a` and `a < b`: they can be one comparison."""
     a, b = (ast.parse(text, mode="eval").body for text in (first, second))
@@ -121,7 +159,7 @@ def _equal_sides(guard: str) -> list[str] | None:
     node = ast.parse(guard, mode="eval").body
     if not isinstance(node, ast.Compare) or not all(isinstance(op, ast.Eq) for op in node.ops):
         return None
-    if any(isinstance(part, ast.FloorDiv | ast.Mod) for part in ast.walk(node)):
+    if _divides(node):
         return None
     return [_text(side) for side in (node.left, *node.comparators)]
 
@@ -164,6 +202,30 @@ class _Folding(ast.NodeTransformer):
         if len(kept) < len(node.ops) and len(kept) > 1:
             return ast.BoolOp(ast.And(), [ast.Compare(a, [op], [b]) for a, op, b in kept])
         return ast.Compare(kept[0][0], [op for _, op, _ in kept], [b for _, _, b in kept])
+
+
+class _Cancelling(_Folding):
+    """Folds with what is known: names as products, and what divides what."""
+
+    def __init__(self, named: dict[str, ast.expr], whole: dict[str, str]) -> None:
+        self.named, self.whole = named, whole
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.named.get(node.id, node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        known = self.whole.get(_text(node))
+        if known is not None:
+            return ast.parse(known, mode="eval").body
+        folded = super().visit_BinOp(node)
+        if not isinstance(folded, ast.BinOp) or not isinstance(folded.op, ast.FloorDiv | ast.Mod):
+            return folded
+        left, right = ([_text(factor) for factor in _factors(side)] for side in (folded.left, folded.right))
+        for factor in right:
+            if factor not in left:
+                return folded
+            left.remove(factor)
+        return ast.parse(product(left) if isinstance(folded.op, ast.FloorDiv) else "0", mode="eval").body
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:

@@ -1,0 +1,191 @@
+"""`best --standalone`: the passes and one file beside them, made of what they use of passagent.kernels."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from passagent import __version__
+from passagent.delivery.editing import edited
+from passagent.errors import UsageError
+from passagent.evaluator.candidate import HELPER, HELPER_HEAD
+from passagent.kernels.toolchain import PRELUDE_TEXT
+
+_MODULE = HELPER.removesuffix(".py")
+_OFFERED = ("cpp_kernel", "triton_kernel")
+_PLAIN = "passagent.kernels.plain"
+
+
+def standalone(files: dict[str, str]) -> dict[str, str]:
+    """The candidate with a file beside it that has what it imports of passagent.kernels, if that is anything.
+
+    Raises UsageError for what the file cannot offer.
+    """
+    found = {name: text for name, text in files.items() if name != HELPER}
+    taken = set[str]()
+    for name, text in found.items():
+        if name.endswith(".py"):
+            found[name], names = _redirected(name, text)
+            taken |= names
+    if not taken:
+        return found
+    words = set(re.findall(r"\w+", "\n".join(found.values())))
+    return found | {HELPER: helper(taken, words)}
+
+
+def helper(taken: Collection[str], words: Collection[str]) -> str:
+    """The text of the file: functions `taken`, and of the C++ prelude what kernels of these `words` use."""
+    statements, imports = _closure(taken)
+    parts = [f"{HELPER_HEAD}\n", _DOCSTRING.format(version=__version__)]
+    parts += ["from __future__ import annotations\n", *sorted(imports), ""]
+    for name, written in statements:
+        text = written if name != "PRELUDE_TEXT" else f'PRELUDE_TEXT = r"""\n{prelude(words)}"""'
+        parts += [f"\n{text}" if text.startswith(("def ", "class ", "@")) else text]
+    return edited("\n".join(parts) + "\n", "", ())
+
+
+_DOCSTRING = '''\
+"""What the passes beside this file use of passagent.kernels, so that they do without passagent.
+
+Written by `passagent best --standalone` from the source of passagent {version}, which is under the
+Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0). When passagent evaluates
+the passes, it takes passagent.kernels in place of this file.
+"""
+'''
+
+
+def _redirected(name: str, text: str) -> tuple[str, set[str]]:
+    """A file that imports from the file beside it, and what it takes of it. Raises UsageError."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return text, set()
+    changed: list[tuple[ast.stmt, str]] = []
+    taken = set[str]()
+    for node in ast.walk(tree):
+        home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        if isinstance(node, ast.ImportFrom) and home.partition(".")[0] in ("passagent", _MODULE):
+            if home not in ("passagent.kernels", _MODULE):
+                raise _unknown(name, f"from {home} import {', '.join(one.name for one in node.names)}")
+            taken |= {one.name for one in node.names}
+            changed.append((node, ast.unparse(ast.ImportFrom(_MODULE, node.names, 0))))
+        elif isinstance(node, ast.Import):
+            for one in node.names:
+                if one.name.partition(".")[0] == "passagent":
+                    raise _unknown(name, ast.unparse(node))
+    lines = text.splitlines()
+    for node, written in sorted(changed, key=lambda one: -one[0].lineno):
+        indent = " " * node.col_offset
+        lines[node.lineno - 1 : node.end_lineno] = [indent + written]
+    missing = sorted(taken - {*_OFFERED})
+    if missing:
+        raise UsageError(
+            f"--standalone: {name} takes {', '.join(missing)} of passagent.kernels; {' and '.join(_OFFERED)} "
+            "can stand beside a pass; write it without --standalone"
+        )
+    return "\n".join(lines) + "\n", taken
+
+
+def _unknown(name: str, line: str) -> UsageError:
+    return UsageError(
+        f"--standalone: {name} has `{line}`; only `from passagent.kernels import ...` can be done without; "
+        "write it without --standalone"
+    )
+
+
+class _Module(NamedTuple):
+    """A module's text, by what its statements define."""
+
+    lines: list[str]
+    defines: dict[str, list[tuple[int, int]]]
+    """For each name the statements that make it: their first and last lines."""
+    uses: dict[str, set[str]]
+    """For each name the names that these speak of."""
+    imports: dict[str, tuple[str, str]]
+    """For each imported name its module, and the import as a line."""
+
+
+@functools.cache
+def _module(name: str) -> _Module:
+    path = importlib.import_module(name).__file__
+    assert path is not None
+    text = Path(path).read_text()
+    found = _Module(text.splitlines(), {}, {}, {})
+    last: list[str] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            for one in node.names:
+                line = f"from {home} import {one.name}" if home else f"import {one.name}"
+                found.imports[one.asname or one.name] = home, line
+            continue
+        names = sorted(_bound(node))
+        names = last if isinstance(node, ast.Expr) else names  # a docstring is of what stands above it
+        first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+        for bound in names:
+            found.defines.setdefault(bound, []).append((first, node.end_lineno or first))
+            spoken = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            found.uses.setdefault(bound, set()).update(spoken - {bound})
+        last = names
+    return found
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+    return {part.id for part in names if isinstance(part.ctx, ast.Store)}
+
+
+def _closure(taken: Iterable[str]) -> tuple[list[tuple[str, str]], set[str]]:
+    """The statements that the functions need, each with a name that it makes, and the imports."""
+    open_, imports = [(_PLAIN, name) for name in sorted(taken)], set[str]()
+    needed: dict[tuple[str, str], None] = {}
+    while open_:
+        place = open_.pop()
+        if place in needed:
+            continue
+        home, name = place
+        module = _module(home)
+        if name in module.imports:
+            source, line = module.imports[name]
+            if source.startswith("passagent."):
+                open_.append((source, name))
+            else:
+                imports.add(line)
+        elif name in module.defines:
+            needed[place] = None
+            open_ += [(home, used) for used in sorted(module.uses[name])] if name != "PRELUDE_TEXT" else []
+    spans = {(home, span): name for home, name in needed for span in _module(home).defines[name]}
+    order = sorted(spans, key=lambda place: (place[0] == _PLAIN, place))
+    texts = (_module(home).lines[first - 1 : last] for home, (first, last) in order)
+    return list(zip(map(spans.__getitem__, order), map("\n".join, texts), strict=True)), imports
+
+
+_DEFINED = re.compile(
+    r"struct (\w+)|#define (\w+)|PASSAGENT_SIMD_MATH\((\w+)\)|inline [\w:<>&* ]+? \**(\w+)(?:<\w*>)?\("
+)
+
+
+def prelude(words: Collection[str]) -> str:
+    """The paragraphs of the C++ prelude that define one of the words, and what these need in turn."""
+    paragraphs = [part for part in PRELUDE_TEXT.split("\n\n") if "#include" not in part]
+    known = set(words)
+    if known & {"template", "auto"}:
+        known |= {"bfloat16", "float16"}
+    kept = set[int]()
+    while True:
+        more = {
+            k
+            for k, part in enumerate(paragraphs)
+            if k not in kept and any(known.intersection(names) for names in _DEFINED.findall(part))
+        }
+        if not more:
+            return "\n\n".join(paragraphs[k].strip("\n") for k in sorted(kept)) + "\n"
+        kept |= more
+        known |= {word for k in more for word in re.findall(r"\w+", re.sub(r"//.*", "", paragraphs[k]))}

@@ -1,0 +1,122 @@
+"""What `passagent best` writes, as a reviewer reads it: ten passes, and the expert's for every example."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from exported import TEN, Judge, candidate, delivered, is_clean, ran, written
+
+from passagent.delivery.deliver import Delivered
+from passagent.evaluator.candidate import TESTS, Candidate
+from passagent.evaluator.target import uses_triton
+from passagent.tasks.examples import examples
+
+QUICK = {("cpu", "masked_mean_pool"), ("cpu", "cpp_lambdas_and_templates"), ("cuda", "planned_kernel")}
+"""Those that take under 3 s to write out."""
+
+
+def exports() -> list[object]:
+    """Device and name of each pass."""
+    places = {(target, name): None for target in TEN for name in (*TEN[target], *examples())}
+    return [pytest.param(*place, marks=[] if place in QUICK else pytest.mark.long) for place in places]
+
+
+@pytest.fixture(scope="module")
+def export(recorder, tmp_path_factory):
+    """Writes one of the passes; the same again is the same."""
+
+    @functools.cache
+    def exported(
+        target: str, name: str, stands_alone: bool = False
+    ) -> tuple[Path, Delivered, dict[str, str]]:
+        root = tmp_path_factory.mktemp(name)
+        task, files = candidate(name, target, root / "task")
+        result = delivered(files, Judge(task, target), recorder, stands_alone=stands_alone)
+        return written(result, root / "out"), result, files
+
+    return exported
+
+
+def dead(tree: ast.Module) -> Iterator[str]:
+    """Branches that are always or never taken, and functions and constants that nothing speaks of."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            parts = [part for part in ast.walk(node.test) if not isinstance(part, ast.expr_context)]
+            if not any(isinstance(part, ast.Name | ast.Call) for part in parts):
+                yield ast.unparse(node.test)
+    spoken = {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            known = {"pattern", "replacement_args", "replacement_func"}
+            if node.name not in spoken | known:
+                yield node.name
+            decided = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            defaults = node.args.args[len(node.args.args) - len(node.args.defaults) :]
+            for option in defaults:
+                given = [
+                    next((ast.dump(k.value) for k in call.keywords if k.arg == option.arg), "")
+                    for call in ast.walk(tree)
+                    if isinstance(call, ast.Call) and getattr(call.func, "id", "") == node.name
+                ]
+                if option.arg in decided and len(set(given)) == 1:
+                    yield f"{node.name}: {option.arg}"
+
+
+@pytest.mark.parametrize(("target", "name"), exports())
+def test_a_pass_reads_as_a_reviewer_wants_it(target, name, export):
+    out, result, files = export(target, name)
+    assert result.story.notes == [] and result.story.dropped == {}
+    is_clean(out)
+    assert Candidate.from_dir(out).files.keys() == files.keys()  # the test is no part of the candidate
+    for file in Candidate.from_dir(out).files:
+        if not file.endswith(".py"):
+            continue
+        text = (out / file).read_text()
+        tree = ast.parse(text)
+        assert list(dead(tree)) == []
+        doc = ast.get_docstring(tree) or ""
+        for said in (
+            r"Fuse [\w, ]+: ",
+            r"Measured: AS \d\.\d+ \[",
+            "Assumes inference",
+            r"Serves \d of the \d ",
+        ):
+            assert re.search(said, doc), said
+        assert "plan:" not in text and "1 > 0" not in text
+        if name in examples():
+            operators = re.findall(r"[A-Z][a-z0-9]+", file.removesuffix(".py").removeprefix("Fuse"))
+            assert f"fused_{'_'.join(operators).lower()}(" in text
+    readme = (out / "README.md").read_text()
+    for said in ("| subgraph | dtype | speedup [95%] |", "`plan.txt`", "Apache License 2.0", "`some/model`"):
+        assert said in readme
+    assert (out / "plan.txt").read_text().startswith("plan ")
+    assert f'DEVICE = "{target}"' in (out / TESTS).read_text()
+    if target == "cuda":
+        assert uses_triton(Candidate.from_dir(out))
+
+
+def ran_its_test(out: Path) -> str:
+    done = ran(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS, cwd=out)
+    assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TEN["cpu"])
+def test_a_pass_for_the_cpu_passes_its_own_test(name, export):
+    assert re.search(r"[1-9]\d* passed", ran_its_test(export("cpu", name)[0]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stands_alone", [False, True])
+@pytest.mark.parametrize("name", TEN["cuda"])
+def test_a_pass_for_a_gpu_passes_its_own_test(name, stands_alone, export):
+    assert re.search(r"[1-9]\d* passed", ran_its_test(export("cuda", name, stands_alone)[0]))
