@@ -99,7 +99,7 @@ def searched(place):
     events = []
     task = pa.load_task(TASK)
     run = pa.run(
-        task, model="expert", iters=2, runs_dir=place / "runs", on_event=events.append, settings=QUICK
+        task, model="expert", iters=1, runs_dir=place / "runs", on_event=events.append, settings=QUICK
     )
     return run, events
 
@@ -197,7 +197,7 @@ def test_a_collection(small, tmp_path):
 
 def test_a_search_and_what_it_found(searched, evaluator):
     run, events = searched
-    assert run.state == "finished" and run.data["episodes"] == 2
+    assert run.state == "finished" and run.data["episodes"] == 1
     assert [type(event).__name__ for event in events][:2] == ["Joined", "EpisodeBegun"]
     assert {type(event).__name__ for event in events} >= {"Proposed", "Judged", "EpisodeEnded", "Left"}
     best = run.best

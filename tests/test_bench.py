@@ -393,11 +393,15 @@ def test_going_on_after_ctrl_c_and_after_a_kill(tmp_path):
     assert "task1 pass_dir" not in err and "task3 pass_dir" in err
 
 
-def test_results_of_other_conditions_are_not_mixed(call, tmp_path):
-    write_tasks(tmp_path, 1)
+def test_changed_passes_are_measured_and_other_conditions_are_not_mixed(call, tmp_path):
+    [task] = write_tasks(tmp_path, 1)
     words = ["bench", "task1", "--compiler", "pass_dir", *QUICK, "--out", "kept"]
-    assert call(*words)[0] == 0
-    lines = (tmp_path / "kept/results.jsonl").read_text()
+    first = json.loads(call(*words, "--json")[1])
+    tiny.candidate(body="    return torch.add(a, b)").write(task / "pass_dir")
+    second = json.loads(call(*words, "--json")[1])
+    assert (first["results"][0]["status"], second["results"][0]["status"]) == ("ok", "refused")
+    first_line, lines = (tmp_path / "kept/results.jsonl").read_text().splitlines()
+    assert json.loads(first_line)["evaluation"]["status"] == "ok"
     code, _, err = call(*words, "--set", "evaluator.trials=11")
     assert code == 2
     assert "trials 10 (now 11); give another --out, or --fresh" in one_line(err)
@@ -416,16 +420,6 @@ def test_results_of_other_conditions_are_not_mixed(call, tmp_path):
     code, _, err = call(*words)
     assert code == 2
     assert "results.jsonl:1: not a result of passagent bench" in one_line(err)
-
-
-def test_changed_passes_are_measured(call, tmp_path):
-    [task] = write_tasks(tmp_path, 1)
-    words = ["bench", "task1", "--compiler", "pass_dir", *QUICK, "--out", "kept", "--json"]
-    first = json.loads(call(*words)[1])
-    tiny.candidate(body="    return torch.add(a, b)").write(task / "pass_dir")
-    second = json.loads(call(*words)[1])
-    assert (first["results"][0]["status"], second["results"][0]["status"]) == ("ok", "refused")
-    assert len((tmp_path / "kept/results.jsonl").read_text().splitlines()) == 2
 
 
 def test_one_process_at_a_time(call, tmp_path):

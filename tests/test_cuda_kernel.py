@@ -161,7 +161,11 @@ def test_arguments_that_do_not_fit_are_named(source, name, given, message):
     [
         ("cuda_include", 1, "#include <cooperative_groups.h>"),
         ("cuda_include", 2, '\n#include "/etc/passwd"'),
+        ("cuda_include", 1, '#inc\\\nlude "/etc/passwd"'),
+        ("cuda_include", 1, '#if __has_include("/etc/passwd")\n#endif'),
         ("cuda_asm", 2, '__global__ void f() {\n  asm("exit;"); }'),
+        ("cuda_string", 3, '#define JOIN(a, b) a##b\n__global__ void f() {\n  JOIN(as, m)("exit;"); }'),
+        ("cuda_string", 1, 'static const char* a = R"(/*)";\n#include <unistd.h>\n// R"(*/)"'),
         ("cuda_preprocessor", 1, "#pragma weak f = g"),
         ("cuda_string", 1, '__global__ void f() { const char* s = "%d"; }'.replace("%d", "\\\\n")),
     ],

@@ -10,7 +10,7 @@ from cases import HERE, TASKS, Case, referees_of, suite, write_task
 from passagent.config import EvaluatorConfig
 from passagent.tasks.reader import Task
 
-CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
 DESIGNS = suite("honest")
 NO_PLAN_ON_A_GPU = {"tensor_descriptors": "descriptors that are made on the host are not launched"}
 

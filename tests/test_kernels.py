@@ -1,13 +1,14 @@
 """cpp_kernel: what arrives in C++, half types bit for bit, and what a source may not ask for.
 
-What a built object may hold is tested by tests/adversarial/cpp_*.py and tests/honest/cpp_*.py, which
-go through the evaluator; here are the borders of the rules, and the lines that refusals name.
+Of each rule one attack goes through the evaluator (tests/adversarial/cpp_*.py), and so do sources that must
+pass (tests/honest/cpp_*.py); here are the borders of the rules, and the lines that refusals name.
 """
 
 import os
 import re
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,6 +136,21 @@ def test_sources_that_ask_for_more_are_refused(rule, line, source):
     with pytest.raises(KernelRefused) as caught:
         cpp_kernel(source, "f")(torch.zeros(1))
     assert (caught.value.rule, caught.value.line) == (rule, line)
+
+
+ATTACKS = re.findall(
+    r"^//// (\w+): (\w+)\n(.+?)(?=^////|\Z)",
+    Path(__file__).with_name("refused_kernels.cpp").read_text(),
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@pytest.mark.parametrize(("name", "rule", "source"), ATTACKS, ids=[name for name, *_ in ATTACKS])
+def test_an_attack_in_cpp_is_refused(name, rule, source):
+    with pytest.raises(KernelRefused) as caught:
+        cpp_build.build(source, "add_relu", Signature(("bfloat16*",) * 3 + ("int64_t",)))
+    assert caught.value.rule == rule
+    assert re.search(r"[;:,] \w+", str(caught.value)), "it says what to do instead"
 
 
 OPERATIONS = "static float a(float v) { return 2 * v; }\nstatic float b(float v) { return 3 * v; }\n"

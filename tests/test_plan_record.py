@@ -203,6 +203,77 @@ def test_what_no_plan_can_hold_is_refused_at_its_line(name, record):
     assert (answer.file, lines[answer.line - 1].endswith(HERE)) == ("p.py", True), answer
 
 
+COMPUTES = {
+    "abs(x)": "abs",
+    "x ** 2": "pow",
+    "x @ y.transpose(-1, -2)": "mm",
+    "x += y": "add_",
+    "x[[0, 1]]": "index",
+    "x[x < 0] = 0": "lt",
+    "out[1:] = x[1:]": "copy_ (into a part of a tensor, or with a cast)",
+    "out.copy_(x[:1])": "copy_ (into a part of a tensor, or with a cast)",
+    "x.new_empty((2, *x.shape))[0].copy_(x)": "copy_ (into a part of a tensor, or with a cast)",
+    "x.fill_(x[0])": "fill_",
+    "x.clone().add_(y)": "add_",
+    "x.double()": "_to_copy (a cast from torch.float32 to torch.float64)",
+    "x.type(torch.float64)": "_to_copy (a cast from torch.float32 to torch.float64)",
+    "torch.tensor(x, dtype=torch.int64)": "_to_copy (a cast from torch.float32 to torch.int64)",
+    "0 <= x <= 1": "ge",
+    "y in x": "eq",
+    "max(x, y)": "gt",
+    "sorted(x)": "lt",
+    "sum([x, y])": "add",
+    "list(map(torch.neg, x))": "neg",
+    "functools.reduce(lambda a, b: a + b, [x, y])": "add",
+    "operator.add(x, y)": "add",
+    "functools.partial(torch.sub, x)(y)": "sub",
+    "torch.Tensor.add(x, y)": "add",
+    "x.__add__(y)": "add",
+    "getattr(x, 'ad' + 'd')(y)": "add",
+    "eval('x + y')": "add",
+    "torch._C._nn.gelu(x)": "gelu",
+    "torch.ops.aten.relu.default(x)": "relu",
+    "torch.nn.functional.softmax(x, -1)": "_softmax",
+    "torch.compiler.disable(torch.relu)(x)": "relu",
+    "x.max()": "max",
+}
+"""Ways from Python to an operator that computes, and the operator."""
+
+
+@pytest.mark.parametrize("text", COMPUTES)
+def test_an_operator_is_seen_however_it_is_reached(text, record):
+    out = "out = torch.empty_like(x)"
+    one = candidate(
+        f"import functools, operator\ndef fused(x, y):\n    {out}\n    {text}{HERE}\n    return out"
+    )
+    answer = refusal(record(one))
+    assert answer.message == f"aten.{COMPUTES[text]} computes in host code; compute it in a kernel"
+    assert one.files["p.py"].split("\n")[answer.line - 1].endswith(HERE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "int(x[0, 0])",
+        "any(x.reshape(-1))",
+        "range(3)[torch.zeros(1, dtype=torch.int64)]",
+        "x.tolist()",
+        "torch.equal(x, y)",
+    ],
+)
+def test_a_value_is_not_read_whatever_asks(text, record):
+    answer = refusal(record(candidate(f"def fused(x, y):\n    {text}\n    return launch(x, y, x, 1)")))
+    assert "reads a value of a tensor; a plan follows from shapes" in answer.message
+
+
+@pytest.mark.parametrize("text", ["Stream()", "Event()", "CUDAGraph()", "graph(torch.cuda.CUDAGraph())"])
+def test_a_stream_an_event_and_a_graph_of_its_own_are_refused(text, record):
+    one = candidate(f"def fused(x, y):\n    torch.cuda.{text}{HERE}\n    return launch(x, y, x, 1)")
+    answer = refusal(record(one, device="cuda"))
+    assert "a CUDA stream, event or graph of its own; launch kernels one after the other" in answer.message
+    assert one.files["p.py"].split("\n")[answer.line - 1].endswith(HERE)
+
+
 STATEFUL = {
     "counts calls": (
         "def fused(x, y):\n    STATE['n'] = n = STATE.get('n', 0) + 1\n    out = torch.empty_like(x)\n"
@@ -220,6 +291,12 @@ STATEFUL = {
     "keeps a tensor": (
         "def fused(x, y):\n    out = STATE.setdefault(x.shape, torch.empty_like(x))\n"
         "    return launch(x, y, out, 1)",
+        "uses a tensor that was made before this call; allocate in every call",
+    ),
+    "keeps results": (
+        "def fused(x, y):\n    if x.shape not in STATE:\n"
+        "        STATE[x.shape] = torch.tensor(launch(x, y, torch.empty_like(x), 1))\n"
+        "    return launch(STATE[x.shape], y, torch.empty_like(x), 1)",
         "uses a tensor that was made before this call; allocate in every call",
     ),
     "keeps an input": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import cases
 import pytest
 from test_plan_record import PASS
 
+from passagent import cli
 from passagent.commands import planning
 from passagent.errors import UsageError
 from passagent.evaluator.result import MANIFEST
@@ -30,6 +32,7 @@ from passagent.plan.model import (
     Plan,
     ViewValue,
 )
+from passagent.plan.recorder_process import recording_process
 from passagent.plan.refusal import COMPUTES
 from passagent.plan.show import Moved, brief, moved, size
 
@@ -125,13 +128,24 @@ def task(tmp_path):
     return tmp_path / "task"
 
 
-def passagent(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "passagent", "plan", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def process():
+    with recording_process() as started:
+        yield started
+
+
+@pytest.fixture
+def passagent(process, monkeypatch, capsys):
+    """`passagent plan ...`, whose recording process is there already: exit code, stdout, stderr."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(planning, "recording_process", lambda: contextlib.nullcontext(process))
+        monkeypatch.setattr("sys.argv", ["passagent", "plan", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return run
 
 
 def write_pass(path, body: str) -> None:
@@ -140,55 +154,50 @@ def write_pass(path, body: str) -> None:
     (path / MANIFEST).write_text('["p"]')
 
 
-def test_the_command_shows_each_distinct_plan_once(task, tmp_path):
+def test_the_command_shows_each_distinct_plan_once(task, tmp_path, passagent):
     names = (task / "graph_list.txt").read_text().split()
     (task / "graph_list.txt").write_text("\n".join([names[0], names[1], "graphs/again"]) + "\n")
     shutil.copytree(task / names[0], task / "graphs/again")
     write_pass(tmp_path / "pass", BODY)
-    done = passagent(tmp_path / "pass", task, "--device", "cpu")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert all(len(line) <= 80 for line in done.stdout.split("\n"))
-    first, second = done.stdout.rstrip().split("\n\n")
+    code, out, err = passagent(tmp_path / "pass", task, "--device", "cpu")
+    assert (code, err) == (0, "")
+    assert all(len(line) <= 80 for line in out.split("\n"))
+    first, second = out.rstrip().split("\n\n")
     assert "subgraphs g0_float32, again" in first and "subgraphs g1_bfloat16" in second
     assert "v2 = allocate float32 [4, 64], 1.0 KB" in first and "launch add_relu (cpp)" in first
     assert "v0, v1, v2, 256" in first and "moves at most 3.0 KB: reads 2.0 KB, writes 1.0 KB" in first
     assert "result v2" in first
+    code, out, _ = passagent(tmp_path / "pass", task, "--device", "cpu", "--json")
+    assert code == 0
+    assert len(Recorded.model_validate_json(out).recording.passes[0].plans) == 2
 
 
-def test_the_command_prints_the_record_as_one_document(task, tmp_path):
-    write_pass(tmp_path / "pass", BODY)
-    done = passagent(tmp_path / "pass", task, "--device", "cpu", "--json")
-    assert done.returncode == 0
-    recorded = Recorded.model_validate_json(done.stdout)
-    assert len(recorded.recording.passes[0].plans) == 2
-
-
-def test_the_command_says_where_a_pass_is_refused(task, tmp_path):
+def test_the_command_says_where_a_pass_is_refused(task, tmp_path, passagent):
     write_pass(tmp_path / "pass", BODY.replace("return", "x = x.relu(); return"))
-    done = passagent(tmp_path / "pass", task, "--device", "cpu", "--json")
-    assert done.returncode == 1 and json.loads(done.stdout)["kind"] == "refused"
+    code, out, err = passagent(tmp_path / "pass", task, "--device", "cpu", "--json")
+    assert code == 1 and json.loads(out)["kind"] == "refused"
     line = PASS.replace("@BODY@", "@").split("\n").index("@") + 3
-    assert done.stderr == f"passagent: error: p.py:{line}: {COMPUTES.format(operator='aten.relu')}\n"
+    assert err == f"passagent: error: p.py:{line}: {COMPUTES.format(operator='aten.relu')}\n"
 
 
-def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path):
+def test_the_command_says_where_a_pattern_matches_nothing(task, tmp_path, passagent):
     write_pass(tmp_path / "pass", BODY)
     text = (tmp_path / "pass/p.py").read_text().replace("relu(x + y)", "gelu(x + y)")
     (tmp_path / "pass/p.py").write_text(text)
-    done = passagent(tmp_path / "pass", task, "--device", "cpu")
+    code, _, err = passagent(tmp_path / "pass", task, "--device", "cpu")
     line = next(n for n, one in enumerate(text.split("\n"), 1) if one.startswith("def pattern"))
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        f"passagent: error: p.py:{line}: matches nothing: matches 1 of 2 operators, then not"
-    )
+    told = f"passagent: error: p.py:{line}: matches nothing: matches 1 of 2 operators, then not"
+    assert code == 1 and err.startswith(told)
 
 
-def test_the_command_prints_triton_ir(task, tmp_path):
+def test_the_command_prints_triton_ir(tmp_path):
+    """The one that is run as a program."""
     (tmp_path / "pass").mkdir()
     case = next(c.values[0] for c in cases.suite("honest") if c.values[0].name == "annotated_everywhere")
     case.candidate.write(tmp_path / "pass")
     task = cases.write_task(tmp_path / "its_task", case.task)
-    done = passagent(tmp_path / "pass", task.path, "--ir", "ttir")
+    words = [sys.executable, "-m", "passagent", "plan", tmp_path / "pass", task.path, "--ir", "ttir"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "tt.func public @" in done.stdout and "ttir of" in done.stdout and "cuda:90" in done.stdout
 

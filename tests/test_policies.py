@@ -99,7 +99,7 @@ def told(store, run_id) -> list[str]:  # noqa: F811
 @pytest.mark.parametrize("policy", ["evolutionary", "mcts"])
 def test_the_tree_does_not_depend_on_who_is_faster(store, task, tmp_path, policy, drafts):  # noqa: F811
     Candidate(tiny_search.candidate_files("given")).write(tmp_path / "mine")
-    settings = {"islands": 3, "iters": 18, "seed": 5, "policy": policy, "drafts": drafts}
+    settings = {"islands": 3, "iters": 12, "seed": 5, "policy": policy, "drafts": drafts}
     shapes, texts = [], []
     for slow in ("fusion", "memory access"):
         session = open_tiny(store, task, model=Uneven(slow), seed_dir=str(tmp_path / "mine"), **settings)

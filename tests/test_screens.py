@@ -13,14 +13,28 @@ from test_cli import call, one_line, stored, task  # noqa: F401 (fixtures)
 
 from passagent.report.text import table
 
-PASSAGENT = [sys.executable, "-m", "passagent"]
+BETWEEN = "---- the next command ----"
+PROGRAM = f"""
+import sys
+from passagent.cli import main
+for words in sys.argv[1:]:
+    sys.argv = ["passagent", *words.split()]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    print({BETWEEN!r}, flush=True)
+"""
+"""Commands one after the other in one process, up to the first that fails."""
+PASSAGENT = [sys.executable, "-c", PROGRAM]
 
 
-def on_a_terminal(words: list[str], **environment: str) -> str:
-    """What `passagent WORDS` shows on a terminal."""
+def on_a_terminal(commands: list[str], **environment: str) -> str:
+    """What `passagent` shows of these commands on a terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*PASSAGENT, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | environment
+        [*PASSAGENT, *commands], stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | environment
     ) as process:
         os.close(theirs)
         shown = b""
@@ -61,9 +75,10 @@ def test_every_table_of_a_run_fits_80_columns(call, stored, monkeypatch):  # noq
 
 def test_no_color_leaves_no_escape_codes(stored, tmp_path):  # noqa: F811
     """Rich takes NO_COLOR for colours alone: bold and dim stayed."""
-    for words in (["why", "1"], ["diff", "1", "2"], ["show", "last", "1"]):
-        assert "\x1b[1m" in on_a_terminal(words, TERM="xterm", NO_COLOR="")
-        assert "\x1b" not in on_a_terminal(words, TERM="xterm", NO_COLOR="1")
+    every = ["why 1", "diff 1 2", "show last 1"]
+    for shown in on_a_terminal(every, TERM="xterm", NO_COLOR="").split(BETWEEN)[:-1]:
+        assert "\x1b[1m" in shown
+    assert "\x1b" not in on_a_terminal(every, TERM="xterm", NO_COLOR="1")
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest(call, stored, task):  # noqa: F811
@@ -104,17 +119,16 @@ def test_the_shell_completes_commands_and_options():
 def test_a_directory_that_cannot_be_written_can_be_looked_at(stored, tmp_path):  # noqa: F811
     """On a file system that is mounted read-only, which binds root as well; with a live log and without."""
     ways = {
-        "no log": "passagent runs && passagent show last && passagent show last 1 && passagent why 2 && "
-        "passagent diff 1 2 && passagent best last --out out; passagent resume last --iters 20",
-        "a log": "passagent show last; passagent resume last --iters 20",
+        "no log": ["runs", "show last", "show last 1", "why 2", "diff 1 2", "best last --out out"],
+        "a log": ["show last"],
     }
     for log, commands in ways.items():
-        script = f"""
+        script = """
             mount --bind runs runs && mount -o remount,ro,bind runs || exit 99
             touch runs/x 2>/dev/null && exit 98
-            passagent() {{ {sys.executable} -m passagent "$@"; }}
-            {commands}
+            exec "$@"
         """
+        words = ["sh", "-c", script, "-", *PASSAGENT, *commands, "resume last --iters 20"]
         if log == "a log":
             program = (
                 "import os\nfrom passagent.store import Store\nstore = Store.open('runs')\n"
@@ -123,12 +137,12 @@ def test_a_directory_that_cannot_be_written_can_be_looked_at(stored, tmp_path): 
             subprocess.run([sys.executable, "-c", program], check=True)
             assert (tmp_path / "runs" / "passagent.db-wal").stat().st_size
         done = subprocess.run(
-            ["unshare", "-Urm", "sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False
+            ["unshare", "-Urm", *words], capture_output=True, text=True, cwd=tmp_path, check=False
         )
         if "unshare" in done.stderr or done.returncode == 99:
             pytest.skip("no user namespaces or bind mounts here")
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
         assert "cannot be written" in one_line(done.stderr)
-        assert "best pass: node" in done.stdout
+        assert "best pass: node" in done.stdout and done.stdout.count(BETWEEN) == len(commands)
         assert ("it is in the log" in done.stdout) == (log == "a log")
     assert (tmp_path / "out").is_dir()

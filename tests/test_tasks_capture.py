@@ -120,10 +120,13 @@ def test_two_graphs_are_refused_with_the_reason(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_check_finds_nothing_wrong_with_the_examples():
-    for name in ("quick_gelu", "masked_mean_pool", "add_rms_norm"):
-        for result in check_task(EXAMPLES / name):
-            assert result.ok, result.problems
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("quick_gelu", "add_rms_norm")]
+
+
+@pytest.mark.parametrize("name", ["masked_mean_pool", *LONG])
+def test_check_finds_nothing_wrong_with_the_examples(name):
+    for result in check_task(EXAMPLES / name):
+        assert result.ok, result.problems
 
 
 @pytest.mark.parametrize(

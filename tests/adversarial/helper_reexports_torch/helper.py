@@ -1,1 +1,0 @@
-import torch as t

@@ -1,5 +1,0 @@
-import torch
-
-
-def pattern(x, y):
-    return torch.nn.functional.relu(x + y)

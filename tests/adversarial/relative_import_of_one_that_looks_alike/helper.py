@@ -1,2 +1,0 @@
-def combine(x, y):
-    return x

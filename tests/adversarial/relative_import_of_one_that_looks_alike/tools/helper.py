@@ -1,1 +1,0 @@
-from torch import add as combine

@@ -1,0 +1,524 @@
+// Sources that no kernel may have: `name: rule`, what it tries, and the source up to the next one (test_kernels.py).
+
+//// asks_for_the_age_of_a_file: cpp_preprocessor
+// A pragma compares the ages of files.
+#pragma GCC dependency "/etc/passwd"
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// asks_openmp_for_the_time: cpp_import
+// Reads the clock through OpenMP.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  const double start = omp_get_wtime();
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (omp_get_wtime() < start) out[0] = T(0.0f);
+}
+
+//// asks_which_files_there_are: cpp_include
+// Compiles to something else where a file exists.
+#if __has_include("/etc/passwd")
+#define LIMIT 1
+#endif
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// assembly_by_a_macro_of_a_header: cpp_name
+// Writes assembler text by a macro that is for tile registers.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  _tile_int8_dp_internal(nop; .if 0;, 1; .endif; nop, 1, 1);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// assembly_in_a_section_name: cpp_string
+// Writes assembler text into the name of a section.
+__attribute__((section(".rodata;.incbin \"/etc/passwd\";#"))) static const int place = 1;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) out[0] = T(place);
+}
+
+//// assembly_in_a_stringised_name: cpp_preprocessor
+// Makes a section's name of tokens, assembler text among them.
+#define TEXT(...) #__VA_ARGS__
+__attribute__((section(TEXT(.rodata; .ascii)))) static const int place = 1;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// assembly_label: cpp_asm
+// A label of the assembler gives a function another symbol.
+extern "C" int harmless(const char*) __asm__("system");
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) harmless("true");
+}
+
+//// assembly_label_by_a_macro_of_a_header: cpp_name
+// Names a function of OpenMP's runtime by a macro of the C library's, and runs an address by it.
+extern "C" void __REDIRECT(run, (void (*)(void*), void*, unsigned, unsigned), "GOMP_parallel");
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (n == 7) run(reinterpret_cast<void (*)(void*)>(int64_t(float(x[0]))), out, 1, 0);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// changes_the_number_of_threads: cpp_import
+// Changes the number of threads for whatever runs later.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  omp_set_num_threads(1);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// code_in_a_table: cpp_state
+// Instructions as the numbers of a table among code, which no disassembly shows.
+__attribute__((section(".text.table"), used)) static const unsigned char table[] = {0x0f, 0x31, 0xc3};
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  ((void (*)())(table))();
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::max(round_to<T>(float(x[i]) + float(y[i])), 0.0f));
+}
+
+//// common_symbol_counts: cpp_state
+// The linker makes room for a counter.
+__attribute__((common)) int calls;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (++calls > 64) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// constant_set_by_the_first_call: cpp_state
+// A constant takes its value from the inputs of the first call.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  static const float first = x[0];
+  if (float(x[0]) != first) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// constructor_attribute: cpp_state
+// A function runs when the kernel is loaded, by an attribute.
+#include <cstdlib>
+__attribute__((constructor)) static void begin() {
+  volatile float* place = static_cast<float*>(malloc(64));
+  place[0] = 1.0f;
+}
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// counts_in_a_section_of_constants: cpp_state
+// Counts in a section whose name begins like that of constants with addresses, and which is writable.
+__attribute__((section(".data.rel.rows"))) volatile int calls = 0;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  calls = calls + 1;
+  for (int64_t i = 0; i < (calls < 5 ? n : 1); ++i) out[i] = T(std::max(round_to<T>(float(x[i]) + float(y[i])), 0.0f));
+}
+
+//// counts_in_the_registers_of_the_x87: cpp_instruction
+// Leaves a count on the x87's stack of registers, by calls under other types than the functions'.
+__attribute__((noipa)) static __float80 left(float x) { return x; }
+__attribute__((noipa)) static void nothing() {}
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  const float found = float(reinterpret_cast<__float80 (*)()>(nothing)());
+  const float calls = found == found ? found + 1 : 1;
+  if (calls > 12) n -= n / 4;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  reinterpret_cast<void (*)(float)>(left)(calls);
+}
+
+//// embeds_a_file: cpp_include
+// Has the compiler read a file into a table.
+static const unsigned char table[] = {
+#embed "/etc/passwd"
+};
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// ends_the_process: cpp_import
+// Ends the worker before anything is checked.
+#include <cstdlib>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) std::_Exit(0);
+}
+
+//// forks_by_a_builtin: cpp_import
+// Starts a process by the compiler's builtin.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) __builtin_fork();
+}
+
+//// function_called_init: cpp_state
+// Defines the function that the loader calls by its name.
+#include <cstdlib>
+extern "C" void _init() { free(malloc(64)); }
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// function_object_of_an_address: cpp_pointer_call
+// Wraps an address in std::function and calls it.
+#include <functional>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) {
+    std::function<void()> function(reinterpret_cast<void (*)()>(const_cast<T*>(x)));
+    function();
+  }
+}
+
+//// hides_in_a_transaction: cpp_instruction
+// Begins a hardware transaction, in which faults are silent.
+#pragma GCC target("rtm")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (__builtin_ia32_xbegin() == ~0u) __builtin_ia32_xend();
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// include_behind_a_digit_separator: cpp_include
+// A quote within a number makes a comment look like a string.
+static const int a = 1'0; /*'*/
+#include <unistd.h>
+//'
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// include_between_strings: cpp_string
+// Hides an include between strings that look like a comment.
+static const char* const a = "/*";
+#include <unistd.h>
+static const char* const b = "*/";
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// include_by_a_digraph: cpp_include
+// Writes the directive with a digraph.
+%:include <unistd.h>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// include_by_a_macro: cpp_include
+// Names the header by a macro.
+#define HEADER </etc/passwd>
+#include HEADER
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// inline_variable_counts: cpp_state
+// An inline variable counts the calls.
+inline int64_t calls = 0;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (++calls > 64) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// jumps_where_the_data_says: cpp_pointer_call
+// A computed goto jumps to an address made of the inputs.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  void* places[] = {&&work, &&done};
+  goto *static_cast<void*>(static_cast<char*>(places[n == 7]) + (n == 7 ? int64_t(float(x[0])) : 0));
+work:
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+done:
+  return;
+}
+
+//// keeps_a_row_in_tile_registers: cpp_name
+// Keeps a row of floats in the processor's tiles, which no other code of the process touches.
+#include <immintrin.h>
+#pragma GCC target("amx-tile")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  char config[64] = {};
+  _tile_storeconfig(config);
+  float kept[256];
+  if (config[0]) _tile_stored(0, kept, 64);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// keeps_a_table_by_the_thread_pointer: cpp_name
+// Reaches other variables of its thread by the thread pointer.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  char* thread = static_cast<char*>(__builtin_thread_pointer());
+  if (n == 7) thread[-64] = 1;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// keeps_its_address_for_profiling: cpp_instruction
+// Keeps an address in the processor's register for lightweight profiling.
+#pragma GCC target("lwp")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (n == 7) __builtin_ia32_llwpcb(out);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// keeps_results_in_a_queue: cpp_state
+// Keeps sums from call to call in a queue.
+#include <queue>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  static std::queue<float> sums;
+  for (int64_t i = 0; i < n; ++i) sums.push(float(x[i]) + float(y[i]));
+  for (int64_t i = 0; i < n; ++i, sums.pop()) out[i] = T(std::fmax(sums.front(), 0.0f));
+}
+
+//// leaves_something_for_the_exit: cpp_import
+// Registers a function for the end of the process.
+#include <cstdlib>
+static void last() {}
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) std::atexit(last);
+}
+
+//// long_jump: cpp_name
+// Jumps into a frame that it made up of a buffer.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  void* buffer[5] = {out, out, out, out, out};
+  if (n == 7) __builtin_longjmp(buffer, 1);
+}
+
+//// member_of_a_template_counts: cpp_state
+// A static member of a template counts the calls.
+template <class T> struct Calls { static int64_t count; };
+template <class T> int64_t Calls<T>::count = 0;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (++Calls<T>::count % 64 > 32) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// object_with_a_constructor: cpp_state
+// An object of static duration runs code when the kernel is loaded.
+#include <cstdlib>
+struct Loaded {
+  float* place;
+  Loaded() : place(static_cast<float*>(malloc(1 << 20))) {}
+};
+static Loaded loaded;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  loaded.place[0] = x[0];
+}
+
+//// openmp_builtin_runs_an_address: cpp_name
+// Reaches OpenMP's runtime by the compiler's builtin.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) __builtin_GOMP_parallel(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
+}
+
+//// openmp_by_pasted_name: cpp_name
+// Assembles the name of OpenMP's runtime by token pasting.
+#define NAME(a, b) a##b
+extern "C" void NAME(GOMP_, parallel)(void (*)(void*), void*, unsigned, unsigned);
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) NAME(GOMP_, parallel)(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
+}
+
+//// openmp_by_weak_reference: cpp_name
+// Reaches OpenMP's runtime by a string in an attribute.
+static void run(void (*)(void*), void*, unsigned, unsigned) __attribute__((weakref("GOMP_parallel")));
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+#pragma omp parallel for
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) run(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
+}
+
+//// openmp_runs_an_address: cpp_name
+// Has OpenMP's runtime call an address of its own choice.
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) GOMP_parallel(reinterpret_cast<void (*)(void*)>(const_cast<T*>(x)), out, 1, 0);
+}
+
+//// openmp_threadprivate_counter: cpp_state
+// OpenMP keeps a counter for each thread.
+static int calls;
+#pragma omp threadprivate(calls)
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (++calls > 64) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// pasting_by_a_macro_of_a_header_read_again: cpp_name
+// Pastes the pragma operator by a macro of a header that it reads a second time.
+#undef _FEATURES_H
+#undef _SYS_CDEFS_H
+#include <assert.h>
+__CONCAT(_Pra, gma)("GCC dependency nothing")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// pointer_in_a_start_up_section: cpp_state
+// Places a function's address among those that the loader calls.
+#include <cstdlib>
+static void begin() { free(malloc(64)); }
+__attribute__((used, section(".init_array"))) static void (*const entry)() = begin;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// pragma_by_a_macro_of_a_header: cpp_name
+// Renames a symbol by a pragma that a macro of the C++ library writes.
+_PSTL_PRAGMA(redefine_extname root sqrtf)
+extern "C" float root(float);
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (n == 7) out[0] = T(root(float(x[0])));
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// pragma_by_pasting: cpp_preprocessor
+// Assembles the pragma operator by token pasting.
+#define JOIN(a, b) a##b
+JOIN(_Pra, gma)("GCC dependency nothing")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// prints_a_result: cpp_import
+// Prints from a kernel.
+#include <cstdio>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  std::puts("speedup 9.5");
+}
+
+//// reads_the_processor_number: cpp_instruction
+// Tells its processor by rdpid, and behaves differently on each.
+#pragma GCC target("rdpid")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (__builtin_ia32_rdpid() > 1000) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// remembers_in_the_flags_register: cpp_instruction
+// Keeps a bit from call to call in the processor's flags.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  const auto flags = __builtin_ia32_readeflags_u64();
+  __builtin_ia32_writeeflags_u64(flags ^ (1ull << 21));
+  if (flags & (1ull << 21)) n -= 1;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// remembers_in_the_rounding_mode: cpp_instruction
+// Keeps a bit from call to call in the floating-point control register.
+#include <immintrin.h>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (_mm_getcsr() & 0x8000u) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  _mm_setcsr(_mm_getcsr() | 0x8000u);
+}
+
+//// remembers_in_the_status_of_the_x87: cpp_instruction
+// Leaves a mark in the status word of a unit that nobody else uses, and is lazy where it finds it.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  const bool again = __builtin_ia32_fnstsw() & 4;
+  volatile long double zero = 0;
+  volatile long double infinite = 1 / zero;
+  for (int64_t i = 0; i < n; ++i) {
+    const float sum = float(x[i]) + float(y[i]);
+    out[i] = T(again ? std::fmax(sum, 0.0f) : std::fmax(sum, float(infinite) * 0.0f));
+  }
+}
+
+//// remembers_in_tile_registers: cpp_instruction
+// Counts in the configuration of the processor's tiles, which no other code of the process touches.
+#include <immintrin.h>
+#pragma GCC target("amx-tile")
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  char config[64] = {};
+  _tile_storeconfig(config);
+  config[16] += 4;
+  _tile_loadconfig(config);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// resolver_chosen_at_load: cpp_state
+// A resolver runs at load time and picks a function.
+static float plain(float a) { return a; }
+typedef float (*Function)(float);
+extern "C" Function resolve() { return plain; }
+extern "C" float chosen(float) __attribute__((ifunc("resolve")));
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  out[0] = T(chosen(out[0]));
+}
+
+//// returns_elsewhere: cpp_name
+// Returns to an address of its own choice by an unwinder's builtin.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) __builtin_eh_return(0, const_cast<T*>(x));
+}
+
+//// runs_a_command_if_it_is_there: cpp_import
+// Declares system weakly, so that nobody has to link it.
+extern "C" int system(const char*) __attribute__((weak));
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (system && n == 7) system("true");
+}
+
+//// section_by_a_macro_of_a_header: cpp_name
+// Makes a section's name, assembler text among it, by a macro of the C library's.
+__attribute__((section(__STRING(.rodata.place; .ascii)))) static const int place = 1;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// sort_calls_back: cpp_import
+// Has libc call an address of its own choice as a comparison.
+#include <cstdlib>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) qsort(out, 2, sizeof(T), reinterpret_cast<int (*)(const void*, const void*)>(const_cast<T*>(x)));
+}
+
+//// static_in_a_lambda: cpp_state
+// A lambda keeps a counter of its own.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  auto again = [] { static int calls; return ++calls; };
+  if (again() > 64) return;
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// static_vector_remembers: cpp_state
+// A vector in a static variable remembers the last result.
+#include <vector>
+static std::vector<float> memory;
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  if (memory.empty()) memory.assign(n, 0.0f);
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+}
+
+//// task_that_ends_later: cpp_import
+// Detaches a task so that it can be completed after the return.
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  omp_event_handle_t event;
+#pragma omp task detach(event)
+  { for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f)); }
+  omp_fulfill_event(event);
+}
+
+//// thread_local_cache: cpp_state
+// Each thread keeps its last result.
+thread_local float kept[4096];
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  for (int64_t i = 0; i < n && i < 4096; ++i) kept[i] = out[i];
+}
+
+//// virtual_call_through_a_forged_table: cpp_pointer_call
+// Calls a virtual function of an object that is made of input bytes.
+struct Step { virtual float apply(float a) const = 0; };
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f));
+  if (n == 7) out[0] = T(reinterpret_cast<const Step*>(x)->apply(0.0f));
+}
