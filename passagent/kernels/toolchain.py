@@ -35,7 +35,7 @@ HEADERS = frozenset({
     "emmintrin.h", "immintrin.h", "mm_malloc.h", "nmmintrin.h", "pmmintrin.h", "smmintrin.h", "tmmintrin.h",
     "x86intrin.h", "xmmintrin.h",
 } if os.uname().machine == "x86_64" else {"arm_neon.h"}))  # fmt: skip
-"""Headers that every kernel sees, and may include. What it uses of them is judged by the object."""
+"""Headers that every kernel sees, and may include."""
 NOTHING = frozenset({
     "any", "barrier", "bits/stdc++.h", "chrono", "condition_variable", "ctime", "execution", "fstream",
     "future", "iomanip", "iostream", "latch", "mutex", "random", "semaphore", "shared_mutex", "stop_token",
