@@ -4,6 +4,7 @@ A case is a pass file as an author would write it, with a header of comments:
 
     # expect: refused (host_name)      a status; for a refusal its rule; `or` between alternatives
     # expect: credited (-4)            accepted, but only with what its timed calls reach: from this t on
+    # expect: charged                  accepted, at the speed that it has where it does not find `timed`
     # expect: inert                    a plan has nothing of the attack, which has no later call to differ in
     # task: add_relu                   a key of TASKS (the default: add_relu)
     # gpu                              can only be judged on a GPU

@@ -131,6 +131,11 @@ class Placed:
     shape: list[int]
     offset: int
 
+    @classmethod
+    def of(cls, tensor: torch.Tensor, offset: int) -> Placed:
+        """Where `tensor` lies."""
+        return cls(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), offset)
+
 
 class Arena:
     """Anonymous shared memory that holds tensors one after the other, each described by where it lies."""
@@ -177,6 +182,24 @@ class Arena:
         """Copy a tensor in. Raises ValueError if there is no room."""
         return replace(self.write_flat([tensor]), shape=list(tensor.shape))
 
+    def write_all(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Copy tensors in, from the beginning on, with little ado; their offsets. Raises as `write` does."""
+        offsets, at = [], 0
+        for tensor in tensors:
+            offsets.append(at)
+            at = -(-self._put(tensor.contiguous().cpu(), at) // _ALIGN) * _ALIGN
+        return offsets
+
+    def _put(self, tensor: torch.Tensor, at: int) -> int:
+        """Copy a contiguous tensor's bytes in; where they end."""
+        left = memoryview(bytes_of(tensor))
+        if at + len(left) > self.size:
+            raise ValueError(f"outputs are larger than eager's: {at + len(left)} of {self.size} bytes")
+        while left:
+            written = os.pwrite(self.fd, left, at)
+            left, at = left[written:], at + written
+        return at
+
     def write_flat(self, tensors: list[torch.Tensor], is_shared: bool = False) -> Placed:
         """Copy tensors of one dtype in, one behind the other, as a flat one; `is_shared`: by several cores.
 
@@ -191,10 +214,7 @@ class Arena:
         if count and not is_shared:
             at = offset
             for part in parts:
-                left = memoryview(bytes_of(part))
-                while left:
-                    written = os.pwrite(self.fd, left, at)
-                    left, at = left[written:], at + written
+                at = self._put(part, at)
         elif count:
             whole = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
             places = whole.split([part.numel() * part.element_size() for part in parts])
