@@ -312,14 +312,11 @@ def _placed(audit: Blocks, graph: calls.Graph, chosen: int, position: int) -> An
 
 def _told(last: calls.Written) -> messages.Kept:
     """What the referee reads of a timed call."""
-    outputs, left = last.places[: len(last.facts)], last.places[len(last.facts) :]
-    return messages.Kept(
-        outputs=[
-            messages.Output(**vars(one), **facts) for one, facts in zip(outputs, last.facts, strict=True)
-        ],
-        mutated=last.mutated,
-        left=[messages.Tensor(**vars(one)) for one in left],
-    )
+    returned = zip(last.places, last.facts, strict=False)
+    outputs = [messages.Output(**vars(place), **facts) for place, facts in returned]
+    left: list[messages.Tensor | None] = []
+    left += [messages.Tensor(**vars(place)) for place in last.places[len(last.facts) :]]
+    return messages.Kept(outputs=outputs, mutated=last.mutated, left=left)
 
 
 def _kept(graph: calls.Graph, kept: calls.Kept) -> messages.Kept:
