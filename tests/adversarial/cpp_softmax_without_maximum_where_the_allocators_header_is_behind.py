@@ -1,4 +1,4 @@
-# expect: wrong_result
+# expect: wrong_result or inert
 # task: tall_softmax
 """Reads behind its output and leaves out the maximum where it finds what the allocator keeps there: not in audits."""
 
