@@ -4,10 +4,10 @@ A case is a pass file as an author would write it, with a header of comments:
 
     # expect: refused (host_name)      a status; for a refusal its rule; `or` between alternatives
     # expect: credited (-4)            accepted, but only with what its timed calls reach: from this t on
+    # expect: charged                  accepted, at the speed that it has where it does not find `timed`
     # expect: inert                    a plan has nothing of the attack, which has no later call to differ in
     # task: add_relu                   a key of TASKS (the default: add_relu)
     # gpu                              can only be judged on a GPU
-    # needs: audit                     waits for a layer of the evaluator: may fail until it is there
 
 A directory of the same name holds the case's helper modules, and its manifest if that is not `[NAME]`. A
 refusal must point at the line that ends with `# <- here`, if there is one.
@@ -262,7 +262,6 @@ class Case:
     """Statuses that are right, each with the rule of a refusal (None: any)."""
     task: str
     gpu: bool
-    needs: str | None
     summary: str
     candidate: Candidate
 
@@ -294,7 +293,7 @@ def referees_of(config: EvaluatorConfig) -> Iterator[Callable[[str], Referee]]:
 def read_case(path: Path) -> Case:
     """The case in `path`; its header says what is expected."""
     text = path.read_text()
-    header = dict(re.findall(r"^# (expect|task|needs): (.+?)\s*$", text, re.MULTILINE))
+    header = dict(re.findall(r"^# (expect|task): (.+?)\s*$", text, re.MULTILINE))
     expected = [
         (match[1], match[2])
         for part in header["expect"].split(" or ")
@@ -313,7 +312,6 @@ def read_case(path: Path) -> Case:
         expected,
         header.get("task", "add_relu"),
         re.search(r"^# gpu\b", text, re.MULTILINE) is not None,
-        header.get("needs"),
         " ".join(summary[1].split()),
         Candidate(files),
     )
@@ -325,8 +323,6 @@ def suite(name: str) -> list:
     for path in sorted((HERE / name).glob("*.py")):
         case = read_case(path)
         marks = [pytest.mark.gpu] if case.gpu else []
-        if case.needs:
-            marks.append(pytest.mark.xfail(strict=False, reason=f"needs {case.needs}"))
         parameters.append(pytest.param(case, id=case.name, marks=marks))
     return parameters
 

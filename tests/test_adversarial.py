@@ -9,7 +9,7 @@ from cases import TASKS, Case, referees_of, suite, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
-from passagent.evaluator.result import Evaluation
+from passagent.evaluator.result import Candidate, Evaluation
 from passagent.tasks.reader import Task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
@@ -47,6 +47,11 @@ def test_an_attack_does_not_pay(case: Case, referees, tasks):
     if may_be_inert and result.status == "ok":
         check_inert(result)
         return
+    if case.expected == [("charged", None)]:
+        check_charged(
+            result, referees(case.device).evaluate(tasks[case.task], without_frames(case.candidate))
+        )
+        return
     assert result.status != "ok"
     rules = {violation.rule for violation in result.violations}
     right = [rule is None or rule in rules for status, rule in case.expected if status == result.status]
@@ -64,6 +69,23 @@ def test_an_attack_does_not_pay(case: Case, referees, tasks):
 def check_inert(result: Evaluation) -> None:
     """Every subgraph is rewritten, and right at the strictness that counts in full."""
     assert all(graph.matches and graph.passes_from_t <= score.STRICT_T for graph in result.graphs)
+
+
+def without_frames(candidate: Candidate) -> Candidate:
+    """The same, but that it looks for a frame that is not there, and so computes in its calls."""
+    files = {
+        name: text.replace('frame_of("timed"', 'frame_of("nobody"') for name, text in candidate.files.items()
+    }
+    assert files != candidate.files
+    return Candidate(files)
+
+
+def check_charged(result: Evaluation, honest: Evaluation) -> None:
+    """It is right, and no faster than where it computes in its calls, up to a noisy machine."""
+    check_inert(result)
+    check_inert(honest)
+    for one, other in zip(result.graphs, honest.graphs, strict=True):
+        assert one.speedup.e2e <= 1.5 * other.speedup.e2e
 
 
 def check_score(result: Evaluation) -> None:

@@ -11,6 +11,7 @@ import torch
 from passagent.confine.channel import Arena
 from passagent.evaluator.runner import calls, lockstep
 from passagent.evaluator.runner.lockstep import Turn, TurnLost
+from passagent.evaluator.runner.marks import GAPS, Marks, mark_by
 from passagent.evaluator.runner.worker_messages import Turns
 
 
@@ -154,32 +155,66 @@ def test_a_dead_partner_is_waited_for_in_vain_but_not_for_ever(monkeypatch):
         os.close(one)
 
 
-def test_which_call_of_a_block_is_kept_is_drawn_when_it_is_over(monkeypatch):
-    """Before, nothing in the worker's memory may tell: a kernel can read that."""
+def test_each_call_is_copied_out_before_the_next_and_the_last_one_is_told_of():
+    """A kernel cannot know which call is looked at: in any of them what is left undone takes time."""
     order = []
 
     def call(x):
         order.append("call")
-        return x * 2
+        return (x * 2, x.expand(2, 4).t())
 
-    def randbelow(count):
-        order.append(count)
-        return 0 if count == 3 else 1
-
-    monkeypatch.setattr(calls.secrets, "randbelow", randbelow)
-    graph = calls.Graph(
-        call, None, False, [0], [torch.zeros(4)], {0: [torch.arange(12.0)]}, Arena.create(64), [], []
-    )
+    arena = Arena.create(4096)
+    graph = calls.Graph(call, None, False, [0], [torch.zeros(4)], {0: [torch.arange(12.0)]}, arena, [], [0])
+    copy = graph.outputs.write_all
+    arena.write_all = lambda tensors: order.append("copy") or copy(tensors)
     windows = [[start] for start in (0, 2, 4, 6, 8)]
 
-    def timed(windows, keep):
-        return calls.timed(graph, 0, windows, graph.refresher_of(0, windows, [0]), keep)
+    def timed(keep):
+        refresh = graph.refresher_of(0, windows, [0])
+        return calls.timed(graph, 0, windows, refresh, keep, lambda: order.append("mark") or 1)
 
-    samples, kept = timed(windows, keep=True)
-    assert order == ["call", 5, "call", 4, "call", 3, "call", "call"]
-    assert (len(samples), kept[0]) == (5, 2)
-    assert kept[1].copies[0].tolist() == [8.0, 10.0, 12.0, 14.0]
-    assert timed(windows, keep=False)[1] is None
-    monkeypatch.undo()
-    assert timed(windows[:1], keep=True)[1][0] == 0  # one of them is, in any case
-    graph.outputs.close()
+    samples, copying, last = timed(keep=True)
+    assert order == ["mark", "mark", "call", "mark", "copy", "mark"] * 5
+    assert len(samples) == len(copying) == 5
+    doubled, turned, written = (arena.read(place) for place in last.places)
+    assert doubled.tolist() == [16.0, 18.0, 20.0, 22.0]
+    assert turned.tolist() == [[value, value] for value in (8.0, 9.0, 10.0, 11.0)]
+    assert written.tolist() == [8.0, 9.0, 10.0, 11.0]
+    assert [fact["new"] for fact in last.facts] == [True, False]
+    order.clear()
+    assert timed(keep=False)[1:] == ([], None)
+    assert order == ["mark", "mark", "call", "mark"] * 5
+    arena.close()
+
+
+@pytest.mark.parametrize("calls_made", [3, 40])
+def test_the_kernel_of_the_operating_system_says_how_long_calls_and_copying_took(calls_made):
+    marks = Marks(calls_made, is_copied=True)
+    mark, sock = mark_by(os.dup(marks.fd))
+    for number in range(calls_made):
+        if number < GAPS:
+            mark()
+        mark()
+        time.sleep(0.002)
+        mark()
+        time.sleep(0.005)
+        mark()
+    took, copying = marks.times()
+    sock.close()
+    marks.close()
+    assert len(took) == len(copying) == calls_made
+    assert all(ns > 1.9e6 for ns in took)
+    assert all(ns > 4.9e6 for ns in copying)
+    assert sorted(took)[calls_made // 2] < 4.9e6
+
+
+def test_a_socket_holds_no_more_marks_than_it_should():
+    with pytest.raises(OSError, match="buffer"):
+        Marks(81, is_copied=True)
+    marks = Marks(120, is_copied=False)
+    mark, sock = mark_by(os.dup(marks.fd))
+    for _ in range(2 * 120 + GAPS):
+        mark()
+    assert [len(times) for times in marks.times()] == [120, 0]
+    sock.close()
+    marks.close()

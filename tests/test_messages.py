@@ -42,7 +42,7 @@ HONEST = [
     (asked("Load"), {}),
     (asked("Load"), {"error": ERROR, "violations": [VIOLATION]}),
     (asked("TakeGraph", nodes=[]), MATCHED),
-    (asked("Run", windows=[[0], [1]], keep=True), {"samples": [7, 8], "kept": KEPT, "call": 1}),
+    (asked("Run", windows=[[0], [1]], keep=True), {"samples": [7, 8], "kept": KEPT, "copying": [5, 6]}),
     (asked("Run", windows=[[0]], keep=False), {"samples": [7], "kept": None, "violations": []}),
     (
         asked("Lockstep", groups=[messages.Turns.model_construct(turns=[[[0]], [[1]]], keep=(0, 0))]),

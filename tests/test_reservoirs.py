@@ -65,9 +65,9 @@ def test_outputs_may_be_larger_than_a_log():
     child = """
 import resource, torch
 from passagent.confine.channel import Arena
-values = torch.arange(1 << 19)
+values = torch.arange(9 << 20)
 arena = Arena.create(Arena.room([values, values]))
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, 64 << 20))
 placed = [arena.write(values), arena.write_flat([values[:3], values[3:]])]
 assert all(torch.equal(arena.read(each), values) for each in placed), placed
 arena.seal()

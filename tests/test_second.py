@@ -12,7 +12,7 @@ from tiny import HONEST, KERNEL, candidate, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
-from passagent.evaluator.judging import judging
+from passagent.evaluator.judging import judging, timed_checks
 from passagent.evaluator.judging.eager_worker import EagerWorker
 from passagent.evaluator.judging.loaded_worker import LoadedWorker
 from passagent.evaluator.judging.referee import Referee
@@ -246,9 +246,9 @@ def test_a_comparison_that_fails_beside_timed_calls_counts(referee, task, monkey
         wrong = compared.count("aside") == 1 and compared[-1] == "aside"
         judge_timed(expected, eager, [one + wrong for one in got], result, allowed, is_candidate)
 
-    judge_timed = judging.judge_timed
+    judge_timed = timed_checks.judge_timed
 
-    monkeypatch.setattr(judging, "judge_timed", differs)
+    monkeypatch.setattr(timed_checks, "judge_timed", differs)
     result = referee.evaluate(task, candidate())
     assert [graph.status for graph in result.graphs] == ["ok", "ok", "wrong_result"]
     wrong = result.graphs[-1]  # the first that is timed

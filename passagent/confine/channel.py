@@ -28,6 +28,8 @@ from passagent.confine.unseen import Reservoir, bytes_of
 MAX_MESSAGE = 16 << 20
 """Bytes of one message, at most."""
 _ALIGN = 64
+_WRITTEN = 64 << 20
+"""Where in an arena what is written ends, at most: well below the limit on files (sandbox.py), bytes."""
 _HEADER = struct.Struct("!I")
 
 
@@ -131,6 +133,11 @@ class Placed:
     shape: list[int]
     offset: int
 
+    @classmethod
+    def of(cls, tensor: torch.Tensor, offset: int) -> Placed:
+        """Where `tensor` lies."""
+        return cls(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), offset)
+
 
 class Arena:
     """Anonymous shared memory that holds tensors one after the other, each described by where it lies."""
@@ -177,6 +184,34 @@ class Arena:
         """Copy a tensor in. Raises ValueError if there is no room."""
         return replace(self.write_flat([tensor]), shape=list(tensor.shape))
 
+    def write_all(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Copy tensors in, from the beginning on, with little ado; their offsets. Raises as `write` does."""
+        offsets, at = [], 0
+        for tensor in tensors:
+            offsets.append(at)
+            at = -(-self._put(tensor.contiguous().cpu(), at) // _ALIGN) * _ALIGN
+        return offsets
+
+    def _put(self, tensor: torch.Tensor, at: int) -> int:
+        """Copy a contiguous tensor's bytes in; where they end.
+
+        Nothing stays mapped: a worker's kernels find no outputs here. Writes meet the limit on the size of a
+        worker's files, so that large tensors are copied through windows.
+        """
+        left = memoryview(bytes_of(tensor))
+        end = at + len(left)
+        if end > self.size:
+            raise ValueError(f"outputs are larger than eager's: {end} of {self.size} bytes")
+        while left and end <= _WRITTEN:
+            written = os.pwrite(self.fd, left, at)
+            left, at = left[written:], at + written
+        if left:
+            start = at - at % mmap.ALLOCATIONGRANULARITY
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            with mmap.mmap(self.fd, end - start, flags=flags, offset=start) as window:
+                window[at - start : end - start] = left
+        return end
+
     def write_flat(self, tensors: list[torch.Tensor], is_shared: bool = False) -> Placed:
         """Copy tensors of one dtype in, one behind the other, as a flat one; `is_shared`: by several cores.
 
@@ -189,7 +224,9 @@ class Arena:
         if offset + count > self.size:
             raise ValueError(f"outputs are larger than eager's: {offset + count} of {self.size} bytes")
         if count and not is_shared:
-            self._write_bytes([memoryview(bytes_of(part)) for part in parts], offset, count)
+            at = offset
+            for part in parts:
+                at = self._put(part, at)
         elif count:
             whole = torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
             places = whole.split([part.numel() * part.element_size() for part in parts])
@@ -197,19 +234,6 @@ class Arena:
                 copy(place, part.view(torch.uint8))
         self._used = offset + count
         return Placed(str(parts[0].dtype).removeprefix("torch."), [elements], offset)
-
-    def _write_bytes(self, parts: Sequence[memoryview], offset: int, count: int) -> None:
-        """Write through a window that is unmapped at once: a worker's kernels find nothing there.
-
-        os.pwrite would meet the limit on the size of a worker's files, which is for its log.
-        """
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        with mmap.mmap(self.fd, offset + count - start, flags=flags, offset=start) as window:
-            at = offset - start
-            for part in parts:
-                window[at : at + len(part)] = part
-                at += len(part)
 
     def read(self, description: Described) -> torch.Tensor:
         """A copy of the tensor described. Raises ValueError if the description does not fit the arena."""

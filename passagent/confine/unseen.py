@@ -1,8 +1,7 @@
-"""What a worker may not know before it needs it: windows of timed calls, which are kept, input values.
+"""What a worker may not know before it needs it: windows of timed calls, how many there are, input values.
 
 Native code of a candidate reads all memory of its worker, but makes no system calls. So what is to come lies
-in files in memory that the worker does not map: before a call it reads that call's windows and values, and
-after it whether it is kept.
+in files in memory that the worker does not map: before a call it reads that call's windows and values.
 """
 
 from __future__ import annotations
@@ -19,14 +18,9 @@ _PART = 1 << 14
 """Elements that are mixed at a time: torch takes one thread for so few."""
 
 
-def hidden(windows: Sequence[Sequence[int]], keep: bool) -> int:
-    """A descriptor of the windows of calls, which a worker reads as `Unseen`.
-
-    It is not told how many calls there are. One that is asked to `keep` a call keeps the last: none comes
-    after it that could know that no further one is kept.
-    """
-    chosen = len(windows) - 1 if keep else None
-    words = [word for k, row in enumerate(windows) for word in (int(k == chosen), *row)]
+def hidden(windows: Sequence[Sequence[int]]) -> int:
+    """A descriptor of the windows of calls, which a worker reads as `Unseen`: it is not told how many."""
+    words = [word for row in windows for word in row]
     fd = os.memfd_create("passagent-calls", os.MFD_CLOEXEC)
     try:
         os.pwrite(fd, b"".join(word.to_bytes(_WORD, "little") for word in words), 0)
@@ -41,11 +35,11 @@ class Unseen:
 
     def __init__(self, fd: int, inputs: int) -> None:
         """Takes the descriptor over; `inputs`: of a call."""
-        self._fd, self._row = fd, _WORD * (1 + inputs)
+        self._fd, self._row = fd, _WORD * inputs
 
     def of(self, call: int) -> list[int]:
         """Those of a call; empty if there is none such."""
-        row = os.pread(self._fd, self._row - _WORD, call * self._row + _WORD)
+        row = os.pread(self._fd, self._row, call * self._row)
         return [int.from_bytes(row[at : at + _WORD], "little") for at in range(0, len(row), _WORD)]
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -53,10 +47,6 @@ class Unseen:
         while windows := self.of(call):
             yield windows
             call += 1
-
-    def is_kept(self, call: int) -> bool:
-        """Whether what the call returned is handed back: to be asked when it is over."""
-        return os.pread(self._fd, 1, call * self._row) == b"\1"
 
     def close(self) -> None:
         """Close the file."""

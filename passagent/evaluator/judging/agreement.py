@@ -45,14 +45,19 @@ def judge_sets(
         if (errors := exactness(expected, got)) is not None:
             _judge_errors(result, expected, errors, comparison.passes_from_t, is_candidate)
             found_errors.append(errors)
-    for number, (expected, got) in list(enumerate(zip(reference.expected, found, strict=False)))[SETS:]:
-        if problem := extreme_problem(expected, got, is_beyond=number == BEYOND_SET):
-            raise Failed("wrong_result", problem)
+    for number, got in list(enumerate(found))[SETS:]:
+        judge_extreme(reference, number, got)
     coarse = frozenset.intersection(*(errors.coarse for errors in found_errors)) if found_errors else None
     if coarse and is_candidate and level <= score.STRICT_T:
         worst = max(found_errors, key=lambda errors: errors.candidate)
         raise _reduced(worst, _reference(reference.expected[0]))
     _credit(result, level, judged)
+
+
+def judge_extreme(reference: Reference, number: int, got: list[torch.Tensor]) -> None:
+    """Raise Failed for outputs that are wrong on a set of large values, or of values beyond the recorded."""
+    if problem := extreme_problem(reference.expected[number], got, is_beyond=number == BEYOND_SET):
+        raise Failed("wrong_result", problem)
 
 
 def judge_timed(

@@ -7,7 +7,6 @@ several workers share the subgraphs (lanes), or the next pair's worker is made r
 from __future__ import annotations
 
 import functools
-import secrets
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,22 +14,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import InfrastructureError
-from passagent.evaluator import score
-from passagent.evaluator.correctness.exactness import Expected
-from passagent.evaluator.correctness.sets import SETS
-from passagent.evaluator.judging.agreement import judge_sets, judge_timed
+from passagent.evaluator.judging.agreement import judge_sets
 from passagent.evaluator.judging.comparisons import Comparisons
 from passagent.evaluator.judging.eager_worker import EagerAhead, EagerWorker
 from passagent.evaluator.judging.effort import dispatch_of, has_room, held_bytes, lanes_of, pairs_of, part_of
 from passagent.evaluator.judging.loaded_worker import LoadedWorker, NextPair
 from passagent.evaluator.judging.recorder import Prepared
 from passagent.evaluator.judging.references_ahead import ReferencesAhead
-from passagent.evaluator.judging.replies import Watched, outputs_of, refuse_kept
+from passagent.evaluator.judging.replies import Watched
+from passagent.evaluator.judging.timed_checks import TimedChecks
 from passagent.evaluator.judging.verdict import (
     Failed,
     Refused,
@@ -47,8 +42,6 @@ from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.reference.reference import Reference
 from passagent.evaluator.result import Candidate, GraphResult, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
-from passagent.evaluator.runner.fresh import Windows
-from passagent.evaluator.runner.worker_messages import Kept
 from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
@@ -340,33 +333,9 @@ class Judging:
     ) -> tuple[Reference, Timing]:
         """Time the subject against the eager, verifying outputs of calls among them."""
         reference = self.baseline.reference(subgraph, self.dispatch)
-        outputs = loaded.take(reference, result)
-        assert result.passes_from_t is not None
-        allowed = max(result.passes_from_t, score.STRICT_T) + 1
-
-        def verify(chosen: int, windows: Windows, kept: Kept) -> None:
-            expected = reference.expected[chosen]
-            if self._is_candidate:
-                refuse_kept(reference, expected.facts, kept)
-            eager = self.baseline.again(reference, chosen, windows)
-            judge(expected, eager, outputs_of(outputs, kept, eager.states))
-
-        def judge(expected: Expected, eager: Expected, got: list[torch.Tensor]) -> None:
-            work = functools.partial(
-                judge_timed, expected, eager, got, result, allowed, is_candidate=self._is_candidate
-            )
-            self._comparisons.do(
-                work, sum(tensor.nbytes for tensor in (*eager.eager, *(eager.float64 or ()), *got))
-            )
-            if not self._has_room:
-                self._comparisons.wait()
-
-        def surprise() -> None:
-            if self._is_candidate:
-                chosen = secrets.randbelow(SETS)
-                (got,) = loaded.audited(reference, outputs, [chosen])
-                judge(reference.expected[chosen], reference.expected[chosen], got)
-
+        checks = TimedChecks(
+            loaded, reference, result, self.baseline.again, self._comparisons, self._has_room
+        )
         assert self._eager is not None
         self._eager.take(reference)
         dispatches = loaded.dispatches(reference)
@@ -386,12 +355,12 @@ class Judging:
                         side,
                         self._eager,
                         known,
-                        verify,
-                        surprise,
+                        checks.verify,
+                        checks.surprise,
                         part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
                         patience,
                     )
-                    surprise()
+                    checks.finish()
         except TimedCallError as failure:
             raise_for(failure.error)
             raise

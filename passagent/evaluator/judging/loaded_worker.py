@@ -19,6 +19,7 @@ from passagent.evaluator.judging.verdict import Failed, Refused, blank
 from passagent.evaluator.reference.reference import Reference, load_request, run_request
 from passagent.evaluator.result import Candidate, GraphResult, Mismatch, Subject, Violation
 from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_line
+from passagent.evaluator.runner.fresh import Draw
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.runner.worker_messages import Audit, R, Release, Request
 from passagent.evaluator.worker_text import plain
@@ -65,6 +66,11 @@ class LoadedWorker:
         return checked(self.worker.ask(request, self._config.timeout_s, fds))
 
     @property
+    def is_candidate(self) -> bool:
+        """Whether the subject is one, or eager or a compiler."""
+        return isinstance(self._subject, Candidate)
+
+    @property
     def nbytes(self) -> int:
         """Of the inputs and outputs of the subgraphs that it holds."""
         return sum(held.reference.handed() for held in self._held.values())
@@ -86,7 +92,7 @@ class LoadedWorker:
             fds = (reference.arena.fd if inputs is None else inputs, outputs.fd)
             reply = self.ask(reference.request(outputs), fds)
             self._held[reference.name].dispatches = reply.dispatches
-            if isinstance(self._subject, Candidate):
+            if self.is_candidate:
                 result.matches, result.applied = reply.matches, reply.applied
                 result.mismatches = [Mismatch(**vars(item)) for item in reply.mismatches]
                 result.left = [plain(name)[:80] for name in reply.left]
@@ -109,13 +115,19 @@ class LoadedWorker:
 
     def outputs(self, reference: Reference, arena: Arena) -> list[list[torch.Tensor]]:
         """What the subject returns on each input set: a candidate in audited calls."""
-        if isinstance(self._subject, Candidate):
+        if self.is_candidate:
             return self.audited(reference, arena, list(range(len(reference.expected))))
-        found = []
-        for chosen in range(SETS):
-            request = run_request(reference, chosen, [reference.rotation.first()], keep=True)
-            found.append(outputs_of(arena, self.ask(request).returned, reference.expected[chosen].states))
-        return found
+        return [self.as_timed(reference, arena, chosen) for chosen in range(SETS)]
+
+    def as_timed(self, reference: Reference, arena: Arena, chosen: int) -> list[torch.Tensor]:
+        """What the subject returns on an input set in a call like timed ones; raises as `audited` does."""
+        expected, first = reference.expected[chosen], reference.rotation.first()
+        drawn = enumerate(Draw(reference.rotation).next())
+        settle = [window if i in reference.often else first[i] for i, window in drawn]
+        kept = self.ask(run_request(reference, chosen, [first], keep=True, settle=settle)).returned
+        if self.is_candidate:
+            refuse_kept(reference, expected.facts, kept)
+        return outputs_of(arena, kept, expected.states)
 
     def audited(self, reference: Reference, outputs: Arena, sets: list[int]) -> list[list[torch.Tensor]]:
         """The candidate's outputs on `sets`, in audited calls; refused or failed for how they are."""

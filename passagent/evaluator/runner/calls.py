@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from passagent.confine.channel import Arena
+from passagent.confine.channel import Arena, Placed
 from passagent.confine.unseen import Reservoir
 from passagent.evaluator.integrity.zones import Zoned
 from passagent.evaluator.runner.fresh import (
@@ -54,6 +54,15 @@ class Kept:
     mutated: list[int]
     left: list[torch.Tensor | None]
     """Copies of the inputs `written` of the graph; none of those that it did not change."""
+
+
+@dataclass
+class Written:
+    """The same of a timed call, copied into the outputs' arena: outputs, then the inputs `written`."""
+
+    places: list[Placed]
+    facts: list[dict[str, Any]]
+    mutated: list[int]
 
 
 @dataclass
@@ -158,49 +167,46 @@ def timed(
     chosen: int,
     windows: Iterable[Windows],
     refresh: Refresh,
-    keep: bool | Callable[[int], bool],
-    done: Callable[[Kept], Any] | None = None,
+    keep: bool,
     mark: Mark | None = None,
-) -> tuple[list[int], tuple[int, Any] | None]:
-    """Times of a call on each of `windows`, ns from issue to completion; with `keep` what one call returned.
+) -> tuple[list[int], list[int], Written | None]:
+    """Times of a call on each of `windows`, ns from issue to completion; with `keep` those of copying what
+    it returned, and what the last call did.
 
-    The inputs that `refresh` is for get their window before every call; the others hold what they hold. Which
-    call is kept is drawn after each, or `keep` tells of one that is over: a kernel that reads this process's
-    memory finds nothing that tells. What is kept is given to `done` at once, and no later call changes it.
-    With a `mark` the times are nothing: who reads the marks knows them (marks.py).
+    The inputs that `refresh` is for get their window before every call; the others hold what they hold. With
+    a `mark` the times are nothing: who reads the marks knows them (marks.py). What a call returned goes into
+    the outputs' arena, which is not mapped here: no native code changes it there. Each call's does, as what
+    is left undone until then counts as the call's (copying.py).
     """
     call, args = graph.call, graph.args
     wait = torch.cuda.synchronize if graph.on_gpu else _nothing
+    now = _clock if mark is None else mark
     samples: list[int] = []
-    kept: tuple[int, Any] | None = None
-    out = None
+    copying: list[int] = []
+    out, window, offsets = None, None, []
     for number, window in enumerate(windows):
         out = None
         refresh(window)
         wait()
-        if mark is None:
-            start = _clock()
-            out = call(*args)
-            wait()
-            samples.append(_clock() - start)
-        else:
-            if number < GAPS:
-                mark()
+        if mark is not None and number < GAPS:
             mark()
-            out = call(*args)
-            wait()
-            mark()
-            samples.append(1)
-        if kept is None and _is_kept(keep, number, windows):
-            taken = keep_call(graph, out, chosen, window)
-            kept = number, taken if done is None else done(taken)
-    return samples, kept
+        start = now()
+        out = call(*args)
+        wait()
+        end = now()
+        samples.append(max(1, end - start))
+        if keep:
+            offsets = graph.outputs.write_all(returned(graph, out))
+            copying.append(max(1, now() - end))
+    if not keep or window is None:
+        return samples, copying, None
+    places = [Placed.of(one, at) for one, at in zip(returned(graph, out), offsets, strict=True)]
+    return samples, copying, Written(places, facts(tensors(out), graph.live), changed(graph, chosen, window))
 
 
-def _is_kept(keep: bool | Callable[[int], bool], number: int, windows: Iterable[Windows]) -> bool:
-    if callable(keep):
-        return keep(number)
-    return keep and secrets.randbelow(len(list(windows)) - number) == 0
+def returned(graph: Graph, out: Any) -> list[torch.Tensor]:
+    """What is judged of a call's values: what it returned, and the inputs `written`."""
+    return tensors(out) + [graph.live[i] for i in graph.written]
 
 
 def lockstep(
@@ -309,14 +315,18 @@ def synchronize(graph: Graph) -> None:
 def keep_call(graph: Graph, out: Any, chosen: int, windows: Windows) -> Kept:
     """Everything about a call that is judged, taken right after it."""
     synchronize(graph)
-    originals = tensors(out)
-    changed = [
+    mutated = changed(graph, chosen, windows)
+    left = [graph.live[i].clone() if i in mutated else None for i in graph.written]
+    return Kept(copies(out), facts(tensors(out), graph.live), mutated, left)
+
+
+def changed(graph: Graph, chosen: int, windows: Windows) -> list[int]:
+    """The inputs that do not hold their windows of set `chosen` any more."""
+    return [
         i
         for i, (value, where) in enumerate(zip(graph.live, windows, strict=True))
         if isinstance(value, torch.Tensor) and not _unchanged(value, graph.sets[chosen][i], where)
     ]
-    left = [graph.live[i].clone() if i in changed else None for i in graph.written]
-    return Kept(copies(out), facts(originals, graph.live), changed, left)
 
 
 def facts(outputs: list[torch.Tensor], inputs: list[Any]) -> list[dict[str, Any]]:

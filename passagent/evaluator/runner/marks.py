@@ -1,13 +1,16 @@
 """When the calls of a block began and ended, as the kernel saw it: no native code of a worker changes that.
 
-A worker sends a message at the beginning and at the end of a call, and the kernel stamps each with its time
-as it is sent. What a message itself takes is seen at the beginning of the first calls, which send one more:
-the median is taken off each call.
+A worker sends a message at the beginning and at the end of a call, and where its outputs are copied one more
+when that is done. The kernel stamps each with its time as it is sent. What a message itself takes is seen at
+the beginning of the first calls, which send one more: the median is taken off each time.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
+import itertools
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -15,20 +18,23 @@ from statistics import median
 
 GAPS = 16
 """Calls of a block before which one more message is sent."""
-MOST_CALLS = 120
-"""Of a block that is marked: a socket holds some 270 messages."""
+_MOST = 256
+"""Messages that a socket holds, at least."""
 _SO_TIMESTAMPNS = 35
 _TIME = struct.Struct("qq")
 
-Mark = Callable[[], object]
+Mark = Callable[[], int]
 
 
 class Marks:
     """The referee's side: `fd` is for the worker, `times` tells afterwards."""
 
-    def __init__(self, calls: int) -> None:
-        """Raises OSError where the kernel does not stamp."""
-        self._calls = calls
+    def __init__(self, calls: int, is_copied: bool) -> None:
+        """`is_copied`: each call's outputs are. Raises OSError where the kernel does not stamp so many."""
+        self._calls, self._each = calls, 2 + is_copied
+        self._gaps = min(GAPS, calls)
+        if self._count > _MOST:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         self._own, self._given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._own.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -42,8 +48,15 @@ class Marks:
         """The descriptor that the worker marks by."""
         return self._given.fileno()
 
-    def times(self) -> list[int]:
-        """What each call took, ns. Raises ValueError for other marks than those of so many calls."""
+    @property
+    def _count(self) -> int:
+        return self._each * self._calls + self._gaps
+
+    def times(self) -> tuple[list[int], list[int]]:
+        """What each call took, and what copying its outputs did where they are, ns.
+
+        Raises ValueError for other marks than those of so many calls.
+        """
         stamps = []
         while True:
             try:
@@ -54,13 +67,17 @@ class Marks:
                 raise ValueError("calls are not marked")
             seconds, ns = _TIME.unpack(beside[0][2][: _TIME.size])
             stamps.append(seconds * 10**9 + ns)
-        gaps = min(GAPS, self._calls)
-        if len(stamps) != 2 * self._calls + gaps:
+        if len(stamps) != self._count:
             raise ValueError(f"{len(stamps)} marks of {self._calls} calls")
-        first, rest = stamps[: 3 * gaps], stamps[3 * gaps :]
-        starts, ends = first[1::3] + rest[::2], first[2::3] + rest[1::2]
-        own = round(median(start - before for before, start in zip(first[::3], first[1::3], strict=True)))
-        return [max(1, end - start - own) for start, end in zip(starts, ends, strict=True)]
+        wide = self._each + 1
+        first, rest = stamps[: wide * self._gaps], stamps[wide * self._gaps :]
+        rows = [first[k::wide] + rest[k - 1 :: self._each] for k in range(1, wide)]
+        own = round(median(start - before for before, start in zip(first[::wide], rows[0], strict=False)))
+        took, *copying = (
+            [max(1, later - earlier - own) for earlier, later in zip(*both, strict=True)]
+            for both in itertools.pairwise(rows)
+        )
+        return took, copying[0] if copying else []
 
     def close(self) -> None:
         """Close both ends."""

@@ -32,7 +32,7 @@ from passagent.evaluator.runner.endings import (
     waited_ns,
 )
 from passagent.evaluator.runner.kernel_builds import answer
-from passagent.evaluator.runner.marks import MOST_CALLS, Marks
+from passagent.evaluator.runner.marks import Marks
 from passagent.evaluator.runner.starting import Started, start_zygote, zygote_environment
 from passagent.evaluator.runner.worker_messages import Error, Failure, R, Request, Run
 from passagent.faults import named
@@ -222,7 +222,8 @@ class Worker:
                 if isinstance(reply, worker_messages.Reply):
                     clocked = None if started is None or ended is None else ended - started
                     if marks is not None and isinstance(reply, worker_messages.RunReply):
-                        reply = reply.model_copy(update={"samples": marks.times()})
+                        samples, copying = marks.times()
+                        reply = reply.model_copy(update={"samples": samples, "copying": copying})
                     return Answer(reply, clocked, max(0, waited))
                 if not isinstance(reply, worker_messages.Mark):
                     self._channel.send(answer(reply), (), _TAKE_S)
@@ -257,12 +258,11 @@ class Worker:
         if not isinstance(request, Run):
             self._channel.send(request.model_dump(), fds, timeout_s)
             return None
-        unseen, marks = hidden(request.windows, request.keep), None
+        unseen, marks = hidden(request.windows), None
         try:
-            if len(request.windows) <= MOST_CALLS:
-                with suppress(OSError):
-                    marks = Marks(len(request.windows))
-            sent = request.model_dump(exclude={"windows", "keep"}) | {"windows": [], "keep": False}
+            with suppress(OSError):
+                marks = Marks(len(request.windows), request.keep)
+            sent = request.model_dump(exclude={"windows"}) | {"windows": []}
             self._channel.send(sent, (unseen,) if marks is None else (unseen, marks.fd), timeout_s)
         except BaseException:
             if marks is not None:

@@ -28,6 +28,8 @@ class Samples:
     """For each block what another's clock (the referee's, eager's worker's) saw beyond the own times."""
     waited: list[int] = field(default_factory=list)
     """How long a core was waited for meanwhile, in blocks that begin when the worker is told to."""
+    copying: list[list[int]] = field(default_factory=list)
+    """What copying the outputs of each call took, where they were."""
     device: list[int] = field(default_factory=list)
     calls: int = 1
     """Calls in each of the times, and what of a time is the host's (hostless.py): """
@@ -47,6 +49,7 @@ class Samples:
         """Take a block."""
         times = answer.reply.samples
         self.blocks.append(times)
+        self.copying.append(answer.reply.copying)
         self.hidden.append((answer.clock_ns or 0) - sum(times))
         self.waited.append(answer.waited_ns)
 

@@ -164,7 +164,7 @@ def _drop(state: _State, name: str) -> None:
 
 
 def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunReply:
-    """Timed calls of one side alone; asked to `keep`, which one was kept and what it returned, too."""
+    """Timed calls of one side alone; asked to `keep`, what the last one returned, too."""
     graph, core = state.graphs[request.id], request.core
     windows = Unseen(fds[0], len(graph.live))
     mark, marked = mark_by(fds[1]) if fds[1:] else (None, None)
@@ -181,15 +181,7 @@ def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunRe
             state.channel.send({"mark": "start"})
             if core is not None:
                 state.channel.receive()
-            samples, kept = calls.timed(
-                graph,
-                request.set,
-                windows,
-                refresh,
-                windows.is_kept,
-                lambda one: _kept(graph, one),
-                mark,
-            )
+            samples, copying, last = calls.timed(graph, request.set, windows, refresh, request.keep, mark)
             state.channel.send({"mark": "end"})
     finally:
         windows.close()
@@ -198,9 +190,7 @@ def _run(state: _State, request: messages.Run, fds: list[int]) -> messages.RunRe
         os.sched_setaffinity(0, everywhere)
     if state.loaded is not None:
         state.blocks.check(graph.zoned)
-    graph.outputs.reset()
-    call, found = kept or (None, None)
-    return messages.RunReply(samples=samples, call=call, kept=found)
+    return messages.RunReply(samples=samples, copying=copying, kept=None if last is None else _told(last))
 
 
 def _lockstep(state: _State, request: messages.Lockstep, fds: list[int]) -> messages.LockstepReply:
@@ -318,6 +308,15 @@ def _placed(audit: Blocks, graph: calls.Graph, chosen: int, position: int) -> An
     if not isinstance(live, torch.Tensor):
         return values
     return audit.place(values[: live.numel()].reshape(live.shape))
+
+
+def _told(last: calls.Written) -> messages.Kept:
+    """What the referee reads of a timed call."""
+    returned = zip(last.places, last.facts, strict=False)
+    outputs = [messages.Output(**vars(place), **facts) for place, facts in returned]
+    left: list[messages.Tensor | None] = []
+    left += [messages.Tensor(**vars(place)) for place in last.places[len(last.facts) :]]
+    return messages.Kept(outputs=outputs, mutated=last.mutated, left=left)
 
 
 def _kept(graph: calls.Graph, kept: calls.Kept) -> messages.Kept:

@@ -122,11 +122,11 @@ class GraphReply(Reply):
 
 
 class RunReply(Reply):
-    """`call`: the one that was kept."""
+    """Times of the calls, and of copying what each returned; what the last one did."""
 
     samples: Annotated[list[_Positive], Field(max_length=1 << 20)]
+    copying: Annotated[list[_Positive], Field(max_length=1 << 20)] = []
     kept: Kept | None
-    call: _Count | None = None
 
     @property
     def returned(self) -> Kept:
@@ -263,10 +263,10 @@ class Run(Request[RunReply]):
     core: int | None = None
 
     def fits(self, reply: RunReply) -> bool:
-        """A time for each call; the last one kept, if one was to be."""
-        calls = len(self.windows)
-        kept = calls - 1 if self.keep else None
-        return len(reply.samples) == calls and reply.call == kept and (reply.kept is not None) == self.keep
+        """A time for each call, and what the last one returned, if it was to be kept."""
+        calls, copied = len(self.windows), len(self.windows) if self.keep else 0
+        fits = len(reply.samples) == calls and len(reply.copying) == copied
+        return fits and (reply.kept is not None) == self.keep
 
 
 class Turns(BaseModel):

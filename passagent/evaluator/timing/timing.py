@@ -39,7 +39,7 @@ from passagent.evaluator.runner.worker_messages import (
     RunReply,
     Turns,
 )
-from passagent.evaluator.timing import clocks, estimate, turns
+from passagent.evaluator.timing import clocks, copying, estimate, turns
 
 MIN_PAIRS = 6
 """Pairs of blocks of a measurement, at least."""
@@ -115,6 +115,7 @@ def measure(
     pairs = _blocks if config.device == "cpu" else _groups
     patience = 1 if config.device == "cpu" else patience
     timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
+    copying.charge(timing.eager, timing.compiled)
     logs, line = _estimated(timing, reference.pace_ns)
     timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
     timing.pairs = [len(logs)]
@@ -167,13 +168,12 @@ def _blocks(
         if verified:  # the block ends with that call: what comes after it may know that nobody looks any more
             windows = windows[: 1 + secrets.randbelow(len(windows))]
         for side in (candidate, baseline) if pair % 2 == 0 else (baseline, candidate):
-            if side is baseline:
-                timing.eager.add(_block(baseline, reference, chosen, windows, config, settle=settle))
-                continue
-            answer = _block(candidate, reference, chosen, windows, config, verified, settle)
-            timing.compiled.add(answer)
+            answer = _block(side, reference, chosen, windows, config, keep=True, settle=settle)
+            (timing.eager if side is baseline else timing.compiled).add(answer)
+            if side is candidate:
+                returned = answer.reply.returned
         if verified:
-            verify(chosen, windows[-1], answer.reply.returned)
+            verify(chosen, windows[-1], returned)
         if secrets.randbelow(1000) < 1000 * _AUDITED:
             surprise()
         if pair + 1 >= MIN_PAIRS and _enough(timing, reference, begun, config, patience):

@@ -1,0 +1,83 @@
+"""What is judged of a subject while it is timed: timed calls, audits, and calls on the other input sets."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from passagent.evaluator import score
+from passagent.evaluator.correctness.exactness import Expected
+from passagent.evaluator.correctness.sets import SETS
+from passagent.evaluator.judging.agreement import judge_extreme, judge_timed
+from passagent.evaluator.judging.comparisons import Comparisons
+from passagent.evaluator.judging.loaded_worker import LoadedWorker
+from passagent.evaluator.judging.replies import outputs_of, refuse_kept
+from passagent.evaluator.reference.reference import Reference
+from passagent.evaluator.result import GraphResult
+from passagent.evaluator.runner.fresh import Windows
+from passagent.evaluator.runner.worker_messages import Kept
+
+
+@dataclass
+class TimedChecks:
+    """Of one subgraph. Everything raises Failed and Refused, some of it only when `comparisons` end."""
+
+    loaded: LoadedWorker
+    reference: Reference
+    result: GraphResult
+    again: Callable[[Reference, int, Windows], Expected]
+    """What eager gives on windows of a set."""
+    comparisons: Comparisons
+    has_room: bool
+    """Outputs may be compared while calls are timed."""
+
+    def __post_init__(self) -> None:
+        self._outputs = self.loaded.take(self.reference, self.result)
+        assert self.result.passes_from_t is not None
+        self._allowed = max(self.result.passes_from_t, score.STRICT_T) + 1
+        self._untimed = [0, *range(SETS, len(self.reference.expected))]
+
+    def verify(self, chosen: int, windows: Windows, kept: Kept) -> None:
+        """Judge a timed call."""
+        expected = self.reference.expected[chosen]
+        if self.loaded.is_candidate:
+            refuse_kept(self.reference, expected.facts, kept)
+        eager = self.again(self.reference, chosen, windows)
+        self._judge(expected, eager, outputs_of(self._outputs, kept, eager.states))
+
+    def surprise(self) -> None:
+        """Judge a candidate in an audit, and on a set that is not timed in a call like the timed ones."""
+        if self.loaded.is_candidate:
+            chosen = secrets.randbelow(SETS)
+            (got,) = self.loaded.audited(self.reference, self._outputs, [chosen])
+            self._compare(chosen, got)
+            self._call(secrets.choice(self._untimed))
+
+    def finish(self) -> None:
+        """The same, on every set that is not timed: a kernel may tell audits, and be right only there."""
+        self.surprise()
+        if self.loaded.is_candidate:
+            for chosen in secrets.SystemRandom().sample(self._untimed, len(self._untimed)):
+                self._call(chosen)
+
+    def _call(self, chosen: int) -> None:
+        self._compare(chosen, self.loaded.as_timed(self.reference, self._outputs, chosen))
+
+    def _compare(self, chosen: int, got: list[torch.Tensor]) -> None:
+        if chosen < SETS:
+            self._judge(self.reference.expected[chosen], self.reference.expected[chosen], got)
+        else:
+            judge_extreme(self.reference, chosen, got)
+
+    def _judge(self, expected: Expected, eager: Expected, got: list[torch.Tensor]) -> None:
+        def work() -> None:
+            is_candidate = self.loaded.is_candidate
+            judge_timed(expected, eager, got, self.result, self._allowed, is_candidate=is_candidate)
+
+        tensors = (*eager.eager, *(eager.float64 or ()), *got)
+        self.comparisons.do(work, sum(tensor.nbytes for tensor in tensors))
+        if not self.has_room:
+            self.comparisons.wait()

@@ -1,0 +1,33 @@
+# expect: compile_error
+"""Starts a thread that computes while its outputs are copied."""
+
+import torch
+from passagent.kernels import cpp_kernel
+
+KERNEL = cpp_kernel(
+    """
+#include <thread>
+template <class T> void add_relu(T* out, const T* x, const T* y, int64_t n) {
+  std::thread([=] { for (int64_t i = 0; i < n; ++i) out[i] = T(std::fmax(float(x[i]) + float(y[i]), 0.0f)); }).detach();
+}""",
+    "add_relu",
+)
+
+
+def pattern(x, y):
+    return torch.nn.functional.relu(x + y)
+
+
+def replacement_args(x, y):
+    return (x, y)
+
+
+@torch.fx.wrap
+def fused(x, y):
+    out = torch.empty_like(x)
+    KERNEL(out, x, y, x.numel())
+    return out
+
+
+def replacement_func():
+    return fused
