@@ -24,9 +24,9 @@ from passagent.delivery.telling import Origin
 from passagent.evaluator.candidate import MANIFEST, TESTS, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
 from passagent.evaluator.target import uses_triton
-from passagent.models.expert.author import author
-from passagent.models.expert.choices import default
-from passagent.models.expert.reading import graphs
+from passagent.expert.author import author
+from passagent.expert.choices import default
+from passagent.expert.reading import graphs
 from passagent.plan.recorder_process import recording_process
 from passagent.store import Store
 from passagent.tasks import load_task

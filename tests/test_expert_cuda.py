@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from expert_cases import BLOCKS, CASES, captured, r, write
 
-from passagent.models.expert.choices import Plan, default
-from passagent.models.expert.cost import Launch, Work, launches, microseconds
+from passagent.expert.choices import Plan, default
+from passagent.expert.cost import Launch, Work, launches, microseconds
 
 
 def interpreted(program: str) -> None:

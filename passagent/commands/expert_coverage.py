@@ -12,7 +12,7 @@ import typer
 from passagent.errors import PassagentError
 
 if TYPE_CHECKING:
-    from passagent.models.expert.coverage import TaskCoverage
+    from passagent.expert.coverage import TaskCoverage
 
 app = typer.Typer(help="Look at what the expert can do.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -37,7 +37,7 @@ def coverage(
     ] = False,
 ) -> None:
     """Say what the expert lowers of each task, and why not the rest. Nothing is run or timed."""
-    from passagent.models.expert.coverage import cover, totals
+    from passagent.expert.coverage import cover, totals
     from passagent.tasks.tasklist import find_tasks
 
     paths = find_tasks(tasks)
@@ -75,7 +75,7 @@ def _print_task(task: TaskCoverage, number: int, count: int) -> None:
 
 
 def _print_totals(tasks: list[TaskCoverage]) -> None:
-    from passagent.models.expert.coverage import totals
+    from passagent.expert.coverage import totals
     from passagent.report.text import table
 
     rows = [[t.operator, str(t.tasks), str(t.count), t.why] for t in totals(tasks)]
