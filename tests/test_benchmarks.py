@@ -32,7 +32,8 @@ def test_graph_dispatch_sums_up_by_size_and_names_what_is_slower():
         us = {name.replace("_", " "): value for name, value in us.items()}
         return {
             "task": task, "subgraph": "g", "input_bytes": size, "replaced": {"expert": replaced},
-            "us": us, "t": {"expert": -5 if replaced else None, "inductor 1": -4}, "refused": {"topk": "sorts"},
+            "us": us, "t": {"expert": -5 if replaced else None, "inductor 1": -4},
+            "refused": {"topk": "sorts"},
         }  # fmt: skip
 
     rows = [
