@@ -10,8 +10,10 @@ import textwrap
 import pytest
 import torch
 import torch.nn.functional as F
+import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
+from passagent.expert import cuda_host
 from passagent.expert.choices import Plan, default
 from passagent.expert.cost import Launch, Work, launches, microseconds
 
@@ -63,6 +65,26 @@ def test_a_plan_chooses_among_the_variants_of_a_kernel():
         unseen = [r(5, 33, 99)]
         check(authored, captured(function, unseen), unseen)
     """)
+
+
+def planned(files, kernel, *shapes):
+    """What a pass's plan function gives its kernel for tensors of these shapes, sizes only."""
+    text = next(text for text in files.values() if f"_plan{kernel}" in text)
+    space: dict = {"__name__": "pass_under_test"}
+    head = text.partition("@triton_kernel")[0].replace("from passagent.kernels import triton_kernel", "")
+    exec(head, space)
+    return space[f"_plan{kernel}"](*[torch.empty(shape, device="meta") for shape in shapes])[2]
+
+
+def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_others():
+    sets = [[r(rows, 768), r(768)] for rows in range(2, 30)]
+    graphs = [captured(lambda x, w: F.rms_norm(x, (768,), w, 1e-6), inputs) for inputs in sets]
+    authored = write(graphs, "cuda")
+    seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 40)]
+    constant = [isinstance(sizes["n0"], tl.constexpr) for sizes in seen]
+    assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
+    assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 40))
+    assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
 
 
 NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05), bias_v)"

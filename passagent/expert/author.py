@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
-from passagent.expert import cpp_host, cpp_text, cuda_host, cuda_text, pattern_text, wrapper
+from passagent.expert import cpp_host, cpp_text, cuda_grid, cuda_host, cuda_text, pattern_text, wrapper
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
 from passagent.expert.expressions import Trace, Unsupported
@@ -79,7 +79,7 @@ def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
 def _works(variant: wrapper.Variant) -> list[Work]:
     if not isinstance(variant.kernel, TritonKernel):
         return []
-    return [Work(cuda_host.function_of(p), cuda_host.options_of(p), *p.hints) for p in variant.kernel.parts]
+    return [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in variant.kernel.parts]
 
 
 def _routes(
@@ -117,6 +117,7 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     inputs = [family.names[i] for i in regions[0].inputs]
     orders, results = input_orders(regions), output_orders(regions)
     route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
+    route.named = [_named(region, family) for region in regions]
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
         route.moves = _view_lines(family)
     half = next((r for r in regions if _has(r, HALF)), None)
@@ -141,6 +142,15 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     used |= set(_used(family, route.moves))
     route.parameters = [p for p in route.parameters if p in used]
     return family, route
+
+
+def _named(region: Region, family: Family) -> dict[str, Any]:
+    """What one of a family's regions is given: shapes of its inputs, values of the pattern's parameters."""
+    given: dict[str, Any] = {p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters}
+    for first, node in zip(family.regions[0].inputs, region.inputs, strict=True):
+        value = example(node)
+        given[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    return given
 
 
 def _view_route(family: Family) -> wrapper.ViewRoute:

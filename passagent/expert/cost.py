@@ -50,7 +50,7 @@ class Launch:
 
 def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
     """The launches of a plan, by the very functions that its pass will hold."""
-    from passagent.expert.cuda_host import FUNCTIONS, helpers
+    from passagent.expert.cuda_grid import FUNCTIONS, helpers
 
     arithmetic = SimpleNamespace(cdiv=_cdiv, next_power_of_2=lambda n: 1 << max(n - 1, 0).bit_length())
     functions: dict[str, Any] = {"triton": arithmetic}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from passagent.expert.choices import Plan
-from passagent.expert.text_parts import Part, TritonKernel
-from passagent.expert.wording import product
+from passagent.expert.cuda_grid import grid, helpers, part_lines, part_numbers
+from passagent.expert.text_parts import TritonKernel
 from passagent.expert.wrapper import (
     Route,
     Variant,
@@ -23,98 +23,8 @@ from passagent.expert.wrapper import (
 LinesOf = Callable[[Route, Any, str], list[str]]
 """The text of a variant's kernel, as a function of that name that allocates its outputs."""
 
-FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column")
-"""What plans call to lay out a part."""
-
-SMS = 132
-"""Programs that a GPU runs side by side, at least."""
-
-
-def helpers(texts: str, block: int, warps: int) -> list[str]:
-    """The functions that plans share, as far as `texts` call them."""
-    called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
-    count = "max(1, min({most}, {lanes} // 256))" if not warps else str(warps)
-    lines = []
-    if "_run" in called:
-        lines += [
-            "",
-            "",
-            "def _run(n):",
-            '    """Lanes of a program and its warps, for one run of n elements."""',
-            f"    block = {block}",
-            f"    while block > 128 and n < {SMS} * block:",
-            "        block //= 2",
-            f"    return block, {count.format(most=8, lanes='block')}",
-        ]
-    if "_rows" in called:
-        lines += [
-            "",
-            "",
-            "def _rows(rows, lanes, tiled=False):",
-            '    """(rows, lanes and rows of a program, warps) for `rows` rows of `lanes` elements.',
-            "",
-            "    A row is one program's, or split into tiles, which then count as rows.",
-            '    """',
-            "    if rows * lanes >= 2**31:",
-            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
-            "    block = triton.next_power_of_2(lanes)",
-            "    if tiled:",
-            f"        block = min(block, {block})",
-            "        rows *= triton.cdiv(lanes, block)",
-            f"    together = max(1, {block} // block)",
-            f"    while together > 1 and rows < {SMS} * together:",
-            "        together //= 2",
-            f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
-        ]
-    if "_sweep" in called:
-        lines += [
-            "",
-            "",
-            "def _sweep(rows, lanes):",
-            '    """(rows, lanes and rows of a program, warps) where a program sweeps one long row."""',
-            "    if rows * lanes >= 2**31:",
-            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
-            f"    block = min(triton.next_power_of_2(lanes), {4 * block})",
-            f"    return rows, block, 1, {count.format(most=8, lanes='block')}",
-        ]
-    if "_square" in called:
-        lines += [
-            "",
-            "",
-            "def _square(rows, lanes, height):",
-            '    """(programs, lanes and height of a tile, warps); both its sides are runs of memory."""',
-            "    if rows * lanes * height >= 2**31:",
-            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
-            "    block, together = (min(triton.next_power_of_2(n), 64) for n in (lanes, height))",
-            f"    while block * together > {block} or (",
-            f"        block * together > 256 and rows * lanes * height < {SMS} * block * together",
-            "    ):",
-            "        if block > together:",
-            "            block //= 2",
-            "        else:",
-            "            together //= 2",
-            "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)",
-            f"    return programs, block, together, {count.format(most=8, lanes='block * together')}",
-        ]
-    if "_column" in called:
-        lines += [
-            "",
-            "",
-            "def _column(rows, lanes, height, tiled=False, swept=False):",
-            '    """(programs, lanes and height of a block, warps): a program reduces along the height."""',
-            "    if rows * lanes * height >= 2**31:",
-            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
-            "    block, together = triton.next_power_of_2(lanes), triton.next_power_of_2(height)",
-            "    if swept:",
-            f"        together = min(together, max(1, {8 * block} // min(block, 32)))",
-            "    if tiled:",
-            f"        block = min(block, 64, max(16, {8 * block} // together))",
-            f"        while block > 16 and rows * lanes < {SMS} * block:",
-            "            block //= 2",
-            "        rows *= triton.cdiv(lanes, block)",
-            f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
-        ]
-    return lines
+MOST_NAMED = 16
+"""Combinations of shapes that a kernel is compiled for, at most; it takes any others as arguments."""
 
 
 def kernel_lines(route: Route, name: str) -> list[str]:
@@ -135,7 +45,7 @@ def kernel_lines(route: Route, name: str) -> list[str]:
     constants: dict[str, bool] = {}
     if several:
         last, constants = _choosing(route, name, heads)
-    plan = _plan(route, f"_plan{name}", list(constants))
+    plan = _plan(route, name, list(constants))
     order = order_text(route, taken(route))
     options = ", ".join([f"_plan{name}", *([order] if order else []), "enable_fp_fusion=False"])
     return [*lines, *plan, "", "", f"@triton_kernel({options})", *last]
@@ -287,86 +197,79 @@ def complaint(entry: str, shapes: list[str]) -> str:
     return f'f"{entry.strip("_")} does not take tensors of shapes {", ".join(f"{{{s}}}" for s in shapes)}"'
 
 
-def _plan(route: Route, name: str, numbers: list[str]) -> list[str]:
-    """The plan function; `numbers` are those that every variant is to give."""
+def _shapes(route: Route) -> tuple[list[str], list[str]]:
+    """What a kernel's sizes depend on, as the plan calls it, and its values in the task's graphs."""
+    used = [k for k, name in enumerate(route.inputs) if name in taken(route)]
+    texts = " ".join(text for v in route.variants for text in _size_texts(v))
+    parameters = [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
+    names = [*(route.inputs[k] for k in used), *parameters]
+    values = [tuple_text([repr(given[name]) for name in names]) for given in route.named]
+    return [*(f"s{k}" for k in used), *parameters], list(dict.fromkeys(values))[:MOST_NAMED]
+
+
+def _size_texts(v: Variant) -> list[str]:
+    assert isinstance(v.kernel, TritonKernel)
+    return [*v.kernel.sizes, *(t for p in v.kernel.parts for t in [*p.rows, p.lanes, p.height])]
+
+
+def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
+    """The plan function of a kernel; `numbers` are those that every variant is to give."""
     used = sorted({k for v in route.variants for k in v.kernel.inputs})
     inputs = [route.inputs[k] for k in used]
     shapes = [f"s{k}" for k in used]
-    lines = ["", "", f"def {name}({', '.join(taken(route))}):"]
+    _, known = _shapes(route)
+    lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in known), "}"]
+    lines += ["", "", f"def _plan{kernel}({', '.join(taken(route))}):"]
     lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
     lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
     complain = f"raise RuntimeError({complaint(route.name, shapes)})"
     if len(route.variants) == 1:
         fits = joined(guards(route.variants[0], used))
         lines += [f"    if not ({fits}):" if not fits.startswith("(") else f"    if not {fits}:"]
-        return [*lines, f"        {complain}", *_layout(route, route.variants[0], {})]
+        return [*lines, f"        {complain}", *_layout(route, route.variants[0], kernel, {})]
     lines.append(f"    {', '.join(f'd{k}' for k in used)} = {', '.join(f'{x}.dtype' for x in inputs)}")
     for number, v in enumerate(route.variants):
         tests = [test for k in used if (test := dtype_test(v, k))]
         tests += limits(v)
         lines.append(f"    if {joined([*guards(v, used), *tests])}:")
         given = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
-        lines += [f"    {line}" for line in _layout(route, v, given)]
+        lines += [f"    {line}" for line in _layout(route, v, kernel, given)]
     return [*lines, f"    {complain}"]
 
 
-def _layout(route: Route, v: Variant, numbers: dict[str, str]) -> list[str]:
-    """The lines that lay out a variant's parts and return the plan."""
+def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> list[str]:
+    """The lines that lay out a variant's parts and return the plan of the kernel `name`."""
     kernel = v.kernel
     assert isinstance(kernel, TritonKernel)
     numbers = numbers | {f"n{k}": text for k, text in enumerate(kernel.sizes)}
     lines, grids, warps = [], [], []
     for k, part in enumerate(kernel.parts):
         suffix = "" if len(kernel.parts) == 1 else str(k + 1)
-        lines += _part_lines(part, suffix)
-        numbers |= _part_numbers(part, suffix)
-        grids.append(_grid(part, suffix))
+        lines += part_lines(part, suffix)
+        numbers |= part_numbers(part, suffix)
+        grids.append(grid(part, suffix))
         warps.append(f"warps{suffix}")
     if len(grids) > 1:
         numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}
     outputs = ", ".join(f'"{name}": {made(route, v, k)}' for k, name in enumerate(output_names(v)))
     numbers["num_warps"] = warps[0] if len(warps) == 1 else f"max({', '.join(warps)})"
-    lines.append("    sizes = {")
-    lines += [f'        "{key}": {text},' for key, text in numbers.items()]
-    lines.append("    }")
-    lines.append(f"    return {' + '.join(grids)}, {{{outputs}}}, sizes")
-    return lines
+    sizes = [f'"{key}": {text}' for key, text in numbers.items() if _is_size(key)]
+    others = [f'"{key}": {text}' for key, text in numbers.items() if not _is_size(key)]
+    result = f"{{{', '.join(others)}}}"
+    if sizes:
+        depends, _ = _shapes(route)
+        lines += ["    sizes = {", *(f"        {size}," for size in sizes), "    }"]
+        lines += [
+            f"    if {tuple_text(depends)} in _shapes{name}:  # then the kernel is compiled for these sizes",
+            "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
+        ]
+        result = f"sizes | {result}"
+    return [*lines, f"    return {' + '.join(grids)}, {{{outputs}}}, {result}"]
 
 
-def _grid(part: Part, suffix: str) -> str:
-    """How many programs a part has."""
-    if part.kind == "flat":
-        return f"triton.cdiv({part.lanes}, block{suffix})"
-    if part.kind == "rows":
-        return f"triton.cdiv(rows{suffix}, together{suffix})"
-    return f"rows{suffix}"
-
-
-def function_of(part: Part) -> str:
-    """Of FUNCTIONS, the one that lays out a part."""
-    known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
-    return known.get(part.kind, "_column")
-
-
-def options_of(part: Part) -> tuple[str, ...]:
-    """What else the function is told of the part."""
-    tiled = part.tiled and part.kind in {"rows", "column", "tall"}
-    return (*(["tiled"] if tiled else []), *(["swept"] if part.kind == "tall" else []))
-
-
-def _part_lines(part: Part, suffix: str) -> list[str]:
-    if part.kind == "flat":
-        return [f"    block{suffix}, warps{suffix} = _run({part.lanes})"]
-    given = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
-    given += [f"{name}=True" for name in options_of(part)]
-    results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
-    return [f"    {results} = {function_of(part)}({', '.join(given)})"]
-
-
-def _part_numbers(part: Part, suffix: str) -> dict[str, str]:
-    values = {"rows": "rows", "BLOCK": "block", "ROWS": "together"}
-    names = (n.partition(":")[0] for n in part.numbers(""))
-    return {f"{name}{suffix}": f"{values[name]}{suffix}" for name in names}
+def _is_size(number: str) -> bool:
+    """Whether the kernel may be given it as an argument."""
+    return number.rstrip("0123456789") in {"n", "rows", "programs"}
 
 
 def output_names(v: Variant) -> list[str]:

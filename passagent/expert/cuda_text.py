@@ -36,11 +36,10 @@ def generate(
     """
     parts, sizes, params = [], dict[str, str](), dict[str, None]()
     inputs: dict[int, str] = {}
-    divisors: set[str] = set()
     for number, group in enumerate(schedule.groups):
         own = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
         writer = TritonWriter(schedule, own, names, outputs, Knobs())
-        writer.sizes, writer.params, writer.inputs, writer.divisors = sizes, params, inputs, divisors
+        writer.sizes, writer.params, writer.inputs = sizes, params, inputs
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
     said = " ".join(
         [
@@ -52,11 +51,9 @@ def generate(
     )
     used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
     params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
-    arguments = [*[names[k] for k in used], *params, *outputs]
-    arguments += [n for n in sizes.values() if n not in divisors]
-    constants = [f"{n}: tl.constexpr" for n in sizes.values() if n in divisors]
+    arguments = [*[names[k] for k in used], *params, *outputs, *sizes.values()]
     return TritonKernel(
-        _source(name, parts, arguments, constants),
+        _source(name, parts, arguments),
         name,
         used,
         list(range(len(outputs))),
@@ -66,31 +63,29 @@ def generate(
     )
 
 
-def _source(name: str, parts: list[Part], arguments: list[str], constants: list[str]) -> str:
+def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
     if len(parts) == 1:
-        return parts[0].text("triton.jit", [*arguments, *_last([*constants, *parts[0].numbers("")])])
-    texts, numbers = [], list(constants)
+        return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
+    texts, numbers = [], list[str]()
     lines, left = ["    program = tl.program_id(0)"], "program"
-    passed = [n.partition(":")[0] for n in constants]
     for k, part in enumerate(parts):
         own = part.numbers(str(k + 1))
         numbers += [f"programs{k + 1}", *own] if k < len(parts) - 1 else own
-        texts.append(
-            part.text("triton.jit", ["program", *arguments, *_last([*constants, *part.numbers("")])])
-        )
-        pairs = [*((n, n) for n in passed), *zip(part.numbers(""), own, strict=True)]
+        texts.append(part.text("triton.jit", ["program", *arguments, *part.numbers("")]))
+        pairs = zip(part.numbers(""), own, strict=True)
         named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
         given = [left, *arguments, *named]
         test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
         lines += [f"    {test}", f"        {part.name}({', '.join(given)})"]
         left = f"{left} - programs{k + 1}"
-    head = ["@triton.jit", f"def {name}({', '.join([*arguments, *_last(numbers)])}):"]
+    parameters = [*arguments, *sorted(numbers, key=lambda n: ":" in n)]
+    head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
     return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
 
 
-def _last(numbers: list[str]) -> list[str]:
-    """Constants after the others."""
-    return sorted(numbers, key=lambda n: ":" in n)
+def _within(index: str, size: str, step: str) -> str:
+    """Whether an index is below a size: always, if blocks fill it, as Triton knows of `x == x`."""
+    return f"{index} < {size} if {size} % {step} else {index} == {index}"
 
 
 class TritonWriter(TritonValues):
@@ -144,7 +139,7 @@ class TritonWriter(TritonValues):
         form, tile = self.form, self.g.tile
         if form.kind == "flat" and tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
-            self.line(f"inside = lane < {self.axis_size(tile)}")
+            self.line(f"inside = {_within('lane', self.axis_size(tile), 'BLOCK')}")
             return
         if self.cross is None:
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
@@ -172,23 +167,33 @@ class TritonWriter(TritonValues):
             self.line("level = level * ROWS + tl.arange(0, ROWS)[:, None]")
         elif form.kind == "column":
             self.line("level = tl.arange(0, ROWS)[:, None]")
-        if form.kind in {"rows", "square", "column"} and self.vector is not None:
-            self.line(f"inside = {self._inside()}")
+        self._bound(swept=False)
         self._split_lane()
 
-    def _inside(self) -> str:
-        """Where a program's block holds elements."""
-        assert self.vector is not None
-        lanes = " * ".join(self.axis_size(a) for a in self.joined) or self.axis_size(self.vector)
-        other = "row < rows" if self.cross is None else f"level < {self.axis_size(self.cross)}"
-        return f"({other}) & (lane < {lanes})"
+    def _bound(self, swept: bool) -> None:
+        """Where a program's block holds elements: along its axes that are `swept`, or those that are not."""
+        form, sides = self.form, list[str]()
+        if self.cross is None:
+            sides.append("rows")
+            if not swept:
+                self.line(f"rows_inside = {_within('row', 'rows', 'ROWS')}")
+        else:
+            sides.append("levels")
+            if swept == (form.swept is self.cross):
+                self.line(f"levels_inside = {_within('level', self.axis_size(self.cross), 'ROWS')}")
+        if self.vector is not None:
+            sides.append("lanes")
+            if swept == (form.swept is self.vector):
+                lanes = " * ".join(self.axis_size(a) for a in self.joined) or self.axis_size(self.vector)
+                self.line(f"lanes_inside = {_within('lane', lanes, 'BLOCK')}")
+            if swept or form.swept is None:
+                self.line(f"inside = {' & '.join(f'{side}_inside' for side in sides)}")
 
     def _split_lane(self) -> None:
         """The indices of axes that the lanes run over together."""
         left = "lane"
         for position, axis in enumerate(reversed(self.joined)):
-            size = self.divisor(self.axis_size(axis))
-            name = self.axis_name(axis)
+            name, size = self.axis_name(axis), self.axis_size(axis)
             self.line(f"{name} = {left}" if position == len(self.joined) - 1 else f"{name} = {left} % {size}")
             left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
 
@@ -229,7 +234,7 @@ class TritonWriter(TritonValues):
         self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
         self.indent += 1
         self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
-        self.line(f"inside = {self._inside()}")
+        self._bound(swept=True)
 
     def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> tuple[str, str]:
         """The name of a reduction and its value before a loop."""

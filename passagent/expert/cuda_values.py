@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 
 from passagent.expert.block_axes import Form
@@ -46,8 +45,6 @@ _FORMS["pow"] = "libdevice.pow({0}, {1})"
 class TritonValues(Writer):
     """What the writer of a group's stages asks for: values by name, addresses and masks."""
 
-    divisors: set[str]
-    """Names of sizes that many elements are divided by."""
     g: Group
     form: Form
     vector: Axis | None
@@ -66,11 +63,6 @@ class TritonValues(Writer):
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
 
-    def divisor(self, text: str) -> str:
-        """A size that many elements are divided by: a constant of the kernel."""
-        self.divisors.update(re.findall(r"\bn\d+\b", text))
-        return text if text.isidentifier() or text.isdigit() else f"({text})"
-
     def mono(self, mono: Mono) -> str:
         """A product of sizes is one number, computed on the host: Triton sees what divides it."""
         if not mono[1]:
@@ -82,11 +74,15 @@ class TritonValues(Writer):
         """Where a block over these axes holds elements; nothing where it always does."""
         axes = set(axes)
         wide = self.vector in axes or any(a in axes for a in self.joined)
-        if self.cross is None:
-            return "inside" if wide else "row < rows"
-        if self.cross in axes:
-            return "inside" if wide else f"level < {self.axis_size(self.cross)}"
-        return f"lane < {self.axis_size(self.vector)}" if wide and self.vector is not None else ""
+        if self.form.kind == "flat":
+            return "inside"
+        if self.cross is not None:
+            other, high = "levels_inside", self.cross in axes
+        else:
+            other, high = "rows_inside", not wide or any(a in axes for a in self.g.rows)
+        if wide:
+            return "inside" if high else "lanes_inside"
+        return other if high else ""
 
     # expressions
 
@@ -156,8 +152,6 @@ class TritonValues(Writer):
             return f"tl.sqrt({args[0]})"
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
-            if e.data in {"index_div", "index_mod"} and self.is_block(self.s.axes(e.axes)):
-                args[1] = self.divisor(args[1])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
         if e.data in {"maximum", "minimum"}:
             return self.extreme(e, args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from passagent.expert.text_parts import Kernel
 from passagent.kernels.layout import Order
@@ -43,6 +44,8 @@ class Route:
     """How the inputs lie in memory."""
     moves: list[str] = field(default_factory=list)
     """Lines that do the region by eager's views and copies, where nothing is computed."""
+    named: list[dict[str, Any]] = field(default_factory=list)
+    """Of each of the task's graphs, what the region is given: shapes of inputs, values of parameters."""
 
 
 @dataclass
