@@ -12,6 +12,7 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.expert import cpp_host, cpp_text, cuda_grid, cuda_host, cuda_text, pattern_text, wrapper
+from passagent.expert.arithmetic import decides_later
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
 from passagent.expert.expressions import Trace, Unsupported
@@ -248,6 +249,7 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
 
 def _lowered(region: Region, types: list[Types], family: Family, given: Target) -> wrapper.Variant:
     low = lower_region(region, family.parameters, given.name, types, given.inputs)
+    low.trace.decisive = decides_later(region)
     try:
         return _scheduled(low, region, types, family, given)
     except Unsupported as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from passagent.expert.arithmetic import deciding
 from passagent.expert.block_axes import block_form
 from passagent.expert.cuda_values import TritonValues
 from passagent.expert.expressions import Axis, Expr, Unsupported, parts
@@ -36,10 +37,11 @@ def generate(
     """
     parts, sizes, params = [], dict[str, str](), dict[str, None]()
     inputs: dict[int, str] = {}
+    decisive = _decisive(schedule)
     for number, group in enumerate(schedule.groups):
         own = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
         writer = TritonWriter(schedule, own, names, outputs, Knobs())
-        writer.sizes, writer.params, writer.inputs = sizes, params, inputs
+        writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
         parts.append(writer.part(group, alone=len(schedule.groups) == 1))
     said = " ".join(
         [
@@ -61,6 +63,11 @@ def generate(
         list(params),
         parts,
     )
+
+
+def _decisive(schedule: Schedule) -> set[Expr]:
+    exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
+    return set(parts(*exprs)) if schedule.trace.decisive else deciding(exprs)
 
 
 def _source(name: str, parts: list[Part], arguments: list[str]) -> str:

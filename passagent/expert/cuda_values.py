@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from passagent.expert.arithmetic import CHEAP, EXACT, is_mean
 from passagent.expert.block_axes import Form
 from passagent.expert.expressions import Axis, Expr, Unsupported
 from passagent.expert.lowering import FLOATING, HALVES
@@ -57,6 +58,8 @@ class TritonValues(Writer):
     results: dict[Expr, str]
     generic: str | None
     """An input of the 16-bit type."""
+    decisive: set[Expr]
+    """Values whose last place counts."""
     one: str
     """The shape of a block of one element."""
 
@@ -145,11 +148,13 @@ class TritonValues(Writer):
             return self.convert_to(args[0], e.args[0].dtype, e.dtype)
         if e.data == "as_half":
             return args[0]
-        if e.dtype == "float32" and e.data in {"div", "sqrt"}:
-            # Rounded to nearest as in eager; Triton's own are off by an ulp or two.
-            return f"tl.{'div_rn' if e.data == 'div' else 'sqrt_rn'}({', '.join(map(bare, args))})"
+        if e.data in EXACT and (e.dtype == "float32" or e.data == "exp_added"):
+            cheap = e.dtype == "float32" and e not in self.decisive and self.is_each(e) and not is_mean(e)
+            if e.data == "div" and cheap:
+                return self.quotient(e, args)
+            return (CHEAP if cheap else EXACT)[e.data].format(*map(bare, args))
         if e.data == "sqrt":
-            return f"tl.sqrt({args[0]})"
+            return f"tl.sqrt{'_rn' if e.dtype == 'float32' else ''}({bare(args[0])})"
         if e.data in INFIX:
             sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
             return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
@@ -159,6 +164,19 @@ class TritonValues(Writer):
             form = _FORMS[e.data]
             return form.format(*(map(bare, args) if form.startswith(("tl.", "libdevice.")) else args))
         raise Unsupported(e.data, "has no Triton form")
+
+    def is_each(self, e: Expr) -> bool:
+        """Whether a value is computed for each element of a block: what is one of its rows' costs nothing."""
+        axes = self.s.axes(e.axes)
+        wide = self.vector is None or self.vector in axes or any(a in axes for a in self.joined)
+        return wide and (self.cross is None or self.cross in axes)
+
+    def quotient(self, e: Expr, args: list[str]) -> str:
+        """a / b of each element; where many have the same b, a times its reciprocal, which is taken once."""
+        if self.is_each(e.args[1]):
+            return CHEAP["div"].format(*args)
+        one = self.s.trace.const(1.0, e.dtype)
+        return f"{args[0]} * {self.emit(self.s.trace.op('div', [one, e.args[1]], e.dtype), 0)}"
 
     def extreme(self, e: Expr, args: list[str]) -> str:
         """maximum or minimum; NaN stays, as in eager."""

@@ -113,6 +113,8 @@ class Trace:
         self.dtypes: list[str] = []
         """Of the inputs."""
         self.cats: list[Cat] = []
+        self.decisive = False
+        """Whether something rounds or chooses by the results."""
         self._together: list[frozenset[Axis]] = []
 
     # expressions

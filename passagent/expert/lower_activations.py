@@ -20,12 +20,12 @@ def sigmoid(c: Call, input: Value) -> Value:
 
 
 def logistic(c: Call, x: Expr) -> Expr:
-    return c.e("div", 1.0, c.e("add", c.e("exp", c.e("neg", x)), 1.0))
+    return c.e("div", 1.0, c.e("add", c.exp_added(c.e("neg", x)), 1.0))
 
 
 @lowers("silu")
 def silu(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise(lambda x: c.e("div", x, c.e("add", c.e("exp", c.e("neg", x)), 1.0)), input)
+    return c.pointwise(lambda x: c.e("div", x, c.e("add", c.exp_added(c.e("neg", x)), 1.0)), input)
 
 
 @lowers("gelu")
@@ -42,6 +42,8 @@ def gelu(c: Call, input: Value, approximate: str = "none") -> Value:
         else:
             bent = c.e("add", x, c.e("mul", cube, 0.044715))
         inner = c.e("mul", bent, math.sqrt(2 / math.pi))
+        if c.target == "cuda":  # (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y))
+            return c.e("div", x, c.e("add", c.exp_added(c.e("mul", inner, -2.0)), 1.0))
         return c.e("mul", c.e("mul", x, 0.5), c.e("add", c.e("tanh", inner), 1.0))
 
     return c.pointwise(by_tanh if approximate == "tanh" else exact, input)
@@ -98,7 +100,7 @@ def elu(c: Call, input: Value, alpha: Number = 1.0, inplace: bool = False) -> Va
 def softplus(c: Call, input: Value, beta: Number = 1, threshold: Number = 20) -> Value:
     def body(x: Expr, b: Expr, t: Expr) -> Expr:
         scaled = c.e("mul", x, b)
-        return c.e("where", c.e("gt", scaled, t), x, c.e("div", c.e("log1p", c.e("exp", scaled)), b))
+        return c.e("where", c.e("gt", scaled, t), x, c.e("div", c.e("log1p", c.exp_added(scaled)), b))
 
     return c.pointwise(body, input, beta, threshold)
 
@@ -125,10 +127,15 @@ def selu(c: Call, input: Value, alpha: Number = 1.0, inplace: bool = False) -> V
 
 @lowers("mish")
 def mish(c: Call, input: Value, inplace: bool = False) -> Value:
-    return c.pointwise(
-        lambda x: c.e("mul", x, c.e("tanh", c.e("log1p", c.e("exp", x)))),
-        input,
-    )
+    def of_powers(x: Expr) -> Expr:
+        """tanh(log(1 + e)) is (e^2 + 2e) / (e^2 + 2e + 2); from x = 20 on it is 1."""
+        power = c.exp_added(c.e("minimum", x, 20.0))
+        above = c.e("mul", power, c.e("add", power, 2.0))
+        return c.e("mul", x, c.e("div", above, c.e("add", above, 2.0)))
+
+    if c.target == "cuda":
+        return c.pointwise(of_powers, input)
+    return c.pointwise(lambda x: c.e("mul", x, c.e("tanh", c.e("log1p", c.e("exp", x)))), input)
 
 
 @lowers("softsign")
@@ -168,7 +175,7 @@ def threshold(c: Call, input: Value, threshold: Number, value: Number, inplace: 
 @lowers("logsigmoid", "log_sigmoid")
 def logsigmoid(c: Call, input: Value) -> Value:
     def body(x: Expr) -> Expr:
-        tail = c.e("log1p", c.e("exp", c.e("neg", c.e("abs", x))))
+        tail = c.e("log1p", c.exp_added(c.e("neg", c.e("abs", x))))
         return c.e("sub", c.e("minimum", x, 0.0), tail)
 
     return c.pointwise(body, input)

@@ -156,7 +156,7 @@ def logsumexp(c: Call, input: Value, dim: Any, keepdim: bool = False) -> Value:
     top = over(c, "max", input, dims)
     test = c.e("lt", c.e("abs", top.expr), float("inf"))
     finite = Value(top.dims, c.finish(c.e("where", test, top.expr, 0.0), c.out, exact=True))
-    power = c.pointwise("exp", c.pointwise("sub", input, finite))
+    power = c.pointwise(c.exp_added, c.pointwise("sub", input, finite))
     total = over(c, "sum", power, dims)
     total = Value(total.dims, c.finish(total.expr, c.out))
     return drop(c.pointwise("add", c.pointwise("log", total), finite), dims, keepdim)

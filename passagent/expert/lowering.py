@@ -137,6 +137,10 @@ class Call:
         exprs = [a if isinstance(a, Expr) else self.number(a, dtype) for a in args]
         return self.trace.op(op, exprs, "bool" if op in COMPARISONS else exprs[-1].dtype)
 
+    def exp_added(self, x: Expr) -> Expr:
+        """exp(x) that is added to something larger, so that its own last places do not show."""
+        return self.e("exp_added" if self.target == "cuda" else "exp", x)
+
     def promoted(self, *inputs: Value | Number) -> str:
         """The compute type that PyTorch promotes the inputs of a comparison to."""
         order = ["bool", "int64", "float32", "float64"]

@@ -92,6 +92,7 @@ _STEMS = {
     "as_half": "rounded",
     "where": "picked",
     "exp": "power",
+    "exp_added": "power",
     "rsqrt": "inverse",
     "sqrt": "root",
     "fma": "scaled",
