@@ -143,6 +143,18 @@ def test_resizing_to_the_same_size_copies_as_the_library_does():
     """)
 
 
+def test_a_large_window_begins_a_kernel_where_what_it_reads_is_computed():
+    """Else each element would be computed once for each window that it lies in."""
+
+    def chain(x):
+        first = F.max_pool2d(F.silu(x), 5, 1, 2)
+        second = F.max_pool2d(first, 5, 1, 2)
+        return torch.cat([x, first, second], 1)
+
+    authored = write([captured(chain, [r(1, 8, 20, 20)])], "cuda")
+    assert sorted(authored.fused) == ["max_pool2d", "max_pool2d + cat", "silu"]
+
+
 def test_rows_of_channels_are_reduced_down_a_column():
     function, inputs = BLOCKS["layer_norm_transposed"]
     text = source(function, inputs)

@@ -21,10 +21,9 @@ EXACT = {"div": "tl.div_rn({0}, {1})", "exp_added": "libdevice.exp({0})"}
 """Rounded to nearest (exp: two units), by ten instructions or so."""
 
 CHEAP = {"div": "{0} / {1}", "exp_added": "tl.exp({0})"}
-"""One or two instructions. div.full.f32: two units; exp: a power of two, which is off by 2^-24 of the value for
-each unit of its argument. So it is taken only where it is added to something larger (a sum of powers,
-1 + exp(-x)), which is then as exact as ever. (sqrt.approx.f32 makes 0 of small numbers, and no NaN of negative
-ones: it is not taken.)"""
+"""One or two instructions. div.full.f32: two units; exp: a power of two, which is off by 2^-24 of the value
+for each unit of its argument. So it is taken only where it is added to something larger (a sum of powers,
+1 + exp(-x)), which is then as exact as ever. A cheap square root, which makes 0 of small numbers, is not."""
 
 _DECIDING = {"floor", "ceil", "eq", "ne", "lt", "le", "gt", "ge"}
 _ROUNDING = {"floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "mod", "floordiv"}

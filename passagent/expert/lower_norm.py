@@ -113,7 +113,7 @@ def _normalised(
     x, m, r, *rest = [c.trace.cast(p, scale.dtype) for p in parts]
     gamma = rest[0] if weight is not None else None
     beta = rest[-1] if bias is not None else None
-    form = _of_row if c.target == "cpu" else _FORMS_ON_CUDA[c.op]
+    form = _FORMS_ON_CUDA[c.op] if c.target == "cuda" else _by_channel if c.op == "batch_norm" else _of_row
     return Value(shape, c.finish(form(c, x, m, r, gamma, beta), c.out))
 
 
@@ -135,6 +135,13 @@ def _centred(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr 
     return _scaled(c, c.e("mul", c.e("sub", x, m), r), gamma, beta)
 
 
+def _by_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
+    """As eager's batch_norm on the CPU: a scale and a shift, which depend on the channel only."""
+    alpha = c.e("mul", r, gamma) if gamma is not None else r
+    shift = c.e("mul", m, alpha)
+    return c.e("fma", x, alpha, c.e("sub", beta, shift) if beta is not None else c.e("neg", shift))
+
+
 def _of_channel(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr | None) -> Expr:
     """As eager's batch_norm on CUDA: gamma * (x - m) * r + beta."""
     centred = c.e("sub", x, m)
@@ -153,6 +160,7 @@ def _of_group(c: Call, x: Expr, m: Expr, r: Expr, gamma: Expr | None, beta: Expr
 
 
 _FORMS_ON_CUDA = {"layer_norm": _centred, "group_norm": _of_group, "instance_norm": _of_channel}
+_FORMS_ON_CUDA["batch_norm"] = _of_channel
 
 
 @lowers("batch_norm")
@@ -167,20 +175,18 @@ def batch_norm(
     momentum: Any = 0.1,
     eps: Number = 1e-5,
 ) -> Value:
-    if training or running_mean is None:
-        raise c.fail("in training mode")
     rank = len(input.dims)
+    if running_mean is None and running_var is None:
+        others = [k for k in range(rank) if k != 1]
+        return _normalised(c, input, others, eps, weight, bias, lambda v: along(c, v, rank, 1))
+    if training or running_mean is None or running_var is None:
+        raise c.fail("with statistics that it writes")
     mean_, variance = along(c, running_mean, rank, 1), along(c, running_var, rank, 1)
     extra = [along(c, v, rank, 1) for v in (weight, bias) if v is not None]
     shape, parts = broadcast(c.trace, [input, mean_, variance, *extra])
     compute = compute_type(c.out)
     x, m, v, *rest = [c.trace.cast(p, compute) for p in parts]
     scale = inverse_root(c, c.e("add", v, c.number(eps, compute)))
-    if c.target == "cuda":
-        gamma, beta = rest[0] if weight is not None else None, rest[-1] if bias is not None else None
-        return Value(shape, c.finish(_of_channel(c, x, m, scale, gamma, beta), c.out))
-    # alpha and beta depend on the channel only: eager on the CPU computes them once, too.
-    alpha = c.e("mul", scale, rest[0]) if weight is not None else scale
-    shift = c.e("mul", m, alpha)
-    beta = c.e("sub", rest[-1], shift) if bias is not None else c.e("neg", shift)
-    return Value(shape, c.finish(c.e("fma", x, alpha, beta), c.out))
+    gamma, beta = rest[0] if weight is not None else None, rest[-1] if bias is not None else None
+    form = _of_channel if c.target == "cuda" else _by_channel
+    return Value(shape, c.finish(form(c, x, m, scale, gamma, beta), c.out))

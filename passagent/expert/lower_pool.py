@@ -9,7 +9,7 @@ from passagent.expert.expressions import Expr, Size, Value, fixed
 from passagent.expert.lowering import Call, compute_type, lowers
 from passagent.expert.shapes import as_size, read_at, whole
 
-LARGEST = 16
+LARGEST = 25
 """Elements of a window that is written out, at most."""
 
 

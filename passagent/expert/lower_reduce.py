@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from passagent.expert.expressions import Axis, Expr, Value
+from passagent.expert.expressions import Axis, Expr, Size, Value
 from passagent.expert.lowering import Call, Number, compute_type, lowers, wrap
-from passagent.expert.shapes import broadcast
+from passagent.expert.shapes import as_size, broadcast, regroup
 
 
 def chosen(dim: Any, rank: int) -> list[int]:
@@ -63,14 +63,23 @@ def _mean(c: Call, total: Expr, input: Value, dims: list[int]) -> Expr:
 
 
 @lowers("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
-def global_average(c: Call, input: Value, output_size: Any) -> Value:
-    sizes = list(output_size) if isinstance(output_size, tuple | list) else [output_size]
-    if any(s != 1 for s in sizes):
-        raise c.fail("to more than one element is left to the library")
+def adaptive_average(c: Call, input: Value, output_size: Any) -> Value:
+    """To one element, or in windows of one size."""
     rank = int(c.op[-2])
-    dims = list(range(len(input.dims) - rank, len(input.dims)))
-    total = over(c, "sum", input, dims)
-    return Value(total.dims, c.finish(_mean(c, total.expr, input, dims), c.out))
+    sizes = list(output_size) if isinstance(output_size, tuple | list) else [output_size] * rank
+    value = c.trace.refresh(input)
+    shape, first = c.trace.shape(value), len(value.dims) - rank
+    split, windows = list[Size](shape[:first]), list[int]()
+    for have, want in zip(shape[first:], sizes, strict=True):
+        kept = have if want is None else as_size(want)
+        if have.hint % kept.hint:
+            raise c.fail("to windows of several sizes is left to the library")
+        split += [kept, c.trace.divide(have, kept)]
+        windows.append(len(split) - 1)
+    value = regroup(c.trace, value, split)
+    total = over(c, "sum", value, windows)
+    average = Value(total.dims, c.finish(_mean(c, total.expr, value, windows), c.out))
+    return drop(average, windows, keepdim=False)
 
 
 @lowers("amax", "max")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,9 @@ class Costs:
 
 COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
 """Of the H200 operator and launch as in docs/results.md; the rest is estimated."""
+
+MOST_RECOMPUTED = 9
+"""Elements of a window up to which what it reads is computed in the same kernel, once for each."""
 
 LARGE_COPY = 1 << 20
 """Bytes from which a copy alone is left to eager."""
@@ -219,7 +223,7 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
     storage, writers = memory(graph), list[fx.Node]()
     for node in graph.nodes:
         before = [
-            depth[a] + (a not in inside and a.op not in {"placeholder", "get_attr"})
+            depth[a] + (_begins_anew(node, a) if a in inside else a.op not in {"placeholder", "get_attr"})
             for a in node.all_input_nodes
         ]
         before += [depth[w] + 1 for w in writers if _shares_with(node, w, storage)]
@@ -231,8 +235,16 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
         movable = node in inside and mutates(node) is None
         movable = movable and not any(_shares_with(node, w, storage) for w in writers)
         if movable and node.users and all(u in inside for u in node.users):
-            depth[node] = max(depth[node], min(depth[u] for u in node.users))
+            depth[node] = max(depth[node], min(depth[u] - _begins_anew(u, node) for u in node.users))
     return depth
+
+
+def _begins_anew(node: fx.Node, source: fx.Node) -> bool:
+    """Whether a kernel begins at an operator: it reads each element often, and what it reads is computed."""
+    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("kernel_size")
+    sides = size if isinstance(size, tuple | list) else [size, size]
+    is_window = op_name(node) in {"max_pool2d", "avg_pool2d"} and all(isinstance(n, int) for n in sides)
+    return is_window and math.prod(sides) > MOST_RECOMPUTED and not is_free(source)
 
 
 def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:
