@@ -48,9 +48,9 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.runner.worker_messages import Request, TakeGraph
 from passagent.evaluator.timing.timing import measure_passbench
-from passagent.models.expert.author import author
-from passagent.models.expert.choices import default, neighbours
-from passagent.models.expert.reading import graph_of
+from passagent.expert.author import author
+from passagent.expert.choices import default, neighbours
+from passagent.expert.reading import graph_of
 from passagent.tasks import load_task
 from passagent.tasks.reader import Task
 

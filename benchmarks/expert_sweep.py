@@ -28,9 +28,9 @@ from passagent.evaluator.matching.passes import LoadedPass, load_passes
 from passagent.evaluator.matching.rewrite import apply_passes
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.score import tolerance
-from passagent.models.expert.author import author
-from passagent.models.expert.choices import default
-from passagent.models.expert.reading import graphs
+from passagent.expert.author import author
+from passagent.expert.choices import default
+from passagent.expert.reading import graphs
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from passagent.evaluator.matching.passes import load_passes
 from passagent.evaluator.matching.rewrite import Rewritten, apply_passes
 from passagent.evaluator.result import Candidate
-from passagent.models.expert.author import Authored, author
-from passagent.models.expert.choices import Plan, default
+from passagent.expert.author import Authored, author
+from passagent.expert.choices import Plan, default
 from passagent.tasks.capture import capture
 from passagent.tasks.straight import Captured
 

@@ -18,9 +18,9 @@ from passagent.delivery.deliver import Delivered, Found, deliver
 from passagent.delivery.telling import Origin
 from passagent.evaluator.candidate import MANIFEST, Candidate
 from passagent.evaluator.result import Evaluation, GraphResult, Speedup
-from passagent.models.expert.author import author
-from passagent.models.expert.choices import default
-from passagent.models.expert.reading import graphs
+from passagent.expert.author import author
+from passagent.expert.choices import default
+from passagent.expert.reading import graphs
 from passagent.tasks import load_task
 from passagent.tasks.examples import examples
 from passagent.tasks.reader import Task

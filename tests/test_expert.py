@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from expert_cases import CASES, captured, check, r, rewritten, write
 
-from passagent.models.expert.choices import Plan
+from passagent.expert.choices import Plan
 
 
 @pytest.mark.parametrize("name", CASES)

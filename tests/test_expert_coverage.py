@@ -12,8 +12,8 @@ import pytest
 from tiny import write_subgraph
 
 from passagent import cli
-from passagent.models.expert.coverage import ALONE, VIEW, Left, cover, totals
-from passagent.models.expert.reading import graph_of
+from passagent.expert.coverage import ALONE, VIEW, Left, cover, totals
+from passagent.expert.reading import graph_of
 from passagent.tasks import load_task
 from passagent.tasks.capture import capture
 from passagent.tasks.inputs import make_inputs
@@ -68,8 +68,8 @@ def test_shapes_alone_give_the_graph_that_the_evaluator_captures():
 def test_reading_and_writing_import_neither_dynamo_nor_sympy_and_leave_them_to_be_imported():
     code = f"""
         import sys
-        from passagent.models.expert import expert_model as own, reading
-        from passagent.models.expert.choices import default
+        from passagent.expert import expert_model as own, reading
+        from passagent.expert.choices import default
         from passagent.tasks import load_task
 
         def shapes(graph):

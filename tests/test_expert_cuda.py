@@ -10,10 +10,12 @@ import textwrap
 import pytest
 import torch
 import torch.nn.functional as F
+import triton.language as tl
 from expert_cases import BLOCKS, CASES, captured, r, write
 
-from passagent.models.expert.choices import Plan, default
-from passagent.models.expert.cost import Launch, Work, launches, microseconds
+from passagent.expert import cuda_host
+from passagent.expert.choices import Plan, default
+from passagent.expert.cost import Launch, Work, launches, microseconds
 
 
 def interpreted(program: str) -> None:
@@ -65,6 +67,26 @@ def test_a_plan_chooses_among_the_variants_of_a_kernel():
     """)
 
 
+def planned(files, kernel, *shapes):
+    """What a pass's plan function gives its kernel for tensors of these shapes, sizes only."""
+    text = next(text for text in files.values() if f"_plan{kernel}" in text)
+    space: dict = {"__name__": "pass_under_test"}
+    head = text.partition("@triton_kernel")[0].replace("from passagent.kernels import triton_kernel", "")
+    exec(head, space)
+    return space[f"_plan{kernel}"](*[torch.empty(shape, device="meta") for shape in shapes])[2]
+
+
+def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_others():
+    sets = [[r(rows, 768), r(768)] for rows in range(2, 30)]
+    graphs = [captured(lambda x, w: F.rms_norm(x, (768,), w, 1e-6), inputs) for inputs in sets]
+    authored = write(graphs, "cuda")
+    seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 40)]
+    constant = [isinstance(sizes["n0"], tl.constexpr) for sizes in seen]
+    assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
+    assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 40))
+    assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
+
+
 NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05), bias_v)"
 
 
@@ -73,10 +95,10 @@ NORM = "tl.fma(weight_v * (x_v - running_mean_v), tl.rsqrt(running_var_v + 1e-05
     [
         (CASES["norm_pool"][0], CASES["norm_pool"][1], NORM),
         (lambda x: x / 3.0 + 1.0, [r(9)], "x_v * 0.3333333432674408"),
-        (lambda x, y: x / y + 1.0, [r(9), r(9, seed=1)], "tl.div_rn(x_v, x2_v)"),
+        (lambda x, y: x / y + 1.0, [r(9), r(9, seed=1)], "x_v / x2_v"),
         (lambda x, y: torch.add(x, y, alpha=0.5) * y, [r(9), r(9, seed=1)], "tl.fma(0.5, x2_v, x_v)"),
         (lambda x: x**3 + 1.0, [r(9).half()], "x_v * x_v).to(x.dtype.element_ty).to(tl.float32) * x_v"),
-        (lambda x: F.silu(x) + 1.0, [r(9)], "tl.div_rn(x_v, libdevice.exp(-x_v) + 1.0)"),
+        (lambda x: F.silu(x) + 1.0, [r(9)], "x_v / (tl.exp(-x_v) + 1.0)"),
         (lambda x: x.mean(-1) + 1.0, [r(9, 9)], "sum_v * tl.div_rn(1.0, n0 * 1.0)"),
         (lambda x: F.hardswish(x) + 1.0, [r(9)], "* 0.1666666716337204"),
     ],
@@ -119,6 +141,18 @@ def test_resizing_to_the_same_size_copies_as_the_library_does():
             x[0, 1, 4, 2] = torch.inf
             assert torch.equal(rewritten(x)[0], x.transpose(2, 3)), kwargs
     """)
+
+
+def test_a_large_window_begins_a_kernel_where_what_it_reads_is_computed():
+    """Else each element would be computed once for each window that it lies in."""
+
+    def chain(x):
+        first = F.max_pool2d(F.silu(x), 5, 1, 2)
+        second = F.max_pool2d(first, 5, 1, 2)
+        return torch.cat([x, first, second], 1)
+
+    authored = write([captured(chain, [r(1, 8, 20, 20)])], "cuda")
+    assert sorted(authored.fused) == ["max_pool2d", "max_pool2d + cat", "silu"]
 
 
 def test_rows_of_channels_are_reduced_down_a_column():

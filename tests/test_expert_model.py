@@ -10,8 +10,8 @@ from tiny import write_subgraph
 
 from passagent.errors import PassagentError
 from passagent.evaluator.result import MANIFEST
-from passagent.models.expert.choices import Plan, default, neighbours, read_plans, start
-from passagent.models.expert.expert_model import GAINS, ExpertModel, answer, read
+from passagent.expert.choices import Plan, default, neighbours, read_plans, start
+from passagent.expert.expert_model import GAINS, ExpertModel, answer, read
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_neighbours_differ_and_are_many():
 
 
 def test_exhausted_space_ends_the_episode(task, monkeypatch):
-    monkeypatch.setattr("passagent.models.expert.expert_model.neighbours", lambda *a: iter(()))
+    monkeypatch.setattr("passagent.expert.expert_model.neighbours", lambda *a: iter(()))
     first = plan_of(answer(opening(task)))
     reply = answer(opening(task, extra=f"[plan: {first.json()}]"))
     assert reply["tool_calls"] == []

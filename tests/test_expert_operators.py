@@ -13,7 +13,7 @@ from expert_cases import captured, check, r, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from passagent.models.expert import graph
+from passagent.expert import graph
 
 
 def several(functions: list[Callable[..., Any]]) -> Callable[..., Any]:
@@ -53,7 +53,7 @@ STATISTICS: list[Callable[[Any], Any]] = [
     lambda x: x.var(-1), lambda x: x.std(0), lambda x: x.std(-1, unbiased=False), lambda x: x.logsumexp(-1),
     lambda x: torch.var_mean(x, -1)[0], lambda x: torch.std_mean(x, 0)[1],
     lambda x: F.instance_norm(x[None]), lambda x: F.rms_norm(x, (x.shape[-1],), None, 1e-6),
-    lambda x: F.glu(torch.cat([x, x + 1], -1)),
+    lambda x: F.glu(torch.cat([x, x + 1], -1)), lambda x: F.batch_norm(x, None, None, training=True),
 ]  # fmt: skip
 IMAGES: list[Callable[[Any], Any]] = [
     lambda x: F.pixel_shuffle(x, 2), lambda x: F.pixel_unshuffle(x, 2), lambda x: F.channel_shuffle(x, 2),
@@ -64,6 +64,7 @@ IMAGES: list[Callable[[Any], Any]] = [
     lambda x: F.adaptive_avg_pool2d(x, 1), lambda x: x.repeat(1, 2, 1, 1), lambda x: x[:, :, 1::2, :-1],
     lambda x: x.transpose(1, 2).reshape(x.shape[0], -1), lambda x: x.repeat_interleave(2, 1),
     lambda x: torch.stack([x, x + 1], 2).flatten(1, 2), lambda x: torch.cat([x, x * 2], axis=1),
+    lambda x: F.adaptive_avg_pool2d(x, (3, None)),
 ]  # fmt: skip
 WINDOWS: list[Callable[[Any], Any]] = [
     lambda x: F.interpolate(x, scale_factor=2), lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"),
@@ -73,6 +74,7 @@ WINDOWS: list[Callable[[Any], Any]] = [
     lambda x: F.interpolate(x, size=(7, 5), mode="bilinear", align_corners=True),
     lambda x: F.max_pool2d(x, 2), lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.avg_pool2d(x, 2, 2),
     lambda x: F.avg_pool2d(x, 3, 1, 1), lambda x: F.max_pool2d(x, (3, 1), (2, 1), (1, 0)),
+    lambda x: F.max_pool2d(x, 5, 1, 2),
 ]  # fmt: skip
 GATHERS: list[Callable[[Any, Any], Any]] = [
     lambda t, i: F.embedding(i, t), lambda t, i: t[i], lambda t, i: t[i - 3], lambda t, i: t[:, i],

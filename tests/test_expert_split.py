@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from expert_cases import captured, check, r, rewritten, write
 from test_expert_cuda import interpreted
 
-from passagent.models.expert.lowering import OPS
+from passagent.expert.lowering import OPS
 
 A, B = r(4, 60), r(4, 60, seed=1)
 SPLIT = {

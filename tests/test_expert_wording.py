@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from expert_cases import CASES, captured, check, r, write
 
-from passagent.models.expert.pattern_text import unused_in_inference
-from passagent.models.expert.wording import conditions, product, simplified
+from passagent.expert.pattern_text import unused_in_inference
+from passagent.expert.wording import conditions, product, simplified
 
 
 @pytest.mark.parametrize(

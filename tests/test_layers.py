@@ -85,3 +85,13 @@ def test_a_package_imports_from_those_below_it(own):
             continue  # the evaluator's own door opens to all of it
         wrong += [f"{module} -> {one}" for one in imported(path) if (layer(one) or own) not in below]
     assert wrong == []
+
+
+def test_the_expert_knows_of_models_only_their_interface():
+    """It stands below what chooses a model, and asks no search, no agent and no store."""
+    below = {"expert", "evaluator", "plan", "tasks", "kernels", "config", "confine", "errors"}
+    wrong = []
+    for path in sorted((ROOT / "passagent" / "expert").rglob("*.py")):
+        asked = imported(path) - {"passagent.models.types"}
+        wrong += [f"{path.name} -> {one}" for one in asked if one.split(".")[1] not in below]
+    assert wrong == []

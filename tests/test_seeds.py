@@ -15,7 +15,7 @@ from passagent.commands import running, searching
 from passagent.config import load_config
 from passagent.errors import UsageError
 from passagent.evaluator.result import Candidate, Speedup
-from passagent.models.expert.expert_model import ExpertModel
+from passagent.expert.expert_model import ExpertModel
 from passagent.report.run_summary import run_text
 from passagent.report.tree import tree_text
 from passagent.report.why import why_data

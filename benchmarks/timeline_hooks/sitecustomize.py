@@ -35,7 +35,7 @@ _CALLS = {
     "passagent.evaluator.judging.comparisons": ["Aside.do", "Aside.wait"],
     "passagent.evaluator.judging.agreement": ["judge_sets", "judge_timed", "_judge_drift"],
     "passagent.evaluator.timing.timing": ["measure", "_device_times"],
-    "passagent.models.expert.expert_model": ["answer"],
+    "passagent.expert.expert_model": ["answer"],
 }
 """Functions and methods by module: noted when they return."""
 

@@ -15,7 +15,7 @@ PASSES = "passes"
 
 def expert_version() -> str:
     """A hash of the expert's own files: results of another expert are measured anew."""
-    from passagent.models import expert
+    from passagent import expert
 
     digest = hashlib.sha256()
     for file in sorted(Path(str(expert.__file__)).parent.glob("*.py")):
@@ -25,8 +25,8 @@ def expert_version() -> str:
 
 def first_pass(task: Task, device: str) -> Candidate:
     """What the expert's default plan makes of a task. Raises PassagentError where it covers nothing."""
-    from passagent.models.expert.choices import default
-    from passagent.models.expert.expert_model import candidate
+    from passagent.expert.choices import default
+    from passagent.expert.expert_model import candidate
 
     target = "cuda" if device.startswith("cuda") else "cpu"
     files, authored = candidate(str(task.path), target, default(target))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from passagent.errors import PassagentError
 
 if TYPE_CHECKING:
-    from passagent.models.expert.coverage import TaskCoverage
+    from passagent.expert.coverage import TaskCoverage
 
 
 def coverage(tasks: list[str], target: str, as_json: bool) -> None:
     """Print what the expert lowers of each task. Raises PassagentError if one cannot be read."""
-    from passagent.models.expert.coverage import cover, totals
+    from passagent.expert.coverage import cover, totals
     from passagent.tasks.tasklist import find_tasks
 
     paths = find_tasks(tasks)
@@ -53,7 +53,7 @@ def _print_task(task: TaskCoverage, number: int, count: int) -> None:
 
 
 def _print_totals(tasks: list[TaskCoverage]) -> None:
-    from passagent.models.expert.coverage import totals
+    from passagent.expert.coverage import totals
     from passagent.report.text import table
 
     rows = [[t.operator, str(t.tasks), str(t.count), t.why] for t in totals(tasks)]

@@ -74,7 +74,7 @@ def provider_of(name: str) -> str:
 def _open(config: ModelConfig) -> Model:
     provider = provider_of(config.name)
     if provider == "expert":
-        from passagent.models.expert.expert_model import ExpertModel
+        from passagent.expert.expert_model import ExpertModel
 
         return ExpertModel(config)
     if provider == "replay":

@@ -1,0 +1,379 @@
+"""From the captured graphs of a task and a plan to the files of a candidate."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.evaluator.result import MANIFEST
+from passagent.expert import cpp_host, cpp_text, cuda_grid, cuda_host, cuda_text, pattern_text, wrapper
+from passagent.expert.arithmetic import decides_later
+from passagent.expert.choices import Plan
+from passagent.expert.cost import Work
+from passagent.expert.expressions import Trace, Unsupported
+from passagent.expert.graph import arguments, example, op_name
+from passagent.expert.layouts import input_orders, of_library, output_orders, stored
+from passagent.expert.lower import Lowered, Parameter, Region, Types, lower_region
+from passagent.expert.lowering import HALF
+from passagent.expert.names import identifier, kind, pass_name, title
+from passagent.expert.region import does_nothing, find_regions, is_free, is_view, moves_only
+from passagent.expert.repeated import MOVES, reduces_again
+from passagent.expert.schedule import join_reductions
+from passagent.expert.split import holds_for_one_dtype
+from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
+from passagent.expert.wording import conditions, simplified
+from passagent.kernels.layout import Order
+
+AnyRoute = wrapper.Route | wrapper.ViewRoute
+
+
+@dataclass
+class Family:
+    """Regions of several graphs that one pattern matches."""
+
+    regions: list[Region]
+    parameters: list[Parameter]
+    names: dict[fx.Node, str]
+    """Of the first region's inputs and nodes."""
+
+
+@dataclass
+class Authored:
+    """A candidate's files, and what was left out and why."""
+
+    files: dict[str, str]
+    fused: list[str]
+    operators: list[str] = field(default_factory=list)
+    """Fused operators that a plan may leave out."""
+    refused: dict[str, str] = field(default_factory=dict)
+    uncovered: list[int] = field(default_factory=list)
+    """Graphs without any region."""
+    taken: list[tuple[int, Region]] = field(default_factory=list)
+    """The regions that the passes replace, each with its graph's number."""
+    works: list[Work] = field(default_factory=list)
+    """The parts of the kernels, for CUDA."""
+
+
+def author(graphs: list[fx.Graph], target: str, plan: Plan) -> Authored:
+    """Write a candidate for the captured graphs of a task. Where a region cannot be lowered it shrinks."""
+    without, refused = set(plan.without), dict[str, str]()
+    while True:
+        routes, covered, failed = _routes(graphs, target, plan, frozenset(without), refused)
+        if not failed <= without:
+            without |= failed
+            continue
+        numbers = {number for number, _ in covered}
+        uncovered = [k for k in range(len(graphs)) if k not in numbers]
+        if not routes:
+            return Authored({}, [], [], refused, uncovered)
+        fused = dict.fromkeys(op_name(n) for f, _ in routes for n in f.regions[0].nodes if not is_free(n))
+        titles = [title(f.regions[0]) for f, _ in routes]
+        works = [work for _, route in routes for v in route.variants for work in _works(v)]
+        return Authored(_files(routes, plan, target), titles, list(fused), refused, uncovered, covered, works)
+
+
+def _works(variant: wrapper.Variant) -> list[Work]:
+    if not isinstance(variant.kernel, TritonKernel):
+        return []
+    return [Work(cuda_grid.function_of(p), cuda_grid.options_of(p), *p.hints) for p in variant.kernel.parts]
+
+
+def _routes(
+    graphs: list[fx.Graph], target: str, plan: Plan, without: frozenset[str], refused: dict[str, str]
+) -> tuple[list[tuple[Family, AnyRoute]], list[tuple[int, Region]], set[str]]:
+    """Routes of all families, their regions by graph, and operators that regions failed at."""
+    families: dict[Any, list[tuple[int, Region]]] = {}
+    for number, graph in enumerate(graphs):
+        found = find_regions(graph, target, without)
+        refused.update({op: why for op, why in found.refused.items() if op not in refused})
+        for region in found.regions:
+            families.setdefault(pattern_text.structure(region), []).append((number, region))
+    routes: list[tuple[Family, AnyRoute]] = []
+    covered: list[tuple[int, Region]] = []
+    failed: set[str] = set()
+    for members in families.values():
+        try:
+            routes.append(_route([r for _, r in members], target, plan))
+            covered += members
+        except Unsupported as error:
+            computing = [op_name(n) for n in members[0][1].nodes if not is_free(n)]
+            blamed = error.op if error.op in computing else computing[-1]
+            refused[blamed] = error.reason
+            failed.add(blamed)
+    # The largest first; of equal ones those with fewer inputs, since an input matches a number, too.
+    routes.sort(key=lambda r: (-len(r[0].regions[0].nodes), len(r[0].regions[0].inputs)))
+    return routes, covered, failed
+
+
+def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyRoute]:
+    taken = pattern_text.parameters(regions)
+    family = Family(regions, taken, pattern_text.names(regions[0], taken))
+    if all(is_view(n) for n in regions[0].nodes):
+        return family, _view_route(family)
+    inputs = [family.names[i] for i in regions[0].inputs]
+    orders, results = input_orders(regions), output_orders(regions)
+    route = wrapper.Route(identifier(regions[0]), inputs, [p.name for p in taken], [], orders)
+    route.named = [_named(region, family) for region in regions]
+    if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
+        route.moves = _view_lines(family)
+    half = next((r for r in regions if _has(r, HALF)), None)
+    seen: dict[Any, wrapper.Variant] = {}
+    for region in regions:
+        variant = _variant(region, half, family, Target(target, plan, orders, results))
+        key = (
+            variant.kernel.source,
+            tuple(variant.guards),
+            str(variant.shapes),
+            tuple(variant.dtypes),
+            variant.input_dtypes,
+            tuple(variant.orders),
+        )
+        if key in seen:
+            seen[key].generic_dtypes = tuple(sorted({*seen[key].generic_dtypes, *variant.generic_dtypes}))
+        else:
+            seen[key] = variant
+    # Those that take any size come last.
+    route.variants = sorted(seen.values(), key=lambda v: -len(cuda_host.limits(v)))
+    used = {p for v in route.variants for p in v.kernel.params} | set(wrapper.used_parameters(route))
+    used |= set(_used(family, route.moves))
+    route.parameters = [p for p in route.parameters if p in used]
+    return family, route
+
+
+def _named(region: Region, family: Family) -> dict[str, Any]:
+    """What one of a family's regions is given: shapes of its inputs, values of the pattern's parameters."""
+    given: dict[str, Any] = {p.name: dict(arguments(region.nodes[p.node]))[p.path] for p in family.parameters}
+    for first, node in zip(family.regions[0].inputs, region.inputs, strict=True):
+        value = example(node)
+        given[family.names[first]] = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    return given
+
+
+def _view_route(family: Family) -> wrapper.ViewRoute:
+    """Views need no kernel: the wrapper takes them itself, without the operators that do nothing."""
+    region, body = family.regions[0], _view_lines(family)
+    inputs = [family.names[i] for i in region.inputs]
+    return wrapper.ViewRoute(identifier(region), inputs, _used(family, body), body)
+
+
+def _used(family: Family, lines: list[str]) -> list[str]:
+    """Parameters of the pattern that the lines speak of."""
+    return [p.name for p in family.parameters if re.search(rf"\b{p.name}\b", "\n".join(lines))]
+
+
+def _view_lines(family: Family) -> list[str]:
+    """The operators of a region that computes nothing, without those that do nothing."""
+    region, names = family.regions[0], dict(family.names)
+    where = {(p.node, p.path): p.name for p in family.parameters}
+    lines = []
+    for position, node in enumerate(region.nodes):
+        if does_nothing(node):
+            names[node] = names[node.all_input_nodes[0]]
+            continue
+
+        def leaf(path: Any, value: Any, position: int = position) -> str:
+            return (
+                names[value]
+                if isinstance(value, fx.Node)
+                else where.get((position, path)) or pattern_text.literal(value)
+            )
+
+        lines.append(f"    {names[node]} = {pattern_text.call(node, leaf)}")
+    outputs = [names[o] for o in region.outputs]
+    return [*lines, f"    return {', '.join(outputs)}"]
+
+
+def _has(region: Region, dtypes: set[torch.dtype]) -> bool:
+    return any(
+        example(n).dtype in dtypes
+        for n in [*region.inputs, *region.nodes]
+        if isinstance(example(n), torch.Tensor)
+    )
+
+
+def _dtype(node: fx.Node) -> torch.dtype | None:
+    value = example(node)
+    if isinstance(value, tuple | list) and value:
+        value = value[0]
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _types(region: Region, half: Region | None) -> list[Types]:
+    """How each input's and node's dtype is named; float32 regions follow a 16-bit one where there is one."""
+    nodes = [*region.inputs, *region.nodes]
+    if any(holds_for_one_dtype(node) for node in region.nodes):
+        return [Types(frozenset())] * len(nodes)
+    kinds = {d for n in region.inputs if (d := _dtype(n)) in HALF}
+    if kinds:
+        # Of two 16-bit types among the inputs one is called by its name.
+        return [Types(frozenset(sorted(kinds, key=str)[:1]))] * len(nodes)
+    if _has(region, HALF):
+        return [Types(frozenset())] * len(nodes)
+    single, none = Types(frozenset({torch.float32})), Types(frozenset())
+    if half is not None and any(_dtype(h) in HALF for h in half.inputs):
+        return [single if _dtype(h) in HALF else none for h in [*half.inputs, *half.nodes]]
+    converts = any(
+        op_name(n) in {"to", "float", "half", "type_as", "type", "double", "bfloat16"}
+        or any(isinstance(v, torch.dtype) for _, v in arguments(n))
+        for n in region.nodes
+    )
+    return [none if converts else single] * len(nodes)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What kernels are written for."""
+
+    name: str
+    plan: Plan
+    inputs: list[Order]
+    """How the region's inputs lie in memory."""
+    outputs: list[Order]
+    """How eager's outputs lie."""
+
+
+def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
+    types = _types(region, half)
+    try:
+        return _lowered(region, types, family, target)
+    except Unsupported:
+        if half is None or half is region or _has(region, HALF):
+            raise
+        return _lowered(region, [Types(frozenset())] * len(types), family, target)
+
+
+def _lowered(region: Region, types: list[Types], family: Family, given: Target) -> wrapper.Variant:
+    low = lower_region(region, family.parameters, given.name, types, given.inputs)
+    low.trace.decisive = decides_later(region)
+    try:
+        return _scheduled(low, region, types, family, given)
+    except Unsupported as error:
+        if error.op != "schedule" or not join_reductions(low.trace, low.outputs):
+            raise
+        return _scheduled(low, region, types, family, given)
+
+
+def _scheduled(
+    low: Lowered, region: Region, types: list[Types], family: Family, given: Target
+) -> wrapper.Variant:
+    target, plan, trace = given.name, given.plan, low.trace
+    schedule, orders = stored(trace, low.outputs, given.outputs, target)
+    moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
+    if target == "cpu" and moves and reduces_again(schedule):
+        raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
+    first = family.regions[0]
+    names = [family.names[i] for i in first.inputs]
+    outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]
+    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
+    parameters = [p.name for p in family.parameters]
+    kernel: Kernel
+    if target == "cuda":
+        kernel = cuda_text.generate(schedule, identifier(first), names, outputs, shapes, parameters)
+    else:
+        knobs = Knobs(plan.block, plan.grain, plan.keep)
+        kernel = cpp_text.generate(schedule, identifier(first), names, outputs, shapes, parameters, knobs)
+    input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
+    generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
+    dtypes = [v.dtype for v in low.outputs]
+    if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
+        raise Unsupported("dtype", "no input tells the 16-bit type of the result")
+    kinds = list(zip(input_dtypes, given.inputs, strict=True))
+    like = [
+        _like(trace, shape, order, [k for k in kernel.inputs if kinds[k] == (dtype, order)])
+        for shape, dtype, order in zip(shapes, dtypes, orders, strict=True)
+    ]
+    kernel.sizes = [simplified(size) for size in kernel.sizes]
+    return wrapper.Variant(
+        kernel,
+        conditions(trace.guards),
+        [[simplified(size) for size in shape] for shape in shapes],
+        dtypes,
+        like,
+        generic,
+        input_dtypes,
+        (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
+        tuple(len(s) for s in trace.inputs),
+        orders,
+    )
+
+
+def _like(trace: Trace, shape: list[str], order: Order, among: list[int]) -> int | None:
+    """The first of inputs of the same type and order that has the same shape, too."""
+    lying = [shape[d] for d in order or range(len(shape))]
+    return next((k for k in among if [trace.text(s) for s in trace.inputs[k]] == lying), None)
+
+
+def _files(routes: list[tuple[Family, AnyRoute]], plan: Plan, target: str) -> dict[str, str]:
+    _distinct(routes)
+    note = f"{plan.note(target)} [plan: {plan.json()}]"
+    sources = any(route.variants for _, route in routes)
+    entry = routes[0][1].name
+    one = len(routes) == 1
+    module = "" if one else f"{entry}_kernels"
+    lines_of = None if target == "cuda" else cpp_host.kernel_lines
+    host = cuda_host.module([route for _, route in routes], plan, entry, lines_of)
+    files: dict[str, str] = {}
+    names: list[str] = []
+    imports = ["import functools", ""] if any("@functools." in line for line in host) else []
+    imports.append("import torch")
+    if target == "cuda" and sources:
+        imports += ["import triton", "import triton.language as tl"]
+    if sources:
+        imports.append(f"from passagent.kernels import {'triton' if target == 'cuda' else 'cpp'}_kernel")
+    if any("libdevice." in v.kernel.source for _, route in routes for v in route.variants):
+        imports.append("from triton.language.extra import libdevice")
+    if not one:
+        passes = ", ".join(pass_name(route.name) for _, route in routes)
+        doc = f'"""The kernels and the wrapper that the passes {passes} share."""'
+        files[f"{module}.py"] = _text([doc, "", *imports, *host])
+    for family, route in routes:
+        name = pass_name(route.name)
+        names.append(name)
+        doc = f'"""{title(family.regions[0])} {kind(route)}; {note}"""'
+        head = (
+            [doc, "", *imports]
+            if one
+            else [doc, "", *_pattern_imports(family), "", f"from {module} import {entry}"]
+        )
+        taken = [*route.inputs, *(p.name for p in family.parameters)]
+        arguments_ = [*route.inputs, *route.parameters]
+        if isinstance(route, wrapper.Route):
+            arguments_ = cuda_host.accepted(route)
+        forwarded = [*([f'"{route.name}"'] if not one else []), *arguments_]
+        args = f"({', '.join(forwarded)}{',' if len(forwarded) == 1 else ''})"
+        lines = [
+            *head,
+            "",
+            "",
+            *pattern_text.write_pattern(family.regions[0], family.parameters, family.names),
+        ]
+        if "operator." in "\n".join(lines) and "import operator" not in lines:
+            lines.insert(lines.index("import torch") if "import torch" in lines else 2, "import operator")
+        lines += ["", "", f"def replacement_args({', '.join(taken)}):", f"    return {args}"]
+        lines += host if one else []
+        lines += ["", "", "def replacement_func():", f"    return {entry}"]
+        files[f"{name}.py"] = _text(lines)
+    files[MANIFEST] = json.dumps(names) + "\n"
+    return files
+
+
+def _pattern_imports(family: Family) -> list[str]:
+    text = "\n".join(pattern_text.write_pattern(family.regions[0], family.parameters, family.names))
+    return ["import torch"] if "torch." in text else []
+
+
+def _distinct(routes: list[tuple[Family, AnyRoute]]) -> None:
+    seen: dict[str, int] = {}
+    for _, route in routes:
+        seen[route.name] = seen.get(route.name, 0) + 1
+        if seen[route.name] > 1:
+            route.name = f"{route.name}_{seen[route.name]}"
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join(lines).strip("\n") + "\n"

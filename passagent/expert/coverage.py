@@ -1,0 +1,111 @@
+"""What the expert takes of a task, what stays with eager, and why: read off the graphs, nothing is run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import fx
+
+from passagent.errors import PassagentError, UsageError
+from passagent.expert.author import author
+from passagent.expert.choices import CHOICES, default
+from passagent.expert.graph import op_name, operators
+from passagent.expert.reading import graphs
+from passagent.expert.region import is_free, is_view
+
+ALONE = "alone: a kernel would not pay"
+VIEW = "a view, which costs nothing"
+
+
+@dataclass(frozen=True)
+class Left:
+    """An operator that stays with eager."""
+
+    operator: str
+    why: str
+    count: int
+    """Over all graphs of the task."""
+
+
+@dataclass(frozen=True)
+class TaskCoverage:
+    """What becomes of a task's operators under the default plan."""
+
+    task: str
+    graphs: int = 0
+    kernels: int = 0
+    """Graphs in which a kernel replaces something."""
+    views: int = 0
+    """Graphs in which nothing but views is rewritten."""
+    regions: list[str] = field(default_factory=list)
+    """The operators of each kind of region, such as `add + layer_norm`."""
+    taken: int = 0
+    """Operators inside regions, over all graphs."""
+    left: list[Left] = field(default_factory=list)
+    error: str | None = None
+    """Why the task could not be read."""
+
+    @property
+    def covered(self) -> bool:
+        """Whether a pass rewrites every graph."""
+        return 0 < self.graphs == self.kernels + self.views
+
+
+def cover(task: Path, target: str) -> TaskCoverage:
+    """What the expert's first pass takes of a task. Raises UsageError for an unknown target."""
+    if target not in CHOICES:
+        raise UsageError(f"--target {target}: write {' or '.join(CHOICES)}")
+    name = task.resolve().name
+    try:
+        captured = graphs(str(task))
+    except PassagentError as error:
+        return TaskCoverage(name, error=str(error))
+    authored = author(list(captured), target, default(target))
+    inside = {node for _, region in authored.taken for node in region.nodes}
+    computed = {number for number, region in authored.taken if not all(map(is_view, region.nodes))}
+    every = {number for number, _ in authored.taken}
+    left: Counter[tuple[str, str]] = Counter()
+    for graph in captured:
+        for node in operators(graph):
+            if node not in inside:
+                left[op_name(node), _why(node, authored.refused)] += 1
+    return TaskCoverage(
+        name,
+        len(captured),
+        len(computed),
+        len(every - computed),
+        list(dict.fromkeys(authored.fused)),
+        len(inside),
+        [Left(operator, why, count) for (operator, why), count in left.most_common()],
+    )
+
+
+def _why(node: fx.Node, refused: dict[str, str]) -> str:
+    name = op_name(node)
+    if is_free(node):
+        return VIEW
+    return refused.get(name, ALONE)
+
+
+@dataclass(frozen=True)
+class Total:
+    """An operator that stays with eager, over all tasks."""
+
+    operator: str
+    why: str
+    tasks: int
+    count: int
+
+
+def totals(tasks: list[TaskCoverage]) -> list[Total]:
+    """Operators that stay with eager, those of the most tasks first."""
+    seen: dict[tuple[str, str], list[int]] = {}
+    for task in tasks:
+        for left in task.left:
+            found = seen.setdefault((left.operator, left.why), [0, 0])
+            found[0] += 1
+            found[1] += left.count
+    result = [Total(operator, why, *counts) for (operator, why), counts in seen.items()]
+    return sorted(result, key=lambda t: (-t.tasks, -t.count, t.operator))

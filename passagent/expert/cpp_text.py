@@ -1,0 +1,383 @@
+"""C++ kernels for the CPU target: a schedule as text, with OpenMP over rows and vectorised inner loops."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from passagent.expert import cpp_bands
+from passagent.expert.cpp_tables import TableWriter
+from passagent.expert.cpp_values import Scope
+from passagent.expert.expressions import Axis, Expr
+from passagent.expert.lowering import HALVES
+from passagent.expert.schedule import Schedule
+from passagent.expert.schedule_parts import Group, Stage, Store
+from passagent.expert.text_parts import Kernel, Knobs, bare, cost, parenthesised
+
+HELPERS = """\
+// Rows of T as float: float32 in place, 16-bit types through a buffer.
+template <class T> static const float* as_float(const T* row, float* buffer, int64_t n) {
+  load_f32(buffer, row, n);
+  return buffer;
+}
+static const float* as_float(const float* row, float*, int64_t) { return row; }
+template <class T> static float* room(T*, float* buffer) { return buffer; }
+static float* room(float* row, float*) { return row; }
+template <class T> static void put(T* row, const float* values, int64_t n) { store_f32(row, values, n); }
+static void put(float*, const float*, int64_t) {}
+"""
+
+CHOICE = """\
+// test ? a : b where both are at hand: a branch around a call of expf and the like is not vectorised.
+static inline float either(bool test, float a, float b) {
+  const uint32_t mask = -static_cast<uint32_t>(test);
+  const uint32_t bits = (__builtin_bit_cast(uint32_t, a) & mask) | (__builtin_bit_cast(uint32_t, b) & ~mask);
+  return __builtin_bit_cast(float, bits);
+}
+"""
+
+
+def generate(
+    schedule: Schedule,
+    name: str,
+    names: list[str],
+    outputs: list[str],
+    shapes: list[list[str]],
+    parameters: list[str],
+    knobs: Knobs,
+) -> Kernel:
+    """The C++ kernel of a schedule; `names` are of the inputs.
+
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
+    that they or the guards speak of are arguments, too.
+    """
+    return CppWriter(schedule, name, names, outputs, knobs).kernel(shapes, parameters)
+
+
+class CppWriter(TableWriter):
+    """One C++ function for all groups of a schedule."""
+
+    def kernel(self, shapes: list[list[str]], parameters: list[str]) -> Kernel:
+        bodies = [self.group(g) for g in self.s.groups]
+        said = " ".join([*(t for s in shapes for t in s), *self.s.trace.guards, *self.sizes])
+        for k in range(len(self.names)):
+            if k not in self.inputs and re.search(rf"\bs{k}\b", said):
+                self.inputs[k] = self.s.trace.dtypes[k]
+        self.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
+        types = {store.out: store.expr.dtype for store in self.s.stores}
+        arguments = [f"const {self.ctype(d)}* {n}" for n, d in self.input_types()]
+        arguments += [f"{'int64_t' if n.startswith('size') else 'double'} {n}" for n in self.params]
+        arguments += [f"{self.ctype(types[k])}* {n}" for k, n in enumerate(self.outputs)]
+        arguments += [f"int64_t {n}" for n in self.sizes.values()]
+        template = "template <class T>\n" if any("T*" in a for a in arguments) else ""
+        signature = f"{template}void {self.name}({_wrapped(arguments, len(self.name) + 8)}) {{"
+        text = "\n".join([signature, *[line for body in bodies for line in body], "}"])
+        helpers = "#include <vector>\n\n" if self.heap else ""
+        helpers += HELPERS + "\n" if self.blocked else ""
+        helpers += cpp_bands.HELPERS + "\n" if self.turns else ""
+        helpers += CHOICE + "\n" if self.chooses else ""
+        return Kernel(
+            (helpers + text + "\n"),
+            self.name,
+            sorted(self.inputs),
+            list(range(len(self.outputs))),
+            list(self.sizes),
+            list(self.params),
+        )
+
+    def input_types(self) -> list[tuple[str, str]]:
+        return [(self.names[k], self.inputs[k]) for k in sorted(self.inputs)]
+
+    def group(self, group: Group) -> list[str]:
+        self.g = group
+        self.buffers: list[tuple[str, str, str]] = []
+        self.results: dict[Expr, str] = {}
+        self.row = Scope([], [[]], [[]], [{}])
+        self.kept: dict[Expr, str] = {}
+        self.row_pointers: dict[str, str] = {}
+        self.find_band(group)
+        parts = len(group.rows) + (group.tile is not None)
+        self.lone_row = group.rows[0] if parts == 1 and group.rows and self.band is None else None
+        self.turns = self.turns or self.band is not None
+        self.keeping, self.number = [set()], 0
+        tables = self.find_tables(group)
+        self.keeping = [self.to_keep(group, k) for k in range(len(group.stages))]
+        stages = [self.stage(s, k) for k, s in enumerate(group.stages)]
+        rows = [self.axis_size(a) for a in group.rows if a is not self.band]
+        head: list[str] = []
+        if self.band is not None:
+            n = self.axis_size(self.band)
+            head.append(f"const int64_t bands = ({n} + {cpp_bands.BAND - 1}) / {cpp_bands.BAND};")
+            rows = [*rows, "bands"]
+        if group.tile is not None:
+            n = self.axis_size(group.tile)
+            head.append(f"const int64_t tiles = ({n} + {self.knobs.block - 1}) / {self.knobs.block};")
+            rows = [*rows, "tiles"]
+        total = " * ".join(rows) or "1"
+        work = " * ".join(dict.fromkeys([*[self.axis_size(a) for a in self._all(group)]])) or "1"
+        inner = list(self.row.lines[0])
+        for lines in stages:
+            inner += lines
+        if self.band is not None:
+            inner = self.banded(group, inner)
+        if group.rows or group.tile is not None:
+            inner = [*self.decode(group), *inner]
+        parallel = bool(rows)
+        if not parallel:
+            body = [*self.declared(), *tables, *inner]
+            return [
+                *_indent(head),
+                *(_indent(["{", *_indent(body), "}"]) if len(self.s.groups) > 1 else _indent(body)),
+            ]
+        loop = ["for (int64_t row = 0; row < rows; ++row) {", *_indent(inner), "}"]
+        head.append(f"const int64_t rows = {total};")
+        condition = f"if ({work} > {self.knobs.grain})"
+        if self.buffers:
+            made = self.declared()
+            body = [
+                f"#pragma omp parallel {condition}",
+                "{",
+                *_indent([*made, *tables, "#pragma omp for", *loop]),
+                "}",
+            ]
+        else:
+            body = [f"#pragma omp parallel for {condition}", *loop]
+        lines = [*head, *body]
+        return _indent(["{", *_indent(lines), "}"] if len(self.s.groups) > 1 else lines)
+
+    def declared(self) -> list[str]:
+        """Buffers: of a known size on the stack, else on the heap, one for each thread."""
+        self.heap = self.heap or any(not c.isdigit() for _, _, c in self.buffers)
+        return [
+            f"{t} {n}[{c}];" if c.isdigit() else f"std::vector<{t}> {n}({c});" for n, t, c in self.buffers
+        ]
+
+    def _all(self, group: Group) -> list[Axis]:
+        best: list[Axis] = []
+        for stage in group.stages:
+            axes = [*group.rows, *stage.loops]
+            if self.s.volume(axes) >= self.s.volume(best):
+                best = axes
+        return best
+
+    def decode(self, group: Group) -> list[str]:
+        """The indices of a row from its number."""
+        lines, left = [], "row"
+        parts = [(self.axis_name(a), self.axis_size(a)) for a in group.rows if a is not self.band]
+        if self.band is not None:
+            parts.append(("band", "bands"))
+        if group.tile is not None:
+            parts.append(("tile", "tiles"))
+        for position, (name, size) in enumerate(reversed(parts)):
+            if name == "row":
+                continue
+            last = position == len(parts) - 1
+            value = left if last else f"{left} % {parenthesised(size)}"
+            lines.append(f"const int64_t {name} = {value};")
+            left = f"{left} / {parenthesised(size)}"
+        if group.tile is not None:
+            n = self.axis_size(group.tile)
+            lines.append(f"const int64_t start = tile * {self.knobs.block};")
+            lines.append(f"const int64_t count = std::min<int64_t>({self.knobs.block}, {n} - start);")
+        return lines
+
+    def to_keep(self, group: Group, number: int) -> set[Expr]:
+        """Costly values of stage `number` that a later stage over the same loops needs again."""
+        stage = group.stages[number]
+        if not self.knobs.keep or not stage.loops or self.s.volume(stage.loops) > 65536:
+            return set()
+        here = self.values(stage, set())
+        chosen: set[Expr] = set()
+        for later in group.stages[number + 1 :]:
+            if later.loops == stage.loops:
+                chosen |= self.highest(later, here, stage.loops[-1])
+        return chosen
+
+    def highest(self, stage: Stage, among: set[Expr], vector: Axis) -> set[Expr]:
+        """The largest expressions of a stage that are `among` others, vary along `vector`, and are costly."""
+        chosen: set[Expr] = set()
+        seen: set[Expr] = set()
+
+        def walk(e: Expr) -> None:
+            if e in seen or e.kind == "reduce":
+                return
+            seen.add(e)
+            if e in among and vector in self.s.axes(e.axes) and e.dtype in {*HALVES, "float32"}:
+                if cost(e, set()) >= self.knobs.keep:
+                    chosen.add(e)
+                return
+            for a in e.args:
+                walk(a)
+
+        for item in stage.items:
+            walk(item.expr if isinstance(item, Store) else item.args[0])
+        return chosen
+
+    def stage(self, stage: Stage, number: int) -> list[str]:
+        self.count_uses(stage)
+        self.number = number
+        self.begin(stage)
+        for item in stage.items:
+            if isinstance(item, Store):
+                self.store(item)
+            else:
+                self.reduction(item)
+        self.kept.update(self.new_kept)
+        return self.nest(stage)
+
+    def nest(self, stage: Stage) -> list[str]:
+        """The loops of a stage around what was written for them."""
+        scope, depth = self.scope, len(stage.loops)
+        if depth == 0:
+            return [*scope.lines[0], *scope.tails[0]]
+        vector = stage.loops[-1]
+        body = scope.lines[depth]
+        clause = "".join(f" reduction({op}:{', '.join(v)})" for op, v in self.clauses.items())
+        if self.is_short(vector):
+            inner = [f"for (int64_t j = 0; j < {self.axis_size(vector)}; ++j) {{", *_indent(body), "}"]
+            return self.around(stage, [*self.before_block, *inner, *self.after_block])
+        inner = [f"#pragma omp simd{clause}", "for (int64_t j = 0; j < count; ++j) {", *_indent(body), "}"]
+        inner = inner if body else []
+        inner = [*self.before_block, *inner, *self.after_block]
+        if vector is not self.g.tile:
+            n = self.axis_size(vector)
+            block = self.knobs.block
+            inner = [
+                f"for (int64_t start = 0; start < {n}; start += {block}) {{",
+                f"  const int64_t count = std::min<int64_t>({block}, {n} - start);",
+                *_indent(inner),
+                "}",
+            ]
+        elif self.before_block or self.after_block:
+            inner = ["{", *_indent(inner), "}"]
+        return self.around(stage, inner)
+
+    def around(self, stage: Stage, inner: list[str]) -> list[str]:
+        """The outer loops of a stage."""
+        scope, depth = self.scope, len(stage.loops)
+        lines = [*scope.lines[depth - 1], *inner, *scope.tails[depth - 1]]
+        for level in range(depth - 2, -1, -1):
+            axis = stage.loops[level]
+            name = self.axis_name(axis)
+            loop = [
+                f"for (int64_t {name} = 0; {name} < {self.axis_size(axis)}; ++{name}) {{",
+                *_indent(lines),
+                "}",
+            ]
+            lines = [*scope.lines[level], *loop, *scope.tails[level]]
+        return lines
+
+    def store(self, store: Store) -> None:
+        depth = len(self.scope.axes)
+        address = self.s.addresses[id(store)]
+        if self.copied(store):
+            return
+        if id(store) in self.turned:
+            value = self.emit(self.unrounded(store), depth)
+            self.scope.lines[depth].append(f"{self.turned_element(id(store))} = {bare(value)};")
+            return
+        value = self.emit(self.unrounded(store), depth)
+        name, dtype = self.outputs[store.out], store.expr.dtype
+        if self.apart(dtype) and not self.walks(address):
+            buffer = self.fresh(f"{name}_values")
+            lines, (element, _) = self.aside(lambda: self.pointer(name, dtype, address, const=False))
+            self.before_block.append(f"{self.vtype(dtype)} {buffer}[{self.knobs.block}];")
+            self.scope.lines[depth].append(f"{buffer}[j] = {bare(value)};")
+            self.after_block += self.element_loop([*lines, f"{element} = {buffer}[j];"])
+            return
+        pointer, unit = self.pointer(name, dtype, address, const=False)
+        if dtype in HALVES and unit:
+            self.blocked = True
+            buffer, row = self.fresh(f"{name}_buffer"), self.fresh(f"{name}_values")
+            self.before_block += [
+                f"float {buffer}[{self.knobs.block}];",
+                f"float* {row} = room({pointer} + start, {buffer});",
+            ]
+            self.after_block.append(f"put({pointer} + start, {row}, count);")
+            self.scope.lines[depth].append(f"{row}[j] = {bare(value)};")
+        else:
+            self.scope.lines[depth].append(f"{pointer} = {bare(value)};")
+
+    def copied(self, store: Store) -> bool:
+        """Elements that are only moved, in runs, are copied as they are."""
+        e, to = store.expr, self.s.addresses[id(store)]
+        if e.kind != "load" or self.uses.get(e, 0) > 1:
+            return False
+        if not (self.walks(to) and self.walks(self.s.addresses[e])):
+            return False
+        self.inputs[e.data] = e.dtype
+        source = self.pointer(self.names[e.data], e.dtype, self.s.addresses[e], const=True)[0]
+        target = self.pointer(self.outputs[store.out], e.dtype, to, const=False)[0]
+        ends = [text.removesuffix("[start + j]") for text in (source, target)]
+        self.after_block.append(f"std::copy_n({ends[0]} + start, count, {ends[1]} + start);")
+        return True
+
+    def reduction(self, r: Expr) -> None:
+        name, bound = r.data
+        loops = self.scope.axes
+        body = self.emit(r.args[0], len(loops))
+        kind, vtype = ("max" if name in {"max", "softmax_max"} else name), self.vtype(r.dtype)
+        start = {
+            "sum": "0",
+            "max": f"-std::numeric_limits<{vtype}>::infinity()",
+            "min": f"std::numeric_limits<{vtype}>::infinity()",
+        }[kind]
+        if vtype == "int64_t" and kind != "sum":
+            start = f"std::numeric_limits<int64_t>::{'lowest' if kind == 'max' else 'max'}()"
+        stem = {"softmax_max": "top"}.get(name, name)
+        target = self.fresh(stem)
+        bound_axes = self.s.axes(bound)
+        free = [a for a in loops if a not in bound_axes]
+        inner_free = [a for k, a in enumerate(loops) if a in free and any(b in bound_axes for b in loops[:k])]
+        if not loops:
+            self.scope.lines[0].append(f"const {vtype} {target} = {bare(body)};")
+            self.results[r] = target
+            return
+        if not inner_free:
+            level = len(free)
+            part = self.fresh(f"{stem}_part")
+            self.scope.lines[level].append(f"{vtype} {target} = {start};")
+            self.before_block.append(f"{vtype} {part} = {start};")
+            op = {"sum": "+"}.get(kind, kind)
+            self.clauses.setdefault(op, []).append(part)
+            self.scope.lines[len(loops)].append(self.update(kind, part, body, name))
+            self.after_block.append(self.update(kind, target, part, name))
+            if free:
+                buffer = self.buffer(free, vtype, f"{stem}s")
+                self.scope.tails[level].append(f"{buffer}[{self.offset(free, free)}] = {target};")
+                self.results[r] = buffer
+            else:
+                self.results[r] = target
+            return
+        buffer = self.buffer(free, vtype, f"{stem}s")
+        size = " * ".join(self.extent(a) for a in free)
+        self.scope.lines[0].append(f"std::fill_n(&{buffer}[0], {size}, {vtype}({start}));")
+        self.scope.lines[len(loops)].append(
+            self.update(kind, f"{buffer}[{self.offset(free, loops)}]", body, name)
+        )
+        self.results[r] = buffer
+
+    def update(self, kind: str, target: str, body: str, name: str) -> str:
+        if kind == "sum":
+            return f"{target} += {bare(body)};"
+        sign = ">" if kind == "max" else "<"
+        value = self.fresh("value")
+        test = f"{value} {sign} {target}"
+        if name != "softmax_max":
+            test = f"({test}) | ({value} != {value})"  # NaN stays
+        return f"{{ const auto {value} = {bare(body)}; {target} = ({test}) ? {value} : {target}; }}"
+
+
+def _wrapped(arguments: list[str], before: int) -> str:
+    """Parameters side by side; in lines of their own where they do not fit behind the name."""
+    text = ", ".join(arguments)
+    if before + len(text) <= 100:
+        return text
+    filled = textwrap.wrap(
+        ", ".join(a.replace(" ", "\0") for a in arguments), 96, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n    " + "\n    ".join(filled).replace("\0", " ")
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

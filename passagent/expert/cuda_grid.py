@@ -1,0 +1,137 @@
+"""How programs share out a kernel's elements: the functions that plans call, and the lines that call them."""
+
+from __future__ import annotations
+
+import re
+
+from passagent.expert.text_parts import Part
+from passagent.expert.wording import product
+
+FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column")
+"""What plans call to lay out a part."""
+
+SMS = 132
+"""Programs that a GPU runs side by side, at least."""
+
+
+def helpers(texts: str, block: int, warps: int) -> list[str]:
+    """The functions that plans share, as far as `texts` call them."""
+    called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
+    count = "max(1, min({most}, {lanes} // 256))" if not warps else str(warps)
+    lines = []
+    if "_run" in called:
+        lines += [
+            "",
+            "",
+            "def _run(n):",
+            '    """Lanes of a program and its warps, for one run of n elements."""',
+            f"    block = {block}",
+            f"    while block > 128 and n < {SMS} * block:",
+            "        block //= 2",
+            f"    return block, {count.format(most=8, lanes='block')}",
+        ]
+    if "_rows" in called:
+        lines += [
+            "",
+            "",
+            "def _rows(rows, lanes, tiled=False):",
+            '    """(rows, lanes and rows of a program, warps) for `rows` rows of `lanes` elements.',
+            "",
+            "    A row is one program's, or split into tiles, which then count as rows.",
+            '    """',
+            "    if rows * lanes >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            "    block = triton.next_power_of_2(lanes)",
+            "    if tiled:",
+            f"        block = min(block, {block})",
+            "        rows *= triton.cdiv(lanes, block)",
+            f"    together = max(1, {block} // block)",
+            f"    while together > 1 and rows < {SMS} * together:",
+            "        together //= 2",
+            f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
+        ]
+    if "_sweep" in called:
+        lines += [
+            "",
+            "",
+            "def _sweep(rows, lanes):",
+            '    """(rows, lanes and rows of a program, warps) where a program sweeps one long row."""',
+            "    if rows * lanes >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            f"    block = min(triton.next_power_of_2(lanes), {4 * block})",
+            f"    return rows, block, 1, {count.format(most=8, lanes='block')}",
+        ]
+    if "_square" in called:
+        lines += [
+            "",
+            "",
+            "def _square(rows, lanes, height):",
+            '    """(programs, lanes and height of a tile, warps); both its sides are runs of memory."""',
+            "    if rows * lanes * height >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            "    block, together = (min(triton.next_power_of_2(n), 64) for n in (lanes, height))",
+            f"    while block * together > {block} or (",
+            f"        block * together > 256 and rows * lanes * height < {SMS} * block * together",
+            "    ):",
+            "        if block > together:",
+            "            block //= 2",
+            "        else:",
+            "            together //= 2",
+            "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)",
+            f"    return programs, block, together, {count.format(most=8, lanes='block * together')}",
+        ]
+    if "_column" in called:
+        lines += [
+            "",
+            "",
+            "def _column(rows, lanes, height, tiled=False, swept=False):",
+            '    """(programs, lanes and height of a block, warps): a program reduces along the height."""',
+            "    if rows * lanes * height >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            "    block, together = triton.next_power_of_2(lanes), triton.next_power_of_2(height)",
+            "    if swept:",
+            f"        together = min(together, max(1, {8 * block} // min(block, 32)))",
+            "    if tiled:",
+            f"        block = min(block, 64, max(16, {8 * block} // together))",
+            f"        while block > 16 and rows * lanes < {SMS} * block:",
+            "            block //= 2",
+            "        rows *= triton.cdiv(lanes, block)",
+            f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
+        ]
+    return lines
+
+
+def grid(part: Part, suffix: str) -> str:
+    """How many programs a part has."""
+    if part.kind == "flat":
+        return f"triton.cdiv({part.lanes}, block{suffix})"
+    if part.kind == "rows":
+        return f"triton.cdiv(rows{suffix}, together{suffix})"
+    return f"rows{suffix}"
+
+
+def function_of(part: Part) -> str:
+    """Of FUNCTIONS, the one that lays out a part."""
+    known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
+    return known.get(part.kind, "_column")
+
+
+def options_of(part: Part) -> tuple[str, ...]:
+    """What else the function is told of the part."""
+    tiled = part.tiled and part.kind in {"rows", "column", "tall"}
+    return (*(["tiled"] if tiled else []), *(["swept"] if part.kind == "tall" else []))
+
+
+def part_lines(part: Part, suffix: str) -> list[str]:
+    if part.kind == "flat":
+        return [f"    block{suffix}, warps{suffix} = _run({part.lanes})"]
+    given = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
+    given += [f"{name}=True" for name in options_of(part)]
+    results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
+    return [f"    {results} = {function_of(part)}({', '.join(given)})"]
+
+
+def part_numbers(part: Part, suffix: str) -> dict[str, str]:
+    values = {"rows": "rows", "BLOCK": "block", "ROWS": "together"}
+    names = (n.partition(":")[0] for n in part.numbers(""))
+    return {f"{name}{suffix}": f"{values[name]}{suffix}" for name in names}

@@ -1,0 +1,287 @@
+"""The host side of a pass for CUDA: a plan for each kernel, and the function that calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from passagent.expert.choices import Plan
+from passagent.expert.cuda_grid import grid, helpers, part_lines, part_numbers
+from passagent.expert.text_parts import TritonKernel
+from passagent.expert.wrapper import (
+    Route,
+    Variant,
+    ViewRoute,
+    dtype_test,
+    joined,
+    order_text,
+    tuple_text,
+    view_lines,
+)
+
+LinesOf = Callable[[Route, Any, str], list[str]]
+"""The text of a variant's kernel, as a function of that name that allocates its outputs."""
+
+MOST_NAMED = 16
+"""Combinations of shapes that a kernel is compiled for, at most; it takes any others as arguments."""
+
+
+def kernel_lines(route: Route, name: str) -> list[str]:
+    """The plan `_plan<name>` and the kernel `name`; where there are variants, the plan chooses one."""
+    several = len(route.variants) > 1
+    lines: list[str] = []
+    heads = []
+    for k, v in enumerate(route.variants):
+        own = f"{name}{k + 1}" if several else name
+        kernel = v.kernel
+        text = kernel.source.replace(f"def {kernel.name}(", f"def {own}(")
+        functions = text.replace(f"{kernel.name}_part", f"{own}_part").split("\n\n\n")
+        if not several:
+            last = functions.pop().splitlines()
+        else:
+            heads.append((own, _parameters(functions[-1])))
+        lines += [line for function in functions for line in ["", "", *function.splitlines()]]
+    constants: dict[str, bool] = {}
+    if several:
+        last, constants = _choosing(route, name, heads)
+    plan = _plan(route, name, list(constants))
+    order = order_text(route, taken(route))
+    options = ", ".join([f"_plan{name}", *([order] if order else []), "enable_fp_fusion=False"])
+    return [*lines, *plan, "", "", f"@triton_kernel({options})", *last]
+
+
+def _parameters(function: str) -> dict[str, bool]:
+    """Of a kernel's text: each parameter, and whether it is a constant."""
+    inside = function[function.index("(") + 1 : function.index("):")]
+    return {p.partition(":")[0]: ":" in p for p in inside.split(", ")}
+
+
+def _choosing(
+    route: Route, name: str, heads: list[tuple[str, dict[str, bool]]]
+) -> tuple[list[str], dict[str, bool]]:
+    """The kernel that is one of the variants by its constant VARIANT, and its numbers."""
+    given = [*taken(route), *output_names(route.variants[0])]
+    numbers: dict[str, bool] = {}
+    for _, parameters in heads:
+        for parameter, constant in parameters.items():
+            if parameter not in given:
+                numbers[parameter] = numbers.get(parameter, False) or constant
+    texts = [f"{n}: tl.constexpr" for n in ["VARIANT", *(n for n, constant in numbers.items() if constant)]]
+    texts = [*given, *(n for n, constant in numbers.items() if not constant), *texts]
+    lines = ["@triton.jit", f"def {name}({', '.join(texts)}):"]
+    for k, (own, parameters) in enumerate(heads):
+        test = "else:" if k == len(heads) - 1 else f"{'if' if k == 0 else 'elif'} VARIANT == {k}:"
+        lines += [f"    {test}", f"        {own}({', '.join(f'{p}={p}' for p in parameters)})"]
+    return lines, numbers
+
+
+def arguments(route: Route, v: Variant) -> list[str]:
+    """What a variant's kernel is called with."""
+    return [*(route.inputs[k] for k in v.kernel.inputs), *v.kernel.params]
+
+
+def accepted(route: Route) -> list[str]:
+    """What a route's function is called with."""
+    return [*route.inputs, *route.parameters] if route.moves else taken(route)
+
+
+def taken(route: Route) -> list[str]:
+    """What a route's kernel is called with."""
+    if len(route.variants) == 1:
+        return arguments(route, route.variants[0])
+    if not isinstance(route.variants[0].kernel, TritonKernel):
+        return [*route.inputs, *route.parameters]
+    used = {name for v in route.variants for name in arguments(route, v)}
+    return [name for name in [*route.inputs, *route.parameters] if name in used]
+
+
+def module(
+    routes: Sequence[Route | ViewRoute], plan: Plan, entry: str, lines_of: LinesOf | None = None
+) -> list[str]:
+    """All kernels, and `entry`: the region's function; where there are several, a name chooses.
+
+    `lines_of` writes the kernel of a variant for another target than CUDA.
+    """
+    kernels: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for route in routes:
+        one = len(route.variants) == 1 or lines_of is None
+        name = f"_{route.name}_kernel"
+        names = [name] if one else [f"{name}{k + 1}" for k in range(len(route.variants))]
+        if isinstance(route, ViewRoute):
+            names = []
+        elif lines_of is None:
+            lines += kernel_lines(route, name)
+        else:
+            for own, v in zip(names, route.variants, strict=True):
+                lines += lines_of(route, v, own)
+        kernels[route.name] = names
+    lines = [*helpers("\n".join(lines), plan.block, plan.warps), *lines]
+    if len(routes) == 1:
+        return [*lines, *_function(routes[0], kernels[entry], entry, public=True)]
+    direct: dict[str, str] = {}
+    for route in routes:
+        if len(kernels[route.name]) == 1 and not (isinstance(route, Route) and route.moves):
+            direct[route.name] = kernels[route.name][0]
+        else:
+            direct[route.name] = f"_{route.name}"
+            lines += _function(route, kernels[route.name], f"_{route.name}", public=False)
+    lines += [
+        "",
+        "",
+        "@torch.fx.wrap",
+        f"def {entry}(route, *args):",
+        '    """The region that `route` names."""',
+    ]
+    for name, function in list(direct.items())[:-1]:
+        lines += [f'    if route == "{name}":', f"        return {function}(*args)"]
+    return [*lines, f"    return {list(direct.values())[-1]}(*args)"]
+
+
+def _function(route: Route | ViewRoute, kernels: list[str], entry: str, public: bool) -> list[str]:
+    if isinstance(route, ViewRoute):
+        return view_lines(route, entry, public)
+    return entry_lines(route, kernels, entry, public)
+
+
+def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> list[str]:
+    """`def <entry>`: calls the kernel, or the first variant of it that takes the shapes and dtypes."""
+    given = [taken(route)] if len(kernels) == 1 else [arguments(route, v) for v in route.variants]
+    calls = [f"{k}({', '.join(names)})" for k, names in zip(kernels, given, strict=True)]
+    lines = []
+    if len(kernels) > 1:
+        shapes = [f"s{k}" for k in range(len(route.inputs))]
+        types = [f"d{k}" for k in range(len(route.inputs))]
+        used = [*shapes, *types, *route.parameters]
+        lines += ["", "", "@functools.cache", f"def _variant{entry}({', '.join(used)}):"]
+        lines.append(f'    """Which kernel takes these shapes and dtypes of {", ".join(route.inputs)}."""')
+        for k, v in enumerate(route.variants):
+            conditions = [c for j in range(len(route.inputs)) if (c := dtype_test(v, j))]
+            lines += [
+                f"    if {joined([*conditions, *guards(v, range(len(route.inputs)))])}:",
+                f"        return {k}",
+            ]
+        lines.append(f"    raise RuntimeError({complaint(entry, shapes)})")
+    head = ["", "", *(["@torch.fx.wrap"] if public else []), f"def {entry}({', '.join(accepted(route))}):"]
+    body = []
+    if route.moves:
+        body += [
+            f"    if not {route.inputs[0]}.is_contiguous():",
+            "        # It may lie as the result is to lie: then eager's views move nothing.",
+            *(f"    {line}" for line in route.moves),
+        ]
+    if len(kernels) > 1:
+        seen = [f"{name}.shape" for name in route.inputs] + [f"{name}.dtype" for name in route.inputs]
+        body.append(f"    variant = _variant{entry}({', '.join([*seen, *route.parameters])})")
+        for k, call in enumerate(calls[:-1]):
+            body += [f"    if variant == {k}:", f"        return {call}"]
+    return [*lines, *head, *body, f"    return {calls[-1]}"]
+
+
+def guards(v: Variant, inputs: range | list[int]) -> list[str]:
+    """Ranks first, so that the others index safely."""
+    ranks = [str(v.ranks[k]) for k in inputs]
+    lengths = [f"len(s{k})" for k in inputs]
+    if len(ranks) > 1:
+        ranks, lengths = [tuple_text(ranks)], [tuple_text(lengths)]
+    return [*(f"{a} == {b}" for a, b in zip(lengths, ranks, strict=True)), *v.guards]
+
+
+def limits(v: Variant) -> list[str]:
+    """Sizes for which a variant was written, where another serves as well."""
+    return [p.limit for p in v.kernel.parts if p.limit] if isinstance(v.kernel, TritonKernel) else []
+
+
+def complaint(entry: str, shapes: list[str]) -> str:
+    return f'f"{entry.strip("_")} does not take tensors of shapes {", ".join(f"{{{s}}}" for s in shapes)}"'
+
+
+def _shapes(route: Route) -> tuple[list[str], list[str]]:
+    """What a kernel's sizes depend on, as the plan calls it, and its values in the task's graphs."""
+    used = [k for k, name in enumerate(route.inputs) if name in taken(route)]
+    texts = " ".join(text for v in route.variants for text in _size_texts(v))
+    parameters = [p for p in route.parameters if re.search(rf"\b{p}\b", texts)]
+    names = [*(route.inputs[k] for k in used), *parameters]
+    values = [tuple_text([repr(given[name]) for name in names]) for given in route.named]
+    return [*(f"s{k}" for k in used), *parameters], list(dict.fromkeys(values))[:MOST_NAMED]
+
+
+def _size_texts(v: Variant) -> list[str]:
+    assert isinstance(v.kernel, TritonKernel)
+    return [*v.kernel.sizes, *(t for p in v.kernel.parts for t in [*p.rows, p.lanes, p.height])]
+
+
+def _plan(route: Route, kernel: str, numbers: list[str]) -> list[str]:
+    """The plan function of a kernel; `numbers` are those that every variant is to give."""
+    used = sorted({k for v in route.variants for k in v.kernel.inputs})
+    inputs = [route.inputs[k] for k in used]
+    shapes = [f"s{k}" for k in used]
+    _, known = _shapes(route)
+    lines = ["", "", f"_shapes{kernel} = {{", *(f"    {values}," for values in known), "}"]
+    lines += ["", "", f"def _plan{kernel}({', '.join(taken(route))}):"]
+    lines.append('    """Grid, outputs and sizes for these shapes; called once for each."""')
+    lines.append(f"    {', '.join(shapes)} = {', '.join(f'{x}.shape' for x in inputs)}")
+    complain = f"raise RuntimeError({complaint(route.name, shapes)})"
+    if len(route.variants) == 1:
+        fits = joined(guards(route.variants[0], used))
+        lines += [f"    if not ({fits}):" if not fits.startswith("(") else f"    if not {fits}:"]
+        return [*lines, f"        {complain}", *_layout(route, route.variants[0], kernel, {})]
+    lines.append(f"    {', '.join(f'd{k}' for k in used)} = {', '.join(f'{x}.dtype' for x in inputs)}")
+    for number, v in enumerate(route.variants):
+        tests = [test for k in used if (test := dtype_test(v, k))]
+        tests += limits(v)
+        lines.append(f"    if {joined([*guards(v, used), *tests])}:")
+        given = {"VARIANT": str(number), **dict.fromkeys(numbers, "1")}
+        lines += [f"    {line}" for line in _layout(route, v, kernel, given)]
+    return [*lines, f"    {complain}"]
+
+
+def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> list[str]:
+    """The lines that lay out a variant's parts and return the plan of the kernel `name`."""
+    kernel = v.kernel
+    assert isinstance(kernel, TritonKernel)
+    numbers = numbers | {f"n{k}": text for k, text in enumerate(kernel.sizes)}
+    lines, grids, warps = [], [], []
+    for k, part in enumerate(kernel.parts):
+        suffix = "" if len(kernel.parts) == 1 else str(k + 1)
+        lines += part_lines(part, suffix)
+        numbers |= part_numbers(part, suffix)
+        grids.append(grid(part, suffix))
+        warps.append(f"warps{suffix}")
+    if len(grids) > 1:
+        numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}
+    outputs = ", ".join(f'"{name}": {made(route, v, k)}' for k, name in enumerate(output_names(v)))
+    numbers["num_warps"] = warps[0] if len(warps) == 1 else f"max({', '.join(warps)})"
+    sizes = [f'"{key}": {text}' for key, text in numbers.items() if _is_size(key)]
+    others = [f'"{key}": {text}' for key, text in numbers.items() if not _is_size(key)]
+    result = f"{{{', '.join(others)}}}"
+    if sizes:
+        depends, _ = _shapes(route)
+        lines += ["    sizes = {", *(f"        {size}," for size in sizes), "    }"]
+        lines += [
+            f"    if {tuple_text(depends)} in _shapes{name}:  # then the kernel is compiled for these sizes",
+            "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
+        ]
+        result = f"sizes | {result}"
+    return [*lines, f"    return {' + '.join(grids)}, {{{outputs}}}, {result}"]
+
+
+def _is_size(number: str) -> bool:
+    """Whether the kernel may be given it as an argument."""
+    return number.rstrip("0123456789") in {"n", "rows", "programs"}
+
+
+def output_names(v: Variant) -> list[str]:
+    """As the kernel calls them."""
+    return ["out"] if len(v.like) == 1 else [f"out{k}" for k in range(len(v.like))]
+
+
+def made(route: Route, v: Variant, k: int) -> str:
+    like = v.like[k]
+    if like is not None:
+        return route.inputs[like]
+    generic = route.inputs[v.generic] if v.generic is not None else ""
+    dtype = f"{generic}.dtype" if v.dtypes[k] == "half" else f"torch.{v.dtypes[k]}"
+    order = f", {v.orders[k]}" if v.orders[k] else ""
+    return f"({tuple_text(v.shapes[k])}, {dtype}{order})"

@@ -1,0 +1,305 @@
+"""Triton kernels for the CUDA target: a group of a schedule is one kernel.
+
+A program handles a block of (ROWS, BLOCK) elements; `block_axes.py` says which axes these are. Values that
+vary along the lanes only are (1, BLOCK), values of a row (ROWS, 1).
+"""
+
+from __future__ import annotations
+
+import re
+
+from passagent.expert.arithmetic import deciding
+from passagent.expert.block_axes import block_form
+from passagent.expert.cuda_values import TritonValues
+from passagent.expert.expressions import Axis, Expr, Unsupported, parts
+from passagent.expert.lowering import HALVES
+from passagent.expert.schedule import Schedule
+from passagent.expert.schedule_parts import Group, Stage, Store
+from passagent.expert.text_parts import Knobs, Part, TritonKernel, bare, closed
+from passagent.expert.wording import product
+
+BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
+"""Of an element, where it is not 4."""
+
+
+def generate(
+    schedule: Schedule,
+    name: str,
+    names: list[str],
+    outputs: list[str],
+    shapes: list[list[str]],
+    parameters: list[str],
+) -> TritonKernel:
+    """One Triton kernel for all groups of a schedule: where there are several, programs share out among them.
+
+    `shapes` are host expressions of the outputs' sizes: of the inputs and the pattern's `parameters` those
+    that they or the guards speak of are arguments, too.
+    """
+    parts, sizes, params = [], dict[str, str](), dict[str, None]()
+    inputs: dict[int, str] = {}
+    decisive = _decisive(schedule)
+    for number, group in enumerate(schedule.groups):
+        own = name if len(schedule.groups) == 1 else f"{name}_part{number + 1}"
+        writer = TritonWriter(schedule, own, names, outputs, Knobs())
+        writer.sizes, writer.params, writer.inputs, writer.decisive = sizes, params, inputs, decisive
+        parts.append(writer.part(group, alone=len(schedule.groups) == 1))
+    said = " ".join(
+        [
+            *(t for s in shapes for t in s),
+            *schedule.trace.guards,
+            *sizes,
+            *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit]),
+        ]
+    )
+    used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
+    params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
+    arguments = [*[names[k] for k in used], *params, *outputs, *sizes.values()]
+    return TritonKernel(
+        _source(name, parts, arguments),
+        name,
+        used,
+        list(range(len(outputs))),
+        list(sizes),
+        list(params),
+        parts,
+    )
+
+
+def _decisive(schedule: Schedule) -> set[Expr]:
+    exprs = [e for store in schedule.stores for e in (store.expr, *store.index)]
+    return set(parts(*exprs)) if schedule.trace.decisive else deciding(exprs)
+
+
+def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
+    if len(parts) == 1:
+        return parts[0].text("triton.jit", [*arguments, *parts[0].numbers("")])
+    texts, numbers = [], list[str]()
+    lines, left = ["    program = tl.program_id(0)"], "program"
+    for k, part in enumerate(parts):
+        own = part.numbers(str(k + 1))
+        numbers += [f"programs{k + 1}", *own] if k < len(parts) - 1 else own
+        texts.append(part.text("triton.jit", ["program", *arguments, *part.numbers("")]))
+        pairs = zip(part.numbers(""), own, strict=True)
+        named = [f"{theirs.partition(':')[0]}={ours.partition(':')[0]}" for theirs, ours in pairs]
+        given = [left, *arguments, *named]
+        test = "else:" if k == len(parts) - 1 else f"{'if' if k == 0 else 'elif'} {left} < programs{k + 1}:"
+        lines += [f"    {test}", f"        {part.name}({', '.join(given)})"]
+        left = f"{left} - programs{k + 1}"
+    parameters = [*arguments, *sorted(numbers, key=lambda n: ":" in n)]
+    head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
+    return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
+
+
+def _within(index: str, size: str, step: str) -> str:
+    """Whether an index is below a size: always, if blocks fill it, as Triton knows of `x == x`."""
+    return f"{index} < {size} if {size} % {step} else {index} == {index}"
+
+
+class TritonWriter(TritonValues):
+    def part(self, group: Group, alone: bool) -> Part:
+        """The code of a group: the kernel itself where it is `alone`, else a function of its program."""
+        self.g = group
+        self.lines: list[str] = []
+        self.indent = 1
+        self.scopes: list[dict[Expr, str]] = [{}]
+        self.results: dict[Expr, str] = {}
+        self.form = form = block_form(self.s, group)
+        self.vector, self.cross, self.joined = form.vector, form.cross, form.joined
+        self.one = "(1,)" if form.kind == "flat" else "(1, 1)"
+        self.generic = next(
+            (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
+        )
+        self.prologue("tl.program_id(0)" if alone else "program")
+        for stage in group.stages:
+            self.stage_lines(stage)
+        rows = [self._host(a) for a in form.rows]
+        along = self.joined or ([self.vector] if self.vector is not None else [])
+        lanes = product(self._host(a) for a in along)
+        height = product([self._host(self.cross)]) if self.cross is not None else ""
+        hints = (
+            self.s.volume(form.rows),
+            self.s.volume(along),
+            self.cross.size.hint if self.cross is not None else 0,
+            self._moved(group),
+        )
+        tiled = group.tile is not None
+        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints)
+
+    def _moved(self, group: Group) -> int:
+        """Bytes that a group reads and writes in the example."""
+        stores = [item for stage in group.stages for item in stage.items if isinstance(item, Store)]
+        read = sum(BYTES.get(e.dtype, 4) * self.s.volume(self.s.axes(e.axes)) for e in self._loads(group))
+        return read + sum(BYTES.get(s.expr.dtype, 4) * self.s.volume(self.s.store_axes(s)) for s in stores)
+
+    def _host(self, axis: Axis) -> str:
+        return self.s.trace.text(axis.size)
+
+    def _loads(self, group: Group) -> list[Expr]:
+        exprs: list[Expr] = []
+        for stage in group.stages:
+            for item in stage.items:
+                exprs += [item.expr, *item.index] if isinstance(item, Store) else [item]
+        return [e for e in parts(*exprs) if e.kind == "load"]
+
+    def prologue(self, program: str) -> None:
+        """Which rows and lanes are the program's."""
+        form, tile = self.form, self.g.tile
+        if form.kind == "flat" and tile is not None:
+            self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
+            self.line(f"inside = {_within('lane', self.axis_size(tile), 'BLOCK')}")
+            return
+        if self.cross is None:
+            self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
+        parts = [(self.axis_name(a), "" if k == 0 else self.axis_size(a)) for k, a in enumerate(form.rows)]
+        if form.kind == "square" and self.cross is not None:
+            if parts:
+                self.line(f"levels = tl.cdiv({self.axis_size(self.cross)}, ROWS)")
+            parts.append(("level", "levels"))
+        if tile is not None:
+            if parts:
+                self.line(f"tiles = tl.cdiv({self.axis_size(tile)}, BLOCK)")
+            parts.append(("tile", "tiles"))
+        left = "row" if self.cross is None else program
+        if left == "row" and len(parts) == 1 and tile is None:
+            self.lone_row, parts = form.rows[0], []
+        for position, (name, size) in enumerate(reversed(parts)):
+            last = position == len(parts) - 1
+            self.line(f"{name} = {left}" if last else f"{name} = {left} % {size}")
+            left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
+        if tile is not None:
+            self.line("lane = tile * BLOCK + tl.arange(0, BLOCK)[None, :]")
+        elif self.vector is not None and form.kind != "long":
+            self.line("lane = tl.arange(0, BLOCK)[None, :]")
+        if form.kind == "square":
+            self.line("level = level * ROWS + tl.arange(0, ROWS)[:, None]")
+        elif form.kind == "column":
+            self.line("level = tl.arange(0, ROWS)[:, None]")
+        self._bound(swept=False)
+        self._split_lane()
+
+    def _bound(self, swept: bool) -> None:
+        """Where a program's block holds elements: along its axes that are `swept`, or those that are not."""
+        form, sides = self.form, list[str]()
+        if self.cross is None:
+            sides.append("rows")
+            if not swept:
+                self.line(f"rows_inside = {_within('row', 'rows', 'ROWS')}")
+        else:
+            sides.append("levels")
+            if swept == (form.swept is self.cross):
+                self.line(f"levels_inside = {_within('level', self.axis_size(self.cross), 'ROWS')}")
+        if self.vector is not None:
+            sides.append("lanes")
+            if swept == (form.swept is self.vector):
+                lanes = " * ".join(self.axis_size(a) for a in self.joined) or self.axis_size(self.vector)
+                self.line(f"lanes_inside = {_within('lane', lanes, 'BLOCK')}")
+            if swept or form.swept is None:
+                self.line(f"inside = {' & '.join(f'{side}_inside' for side in sides)}")
+
+    def _split_lane(self) -> None:
+        """The indices of axes that the lanes run over together."""
+        left = "lane"
+        for position, axis in enumerate(reversed(self.joined)):
+            name, size = self.axis_name(axis), self.axis_size(axis)
+            self.line(f"{name} = {left}" if position == len(self.joined) - 1 else f"{name} = {left} % {size}")
+            left = f"{left} // {size}" if position == 0 else f"({left}) // {size}"
+
+    def stage_lines(self, stage: Stage) -> None:
+        self.count_uses(stage)
+        block = {self.vector, self.cross, *self.joined}
+        outer = [a for a in stage.loops if a not in block]
+        swept = self.form.swept if self.form.swept in stage.loops else None
+        plain = not outer and swept is None
+        starts: list[tuple[Expr, str, str]] = []
+        for item in stage.items:
+            if not isinstance(item, Store):
+                starts.append((item, *self.start(item, stage, [*outer, *([swept] if swept else [])])))
+        for _, target, initial in starts:
+            if not plain:
+                self.line(f"{target} = {initial}")
+        for axis in outer:
+            self.line(f"for {self.axis_name(axis)} in range({self.axis_size(axis)}):")
+            self.indent += 1
+        if swept is not None:
+            self.sweep(swept)
+        if not plain:
+            self.scopes.append({})
+        for item in stage.items:
+            if isinstance(item, Store):
+                self.store_lines(item)
+            else:
+                target = next(t for r, t, _ in starts if r is item)
+                self.reduce_lines(item, target, plain)
+        if not plain:
+            self.scopes.pop()
+        self.indent = 1
+
+    def sweep(self, axis: Axis) -> None:
+        """A loop over the blocks of an axis that is too long for one."""
+        lanes = axis is self.vector
+        step, name, other = ("BLOCK", "lane", "None, :") if lanes else ("ROWS", "level", ":, None")
+        self.line(f"for start in range(0, {self.axis_size(axis)}, {step}):")
+        self.indent += 1
+        self.line(f"{name} = start + tl.arange(0, {step})[{other}]")
+        self._bound(swept=True)
+
+    def start(self, r: Expr, stage: Stage, loops: list[Axis]) -> tuple[str, str]:
+        """The name of a reduction and its value before a loop."""
+        name, bound = r.data
+        bound_axes = self.s.axes(bound)
+        free = [a for a in stage.loops if a not in bound_axes]
+        if any(a in loops for a in free) or (self.joined and free):
+            raise Unsupported("schedule", "a reduction that keeps an inner axis")
+        stem = {"softmax_max": "top"}.get(name, name)
+        target = self.fresh(f"{stem}_v")
+        height = "ROWS" if self.cross is None or self.cross in free else "1"
+        lanes = "BLOCK" if self.vector in free else "1"
+        kind = self.vtype(r.dtype)
+        dtype = {"float": "tl.float32", "double": "tl.float64", "int64_t": "tl.int64"}[kind]
+        value = {"sum": "0", "max": 'float("-inf")', "softmax_max": 'float("-inf")', "min": 'float("inf")'}[
+            name
+        ]
+        if kind == "int64_t" and name != "sum":
+            raise Unsupported(name, "of integers")
+        self.results[r] = target
+        return target, f"tl.full(({height}, {lanes}), {value}, {dtype})"
+
+    def reduce_lines(self, r: Expr, target: str, plain: bool) -> None:
+        name, bound = r.data
+        bound_axes = self.s.axes(bound)
+        body = self.emit(r.args[0], 0)
+        combine = {
+            "sum": "{} + {}",
+            "max": "tl.maximum({}, {})",
+            "softmax_max": "tl.maximum({}, {})",
+            "min": "tl.minimum({}, {})",
+        }[name]
+        along = [
+            number
+            for number, axis in enumerate((self.cross, self.vector))
+            if axis is not None and axis in bound_axes
+        ]
+        if along:
+            neutral = {"sum": "0", "min": 'float("inf")'}.get(name, 'float("-inf")')
+            call = {"sum": "tl.sum", "min": "tl.min"}.get(name, "tl.max")
+            mask = self.mask([a for a in (self.cross, self.vector) if a in bound_axes])
+            body = f"tl.where({mask}, {bare(body)}, {neutral})"
+            for number in along:
+                body = f"{call}({body}, axis={number}, keep_dims=True)"
+        self.line(f"{target} = {body if plain else combine.format(target, body)}")
+
+    def store_lines(self, store: Store) -> None:
+        value = self.emit(self.unrounded(store), 0)
+        address = self.s.addresses[id(store)]
+        axes = self.s.axes(store.axes)
+        mask = self.mask(axes)
+        where = self.where(address)
+        if store.expr.dtype == "bool" and store.expr.kind == "const":
+            value = f"tl.full({self.one}, {value}, tl.int1)"
+        name = self.outputs[store.out]
+        if not self.is_block(axes):
+            where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"
+        if store.expr.dtype in HALVES:
+            value = f"{value if closed(value) else f'({value})'}.to({name}.dtype.element_ty)"
+        masked = f", mask={mask}" if mask else ""
+        self.line(f"tl.store({name} + {where}, {bare(value)}{masked})")

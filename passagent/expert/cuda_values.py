@@ -1,0 +1,265 @@
+"""Expressions and memory accesses in Triton kernels, as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from passagent.expert.arithmetic import CHEAP, EXACT, is_mean
+from passagent.expert.block_axes import Form
+from passagent.expert.expressions import Axis, Expr, Unsupported
+from passagent.expert.lowering import FLOATING, HALVES
+from passagent.expert.schedule_parts import Address, Group, Mono, Stage
+from passagent.expert.text_parts import INFIX, Writer, bare, closed
+
+TYPES = {
+    "float32": "tl.float32",
+    "float64": "tl.float64",
+    "bool": "tl.int1",
+    "int64": "tl.int64",
+    "int32": "tl.int32",
+}
+TYPES |= {"int16": "tl.int16", "int8": "tl.int8", "uint8": "tl.uint8"}
+
+_FORMS = {
+    "neg": "-{0}",
+    "not": "({0} == 0)",
+    "relu": "tl.where(({0}) < 0, 0.0, {0})",
+    "index_clamp": "tl.minimum(tl.maximum({0}, 0), {1})",
+    "fma": "tl.fma({0}, {1}, {2})",
+    "rsqrt": "tl.rsqrt({0})",
+    "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})",
+    "erf": "tl.erf({0})",
+    "abs": "tl.abs({0})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+}
+"""Operations that are neither infix nor a choice."""
+
+_LIBDEVICE = ("exp", "log", "log2", "log10", "log1p", "expm1", "tanh", "tan")
+_FORMS |= {name: f"libdevice.{name}({{0}})" for name in _LIBDEVICE}
+_FORMS["pow"] = "libdevice.pow({0}, {1})"
+"""As exact as eager's: CUDA's own functions, where Triton's are approximations."""
+
+
+class TritonValues(Writer):
+    """What the writer of a group's stages asks for: values by name, addresses and masks."""
+
+    g: Group
+    form: Form
+    vector: Axis | None
+    cross: Axis | None
+    joined: list[Axis]
+    """As in the form."""
+    lines: list[str]
+    indent: int
+    scopes: list[dict[Expr, str]]
+    results: dict[Expr, str]
+    generic: str | None
+    """An input of the 16-bit type."""
+    decisive: set[Expr]
+    """Values whose last place counts."""
+    one: str
+    """The shape of a block of one element."""
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def mono(self, mono: Mono) -> str:
+        """A product of sizes is one number, computed on the host: Triton sees what divides it."""
+        if not mono[1]:
+            return str(mono[0])
+        factors = [*([] if mono[0] == 1 else [str(mono[0])]), *mono[1]]
+        return self.size(" * ".join(factors))
+
+    def mask(self, axes: Iterable[Axis]) -> str:
+        """Where a block over these axes holds elements; nothing where it always does."""
+        axes = set(axes)
+        wide = self.vector in axes or any(a in axes for a in self.joined)
+        if self.form.kind == "flat":
+            return "inside"
+        if self.cross is not None:
+            other, high = "levels_inside", self.cross in axes
+        else:
+            other, high = "rows_inside", not wide or any(a in axes for a in self.g.rows)
+        if wide:
+            return "inside" if high else "lanes_inside"
+        return other if high else ""
+
+    # expressions
+
+    def depth(self, e: Expr) -> int:
+        return 0
+
+    def scope_of(self, e: Expr) -> dict[Expr, str]:
+        """Names live in the innermost loop that the expression depends on."""
+        return self.scopes[-1]
+
+    def emit(self, e: Expr, depth: int) -> str:
+        for scope in self.scopes:
+            if e in scope:
+                return scope[e]
+        if e.kind == "const":
+            return self.literal(e.data, e.dtype)
+        if e.kind == "size":
+            text = self.mono(self.s.atoms(e.data))
+            return f"({text})" if " " in text else text
+        if e.kind == "param":
+            self.params[e.data] = None
+            return e.data
+        if e.kind == "axis":
+            return self.index_text(next(iter(self.s.axes([e.data]))))
+        if e.kind == "reduce":
+            return self.results[e]
+        text = self.load(e, 0) if e.kind == "load" else self.operation(e, 0)
+        if text.isidentifier():
+            return text
+        if e.kind != "load" and self.uses.get(e, 2) == 1 and len(text) < 60 and self.in_one_stage(e):
+            return text if closed(text) else f"({text})"
+        name = self.fresh(self.stem(e))
+        self.line(f"{name} = {text}")
+        self.scope_of(e)[e] = name
+        return name
+
+    def in_one_stage(self, e: Expr) -> bool:
+        """Whether only the current stage needs the value."""
+        found = 0
+        for stage in self.g.stages:
+            found += e in self.values(stage, set())
+        return found <= 1
+
+    def count_uses(self, stage: Stage) -> None:
+        self.kept: dict[Expr, str] = {}
+        super().count_uses(stage)
+
+    def index_text(self, axis: Axis, relative: bool = False) -> str:
+        if axis in self.joined:
+            return self.axis_name(axis)
+        return "lane" if axis is self.vector else "level" if axis is self.cross else self.axis_name(axis)
+
+    def operation(self, e: Expr, depth: int) -> str:
+        if e.data == "where":
+            return f"tl.where({', '.join(bare(self.emit(x, 0)) for x in e.args)})"
+        args = [self.emit(a, 0) for a in e.args]
+        if e.data == "cast" and e.args[0].kind == "size" and e.dtype in {"float32", "float64"}:
+            return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
+        if e.data == "cast":
+            return self.convert_to(args[0], e.args[0].dtype, e.dtype)
+        if e.data == "as_half":
+            return args[0]
+        if e.data in EXACT and (e.dtype == "float32" or e.data == "exp_added"):
+            cheap = e.dtype == "float32" and e not in self.decisive and self.is_each(e) and not is_mean(e)
+            if e.data == "div" and cheap:
+                return self.quotient(e, args)
+            return (CHEAP if cheap else EXACT)[e.data].format(*map(bare, args))
+        if e.data == "sqrt":
+            return f"tl.sqrt{'_rn' if e.dtype == 'float32' else ''}({bare(args[0])})"
+        if e.data in INFIX:
+            sign = {"&&": "&", "||": "|", "/": "/"}.get(INFIX[e.data], INFIX[e.data])
+            return f"{args[0]} {'//' if e.data == 'index_div' else sign} {args[1]}"
+        if e.data in {"maximum", "minimum"}:
+            return self.extreme(e, args)
+        if e.data in _FORMS:
+            form = _FORMS[e.data]
+            return form.format(*(map(bare, args) if form.startswith(("tl.", "libdevice.")) else args))
+        raise Unsupported(e.data, "has no Triton form")
+
+    def is_each(self, e: Expr) -> bool:
+        """Whether a value is computed for each element of a block: what is one of its rows' costs nothing."""
+        axes = self.s.axes(e.axes)
+        wide = self.vector is None or self.vector in axes or any(a in axes for a in self.joined)
+        return wide and (self.cross is None or self.cross in axes)
+
+    def quotient(self, e: Expr, args: list[str]) -> str:
+        """a / b of each element; where many have the same b, a times its reciprocal, which is taken once."""
+        if self.is_each(e.args[1]):
+            return CHEAP["div"].format(*args)
+        one = self.s.trace.const(1.0, e.dtype)
+        return f"{args[0]} * {self.emit(self.s.trace.op('div', [one, e.args[1]], e.dtype), 0)}"
+
+    def extreme(self, e: Expr, args: list[str]) -> str:
+        """maximum or minimum; NaN stays, as in eager."""
+        if e.dtype not in FLOATING:
+            return f"tl.{e.data}({args[0]}, {args[1]})"
+        for k in (0, 1):
+            if e.args[k].kind != "const" and not args[k].isidentifier():
+                name = self.fresh("value")
+                self.line(f"{name} = {bare(args[k])}")
+                args[k] = name
+        a, b = args
+        test = f"{a} {'<' if e.data == 'maximum' else '>'} {b}"
+        return f"tl.where({test if e.args[1].kind == 'const' else f'({test}) | ({b} != {b})'}, {b}, {a})"
+
+    def convert_to(self, text: str, source: str, target: str) -> str:
+        text = text if closed(text) else f"({text})"
+        if _is_number(text):
+            text = f"tl.full({self.one}, {text}, {TYPES.get(source, 'tl.float32')})"
+        if target == "half":
+            if self.generic is None:
+                raise Unsupported("dtype", "no input tells the 16-bit type")
+            return f"{text}.to({self.generic}.dtype.element_ty).to(tl.float32)"
+        if target in HALVES:
+            return f"{text}.to(tl.{target}).to(tl.float32)"
+        if target == "bool":
+            return f"({text} != 0)"
+        if source in HALVES and target == "float32":
+            return text
+        return f"{text}.to({TYPES[target]})"
+
+    def literal(self, value: float | int | bool, dtype: str) -> str:
+        if dtype == "bool":
+            return "True" if value else "False"
+        if dtype not in FLOATING:
+            return str(int(value))
+        if math.isinf(value) or (dtype != "float64" and abs(value) > 3.4028234663852886e38):
+            return f'float("{"-" if value < 0 else ""}inf")'
+        if math.isnan(value):
+            return 'float("nan")'
+        return f"({float(value)!r})" if value < 0 else repr(float(value))
+
+    # memory
+
+    def load(self, e: Expr, depth: int) -> str:
+        name, address = self.names[e.data], self.s.addresses[e]
+        self.inputs[e.data] = e.dtype
+        axes = self.s.axes(e.axes)
+        mask = self.mask(axes)
+        if not self.is_block(axes):
+            text = f"tl.load({name} + {self.where(address)})"
+        else:
+            text = f"tl.load({name} + {self.where(address)}, mask={mask}, other=0)"
+        if e.dtype in HALVES:
+            return f"{text}.to(tl.float32)"
+        if e.dtype == "bool":
+            return f"({text} != 0)"
+        if e.dtype not in {"float32", "float64", "int64"}:
+            return f"{text}.to(tl.int64)"
+        return text
+
+    def is_block(self, axes: frozenset[Axis]) -> bool:
+        """Whether an address differs among the elements of a program."""
+        if self.vector in axes or any(a in axes for a in self.joined):
+            return True
+        return self.cross in axes if self.cross is not None else any(a in axes for a in self.form.rows)
+
+    def where(self, address: Address) -> str:
+        parts = []
+        terms = dict(address.terms)
+        if self.joined and self.form.runs(self.s, terms):
+            parts.append(self.scaled("lane", terms[self.joined[-1]]))
+            terms = {axis: mono for axis, mono in terms.items() if axis not in self.joined}
+        for axis, mono in sorted(terms.items(), key=lambda kv: self.s.order.index(kv[0])):
+            parts.append(self.scaled(self.index_text(axis), mono))
+        for e, mono in address.rest:
+            parts.append(self.mono(mono) if e is None else self.scaled(self.emit(e, 0), mono))
+        return " + ".join(parts) or "0"
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a literal, which Triton does not convert by itself."""
+    try:
+        float(bare(text))
+    except ValueError:
+        return False
+    return True

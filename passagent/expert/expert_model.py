@@ -1,0 +1,241 @@
+"""The expert: a model without a model. It lowers a task's fusible regions to kernels and tunes them.
+
+Like any model it answers messages with tool calls. What it answers is a function of the messages (and of the
+task on disk that they name), so an episode can be resumed and replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from passagent.config import ModelConfig
+from passagent.errors import PassagentError
+from passagent.expert.choices import Plan, neighbours, read_plans, safer, start
+from passagent.expert.cost import launches, microseconds
+from passagent.models.types import END, TOOLS, Message, Reply, ToolSpec, Usage, assistant
+
+EVALUATIONS = 2
+"""Candidates in an episode, at most: the second one repairs the first."""
+
+_ROLES = {
+    "fusion": "Your role is fusion",
+    "memory": "Your role is memory",
+    "launch": "Your role is the cost of a call",
+}
+_ROLES |= {
+    "parameters": "Your role is parameters",
+    "numerics": "Your role is numerics",
+    "algorithm": "Your role is the algorithm",
+}
+GAINS = 1.1
+"""AS from which on a pass keeps its regions: an operator left to eager costs more than a number gains."""
+INEXACT = "inexact"
+"""Of an evaluation: correct, but what passes only at a looser tolerance than t = -5 costs much of the AS."""
+
+
+@dataclass
+class Episode:
+    """What the messages say so far."""
+
+    task: str
+    target: str
+    seed: int
+    role: str
+    parent: Plan | None
+    parent_status: str
+    best_as: float
+    """Of parent and earlier attempts; 0 where there are none."""
+    tried: set[Plan]
+    """Plans of the parent, of earlier attempts and of this episode."""
+    outcomes: list[tuple[Plan, str, float | None]] = field(default_factory=list)
+    """This episode's evaluated plans: (plan, status, AS)."""
+
+
+class ExpertModel:
+    """See the module. Raises PassagentError if the messages do not name a task."""
+
+    def __init__(self, config: ModelConfig | None = None) -> None:
+        self.name = "expert"
+
+    async def complete(self, messages: list[Message], tools: list[ToolSpec]) -> Reply:
+        """Write a candidate and have it evaluated; mutate it by what came out; then say what was done."""
+        message = await asyncio.to_thread(answer, messages)
+        return Reply(message, Usage(), TOOLS if message["tool_calls"] else END)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def answer(messages: list[Message]) -> Message:
+    """The expert's next message."""
+    episode = read(messages)
+    if len(episode.outcomes) >= EVALUATIONS or (episode.outcomes and episode.outcomes[-1][1] == "ok"):
+        return assistant(_summary(episode))
+    plan = choose(episode)
+    while plan is not None:
+        files, _ = candidate(episode.task, episode.target, plan)
+        if files:
+            return _calls(files, plan, episode, len(messages))
+        episode.tried.add(plan)
+        plan = choose(episode)
+    return assistant(_summary(episode, exhausted=True))
+
+
+def read(messages: list[Message]) -> Episode:
+    """The episode as the messages tell it. Raises PassagentError without a task directory."""
+    text = next((str(m["content"]) for m in messages if m["role"] == "user"), "")
+    fields_ = dict(re.findall(r"^(Task directory|Target|Episode seed): (.*)$", text, re.M))
+    if "Task directory" not in fields_:
+        raise PassagentError("expert: the message names no task ('Task directory: ...')")
+    role = next((name for name, words in _ROLES.items() if words in text), "general")
+    start_part, _, rest = text.partition("# What was tried before")
+    parents = read_plans(start_part)
+    target = fields_.get("Target", "cpu").strip().partition(":")[0]
+    begun = re.search(r"the files of node .*: status (\w+), AS ([\d.]*\d)?", start_part)
+    episode = Episode(
+        fields_["Task directory"].strip(),
+        target,
+        int(fields_.get("Episode seed", "0")),
+        role,
+        parents[0] if parents else None,
+        _exactness(begun.group(1), start_part) if begun else "",
+        max(map(float, [*re.findall(r"\bok, AS ([\d.]*\d)", rest), (begun and begun.group(2)) or 0])),
+        {*parents, *read_plans(rest)},
+    )
+    written: Plan | None = None
+    for message in messages:
+        if message["role"] == "assistant":
+            for call in message.get("tool_calls", []):
+                found = read_plans(_argument(call, "file_text"))
+                written = found[0] if found else written
+        elif message["role"] == "tool" and message.get("name") == "pass_evaluator" and written is not None:
+            episode.outcomes.append((written, *_outcome(str(message["content"]))))
+            episode.tried.add(written)
+    return episode
+
+
+def _argument(call: dict[str, Any], name: str) -> str:
+    try:
+        return str(json.loads(call["arguments"]).get(name, ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
+def _outcome(text: str) -> tuple[str, float | None]:
+    found = re.search(r"^status: (\w+)", text, re.M)
+    score = re.search(r"^AS: ([\d.]+)\s*(?:^left: .*\s*)?\Z", text, re.M)
+    status = found.group(1) if found else "error"
+    return _exactness(status, text), float(score.group(1)) if score else None
+
+
+def _exactness(status: str, text: str) -> str:
+    """`ok` only if every graph passes at t = -5, or what fails there costs less than to repair it."""
+    if status != "ok" or "less exact than t = -5" not in text:
+        return status
+    score = re.search(
+        r"^AS ([\d.]*\d).*; geometric mean speedup of the correct graphs ([\d.]*\d)x", text, re.M
+    )
+    costs = score is None or float(score.group(1)) * GAINS < float(score.group(2))
+    return INEXACT if costs else status
+
+
+def choose(episode: Episode) -> Plan | None:
+    """The next plan that was not tried: a shrunk region after a failure, else a neighbour of the best."""
+    if not episode.outcomes and episode.parent is None:
+        first = start(episode.target, episode.role)
+        if first not in episode.tried:
+            return first
+    base, base_as = episode.parent or start(episode.target, episode.role), episode.best_as
+    good = [
+        (score, k, plan)
+        for k, (plan, status, score) in enumerate(episode.outcomes)
+        if status in {"ok", INEXACT} and score
+    ]
+    if good:
+        base_as, _, base = max(good, key=lambda g: g[:2])
+    operators = fused_operators(episode.task, episode.target, base)
+    role, status = episode.role, episode.outcomes[-1][1] if episode.outcomes else episode.parent_status
+    cost = functools.partial(estimate, episode.task, episode.target)
+    near = neighbours(base, episode.target, role, operators, episode.seed, cost)
+    if status in {"ok", ""} and base_as >= GAINS:
+        near = (p for p in near if set(p.without) <= set(base.without))
+    if status not in {"ok", INEXACT, "infrastructure", ""}:
+        near = neighbours(base, episode.target, "fusion", operators, episode.seed, cost)
+    if status in {"wrong_result", INEXACT}:
+        failed = episode.outcomes[-1][0] if episode.outcomes else base
+        near = itertools.chain(safer(failed, fused_operators(episode.task, episode.target, failed)), near)
+    known = [_launches(episode, p) for p in episode.tried]
+    return next((p for p in near if p not in episode.tried and _launches(episode, p) not in known), None)
+
+
+def estimate(task: str, target: str, plan: Plan) -> float:
+    """Microseconds on the device for a plan, as far as its numbers decide; operators count alike."""
+    if target != "cuda" or plan.without:
+        return 0.0
+    return microseconds(candidate(task, target, replace(plan, block=1024, warps=0))[1].works, plan)
+
+
+def _launches(episode: Episode, plan: Plan) -> Any:
+    """What tells a plan from others: different numbers often come to the same launches or code."""
+    if episode.target != "cuda":
+        files, _ = candidate(episode.task, episode.target, plan)
+        return {name: text.partition("\n")[2] for name, text in files.items()}  # the first line is the plan
+    works = candidate(episode.task, episode.target, replace(plan, block=1024, warps=0))[1].works
+    return plan.without, launches(works, plan)
+
+
+@functools.lru_cache(maxsize=256)
+def candidate(task: str, target: str, plan: Plan) -> tuple[dict[str, str], Any]:
+    """The files of a plan (empty: it leaves nothing to fuse), and what the author says of them."""
+    from passagent.expert.author import author
+    from passagent.expert.reading import graphs
+
+    authored = author(list(graphs(task)), target, plan)
+    return authored.files, authored
+
+
+def fused_operators(task: str, target: str, plan: Plan) -> list[str]:
+    """Operators that a plan's regions hold and that could be left out."""
+    return list(candidate(task, target, plan)[1].operators)
+
+
+def _calls(files: dict[str, str], plan: Plan, episode: Episode, step: int) -> Message:
+    authored = candidate(episode.task, episode.target, plan)[1]
+    calls = []
+    for k, (name, text) in enumerate(files.items()):
+        arguments = json.dumps({"command": "create", "path": name, "file_text": text})
+        calls.append({"id": f"expert_{step}_{k}", "name": "file_editor", "arguments": arguments})
+    calls.append({"id": f"expert_{step}_{len(files)}", "name": "pass_evaluator", "arguments": "{}"})
+    outside = "".join(f"\nNot lowered: {op} ({why})." for op, why in authored.refused.items())
+    return assistant(
+        f"Fused: {'; '.join(authored.fused)}. Plan: {plan.note(episode.target)}.{outside}", calls
+    )
+
+
+def _summary(episode: Episode, exhausted: bool = False) -> str:
+    """What was fused, what came of it, and what could not be lowered and why."""
+    lines = []
+    for plan, status, score in episode.outcomes:
+        lines.append(
+            f"{plan.note(episode.target)}: {status}" + (f", AS {score:.4f}" if score is not None else "")
+        )
+    last = (
+        episode.outcomes[-1][0] if episode.outcomes else episode.parent or start(episode.target, episode.role)
+    )
+    authored = candidate(episode.task, episode.target, last)[1]
+    if authored.fused:
+        lines.append(f"Fused: {'; '.join(authored.fused)}.")
+    else:
+        lines.append("Found no region that I can lower.")
+    lines += [f"Not lowered: {op}: {why}." for op, why in authored.refused.items()]
+    if authored.uncovered:
+        lines.append(f"Graphs without a region: {len(authored.uncovered)}.")
+    if exhausted:
+        lines.append("Every plan that may gain for this task has been tried.")
+    return "\n".join(lines)

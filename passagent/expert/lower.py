@@ -1,0 +1,167 @@
+"""Lower operator nodes of a captured graph, one after the other, into tensor expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.expert import (
+    lower_activations,
+    lower_gather,
+    lower_index,
+    lower_math,
+    lower_norm,
+    lower_pool,
+    lower_reduce,
+    lower_views,
+)
+from passagent.expert.expressions import Size, Trace, Unsupported, Value, fixed
+from passagent.expert.graph import HEAVY, SLOW_ON, example, mutates, op_name, rebuild, walk
+from passagent.expert.lowering import HALF, OPS, Call, Scalar, check_shape, dtype_name
+from passagent.expert.split import lower_split
+
+_REGISTERED = (
+    lower_activations,
+    lower_gather,
+    lower_index,
+    lower_math,
+    lower_norm,
+    lower_pool,
+    lower_reduce,
+    lower_views,
+)
+
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A literal of the pattern that is a parameter: `name`, and where it stands."""
+
+    name: str
+    node: int
+    """Position of the node in the region."""
+    path: Path
+
+
+@dataclass
+class Region:
+    """Operators to fuse: `nodes` in order, tensors read from outside, nodes used outside."""
+
+    nodes: list[fx.Node]
+    inputs: list[fx.Node]
+    outputs: list[fx.Node]
+
+
+@dataclass
+class Lowered:
+    trace: Trace
+    outputs: list[Value]
+
+
+@dataclass
+class Types:
+    """How dtypes are named in expressions: `half` is the one 16-bit type (or float32) that a call has."""
+
+    generic: frozenset[torch.dtype] = field(default_factory=lambda: frozenset(HALF))
+
+    def name(self, dtype: torch.dtype) -> str:
+        return "half" if dtype in self.generic else dtype_name(dtype)
+
+
+def lower_node(
+    trace: Trace,
+    node: fx.Node,
+    env: dict[fx.Node, Any],
+    target: str,
+    types: Types,
+    literal: Callable[[Path, Any], Any],
+) -> Any:
+    """The Value (or tuple of them) of an operator. Raises Unsupported."""
+    name = op_name(node)
+    if name in HEAVY or name in SLOW_ON[target]:
+        raise Unsupported(name, "is left to the vendor library")
+    lowering = OPS.get(name) or OPS.get(_out_of_place(node))
+
+    def leaf(path: Path, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            if value not in env:
+                raise Unsupported(name, f"reads {value.name}, which is no tensor known here")
+            return env[value]
+        return literal(path, value)
+
+    args = rebuild(node.args, leaf, ("args",))
+    kwargs = rebuild(node.kwargs, leaf, ("kwargs",))
+    out = example(node)
+    first = out[0] if isinstance(out, tuple | list) and out else out
+    if not isinstance(first, torch.Tensor):
+        raise Unsupported(name, "gives no tensor")
+    call = Call(trace, name, types.name(first.dtype), target, {})
+    try:
+        if lowering is None:
+            _as_in_the_example(trace, (args, kwargs))
+            result = lower_split(trace, node, env, target, types.name)
+        else:
+            result = lowering(call, *args, **kwargs)
+    except Unsupported as error:
+        raise Unsupported(name, error.reason) from error
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+        raise Unsupported(name, f"these arguments are not lowered ({error})") from error
+    check_shape(trace, name, result, out)
+    return result
+
+
+def _as_in_the_example(trace: Trace, arguments: Any) -> None:
+    """Rely on literals that are parameters: what the operator consists of may depend on them."""
+    for _, value in walk(arguments):
+        if isinstance(value, Scalar):
+            trace.guard(f"{value.name} == {value.hint!r}")
+        elif isinstance(value, Size):
+            trace.equal(value, fixed(value.hint))
+
+
+def _out_of_place(node: fx.Node) -> str:
+    """`add` for the method `add_`: region.py sees to it that nobody is told apart by the difference."""
+    name = op_name(node)
+    method = node.op == "call_method" or name.endswith("_")
+    return name.removesuffix("_") if method and not name.endswith("__") else name
+
+
+def lower_region(
+    region: Region,
+    parameters: Iterable[Parameter],
+    target: str,
+    types: list[Types],
+    orders: Sequence[tuple[int, ...]],
+) -> Lowered:
+    """The region's outputs as expressions of its inputs. Raises Unsupported.
+
+    `types` names the dtypes: one entry for each input, then one for each node; `orders` says how the inputs
+    lie in memory.
+    """
+    trace = Trace()
+    env: dict[fx.Node, Any] = {}
+    for node, naming, order in zip(region.inputs, types, orders, strict=False):
+        tensor = example(node)
+        if not isinstance(tensor, torch.Tensor):
+            raise Unsupported(node.name, "is no tensor")
+        env[node] = trace.input(tensor.shape, naming.name(tensor.dtype), order)
+    where = {(p.node, p.path): p for p in parameters}
+    for position, node in enumerate(region.nodes):
+
+        def literal(path: Path, value: Any, position: int = position) -> Any:
+            parameter = where.get((position, path))
+            if parameter is None:
+                return value
+            return Size(value, parameter.name) if isinstance(value, int) else Scalar(value, parameter.name)
+
+        env[node] = lower_node(trace, node, env, target, types[len(region.inputs) + position], literal)
+        written = mutates(node)
+        if written is not None:
+            env[written] = env[node]
+    outputs = [env[node] for node in region.outputs]
+    return Lowered(trace, outputs)

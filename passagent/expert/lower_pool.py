@@ -1,0 +1,197 @@
+"""Windows over images: interpolation and pooling, element by element with the window written out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from passagent.expert.expressions import Expr, Size, Value, fixed
+from passagent.expert.lowering import Call, compute_type, lowers
+from passagent.expert.shapes import as_size, read_at, whole
+
+LARGEST = 25
+"""Elements of a window that is written out, at most."""
+
+
+@lowers("interpolate", "upsample")
+def interpolate(
+    c: Call,
+    input: Value,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Value:
+    value = c.trace.refresh(input)
+    spatial = len(value.dims) - 2
+    if mode not in {"nearest", "bilinear"} or (mode == "bilinear" and spatial != 2) or antialias:
+        raise c.fail(f"{mode} of {spatial} dimensions is left to the library")
+    sizes = [c.trace.size_of(dim) for dim in value.dims[2:]]
+    targets = [
+        _target(c, have, size, scale_factor, k, bool(recompute_scale_factor)) for k, have in enumerate(sizes)
+    ]
+    if all(have.hint == target.hint for have, (target, _) in zip(sizes, targets, strict=True)):
+        for have, (target, _) in zip(sizes, targets, strict=True):
+            c.trace.equal(have, target)
+        return value  # the library copies: a weight of 0 would make NaN of an infinite neighbour
+    for k, (have, (target, ratio)) in enumerate(zip(sizes, targets, strict=True)):
+        if mode == "nearest":
+            value = _nearest(c, value, 2 + k, have, target, ratio)
+        else:
+            value = _linear(c, value, 2 + k, have, target, ratio, bool(align_corners))
+    return Value(value.dims, c.finish(value.expr, c.out)) if mode == "bilinear" else value
+
+
+def _target(
+    c: Call, have: Size, size: Any, factor: Any, position: int, recompute: bool
+) -> tuple[Size, float | None]:
+    """The size along a dimension, and input elements for one of the output (None: by the two sizes)."""
+    if size is not None:
+        return as_size(size[position] if isinstance(size, tuple | list) else size), None
+    by = factor[position] if isinstance(factor, tuple | list) else factor
+    if not isinstance(by, int | float):
+        raise c.fail("by a factor that is no number")
+    want = math.floor(have.hint * by)
+    if by == int(by):
+        text = f"({c.trace.text(have)} * {int(by)})"
+    else:
+        text = f"int({c.trace.text(have)} * {float(by)!r})"
+    target = fixed(want) if have.constant else Size(want, text)
+    return target, None if recompute else 1.0 / by
+
+
+def _nearest(c: Call, value: Value, dim: int, have: Size, target: Size, ratio: float | None) -> Value:
+    """floor(i * have / target): whole factors only, where float32 has the quotient exactly."""
+    t = c.trace
+    value, _ = whole(t, value, dim)
+    axis = t.axis(target)
+    if target.hint % have.hint == 0 and ratio in (None, have.hint / target.hint):
+        by = t.divide(target, have)
+        t.equal(by, fixed(by.hint))
+        index = t.op("index_div", [t.index(axis), t.integer(by.hint)], "int64")
+    elif have.hint % target.hint == 0 and ratio in (None, have.hint / target.hint):
+        by = t.divide(have, target)
+        t.equal(by, fixed(by.hint))
+        index = t.mul(t.index(axis), t.integer(by.hint))
+    else:
+        raise c.fail("by a factor that is not whole is left to the library")
+    return read_at(t, value, dim, axis, index)
+
+
+def _linear(
+    c: Call, value: Value, dim: int, have: Size, target: Size, ratio: float | None, corners: bool
+) -> Value:
+    """Both neighbours along a dimension, weighted; not rounded (bilinear rounds once)."""
+    t = c.trace
+    value, _ = whole(t, value, dim)
+    axis = t.axis(target)
+    at = t.cast(t.index(axis), "float32")
+    last = t.integer(t.plus(have, fixed(-1)))
+    if corners:
+        steps = t.cast(t.integer(t.plus(target, fixed(-1))), "float32")
+        step = c.e("div", t.cast(last, "float32"), steps) if target.hint > 1 else c.number(0.0, "float32")
+        t.guard(f"{t.text(target)} > 1" if target.hint > 1 else f"{t.text(target)} == 1")
+        source = c.e("mul", at, step)
+    else:
+        step = (
+            c.e("div", c.number(have, "float32"), c.number(target, "float32"))
+            if ratio is None
+            else c.number(ratio, "float32")
+        )
+        source = c.e("maximum", c.e("sub", c.e("mul", c.e("add", at, 0.5), step), 0.5), 0.0)
+    low = t.op("index_clamp", [t.cast(source, "int64"), last], "int64")
+    high = t.op("index_clamp", [t.add(low, t.integer(1)), last], "int64")
+    weight = c.e("minimum", c.e("sub", source, t.cast(low, "float32")), 1.0)
+    first = read_at(t, value, dim, axis, low)
+    second = read_at(t, value, dim, axis, high)
+    a, b = c.wide(first.expr), c.wide(second.expr)
+    mixed = c.e("add", c.e("mul", c.e("sub", 1.0, weight), a), c.e("mul", weight, b))
+    return Value(first.dims, mixed)
+
+
+@lowers("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
+def pool(
+    c: Call,
+    input: Value,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    *rest: Any,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+    return_indices: bool = False,
+) -> Value:
+    names = ["dilation", "ceil_mode"] if c.op.startswith("max") else ["ceil_mode", "count_include_pad"]
+    given = dict(zip(names, rest, strict=False))
+    dilation, ceil_mode = given.get("dilation", dilation), given.get("ceil_mode", ceil_mode)
+    count_include_pad = given.get("count_include_pad", count_include_pad)
+    if ceil_mode or return_indices or divisor_override is not None or len(rest) > 2:
+        raise c.fail("with rounded-up sizes, indices or a divisor is left to the library")
+    spatial = int(c.op[-2])
+    kernel, by, edge, apart = (
+        _numbers(c, v, spatial)
+        for v in (kernel_size, kernel_size if stride in (None, [], ()) else stride, padding, dilation)
+    )
+    if math.prod(kernel) > LARGEST:
+        raise c.fail(f"over more than {LARGEST} elements is left to the library")
+    if not count_include_pad and any(edge):
+        raise c.fail("by the elements inside is left to the library")
+    value = c.trace.refresh(input)
+    neutral = -math.inf if c.op.startswith("max") else 0.0
+    for k in range(spatial):
+        dim = len(value.dims) - spatial + k
+        value = _window(c, value, dim, kernel[k], by[k], edge[k], apart[k], neutral)
+    expr = value.expr
+    if c.op.startswith("avg"):
+        expr = c.e("div", expr, float(math.prod(kernel)))
+    return Value(value.dims, c.finish(expr, c.out, exact=c.op.startswith("max")))
+
+
+def _numbers(c: Call, value: Any, count: int) -> list[int]:
+    values = list(value) if isinstance(value, tuple | list) else [value]
+    values = values * count if len(values) == 1 else values
+    if len(values) != count or any(not isinstance(v, int) for v in values):
+        raise c.fail("with a window that is not known before the call")
+    return values
+
+
+def _window(
+    c: Call, value: Value, dim: int, size: int, by: int, edge: int, apart: int, neutral: float
+) -> Value:
+    """Windows along one dimension, summed or their largest taken, in the compute type."""
+    t = c.trace
+    value, _ = whole(t, value, dim)
+    have = t.size_of(value.dims[dim])
+    span = apart * (size - 1) + 1
+    count = (have.hint + 2 * edge - span) // by + 1
+    target = (
+        fixed(count)
+        if t.text(have).isdigit()
+        else Size(count, f"(({t.text(have)} + {2 * edge - span}) // {by} + 1)")
+    )
+    t.guard(f"{t.text(have)} > {edge}")
+    axis = t.axis(target)
+    last = t.integer(t.plus(have, fixed(-1)))
+    start = t.mul(t.index(axis), t.integer(by))
+    total: Expr | None = None
+    compute = compute_type(value.dtype)
+    dims = value.dims
+    for k in range(size):
+        index = t.add(start, t.integer(k * apart - edge))
+        near = t.op("index_clamp", [index, last], "int64") if edge else index
+        read = read_at(t, value, dim, axis, near)
+        part, dims = c.wide(read.expr), read.dims
+        if edge:
+            inside = t.op(
+                "and",
+                [t.op("ge", [index, t.integer(0)], "bool"), t.op("le", [index, last], "bool")],
+                "bool",
+            )
+            part = t.op("where", [inside, part, c.number(neutral, compute)], compute)
+        total = part if total is None else c.e("maximum" if neutral else "add", total, part)
+    assert total is not None
+    return Value(dims, total)

@@ -1,0 +1,394 @@
+"""Which operators of a captured graph to fuse: convex regions without vendor-library operators."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.expert.expressions import Trace, Unsupported
+from passagent.expert.graph import (
+    FREE_VIEWS,
+    IDENTITIES,
+    Memory,
+    example,
+    is_tensor,
+    memory,
+    mutates,
+    op_name,
+    operators,
+)
+from passagent.expert.lower import Region, Types, lower_node
+from passagent.expert.pattern_text import qualified
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What running operators costs on a target: microseconds, and bytes a microsecond."""
+
+    operator: float
+    """One of eager's that computes."""
+    view: float
+    launch: float
+    """One kernel of ours, with its outputs."""
+    bandwidth: float
+
+
+COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
+"""Of the H200 operator and launch as in docs/results.md; the rest is estimated."""
+
+MOST_RECOMPUTED = 9
+"""Elements of a window up to which what it reads is computed in the same kernel, once for each."""
+
+LARGE_COPY = 1 << 20
+"""Bytes from which a copy alone is left to eager."""
+
+SAME_ORDER = IDENTITIES | {
+    "view",
+    "reshape",
+    "flatten",
+    "unsqueeze",
+    "squeeze",
+    "unflatten",
+    "detach",
+    "view_as",
+}
+"""Views that keep elements in their order."""
+
+VIEWS = FREE_VIEWS | {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous"}
+"""Operators that the wrapper may call where nothing is to be computed."""
+
+
+@dataclass
+class Found:
+    """Regions of one graph, and the operators that stay outside with the reason."""
+
+    regions: list[Region]
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozenset()) -> Found:
+    """All regions worth a kernel, the largest first; operators named in `without` stay outside."""
+    found = Found([])
+    inside = _lowerable(graph, target, without, found.refused)
+    storage = memory(graph)
+    _refuse_shared_writes(graph, inside, storage, found.refused)
+    depth = _depths(graph, inside)
+    for nodes in _components(graph, inside, depth):
+        for trimmed in _trimmed(graph, nodes, storage):
+            region = make_region(graph, trimmed)
+            if region is not None and worth(region, target):
+                found.regions.append(region)
+    found.regions.sort(key=lambda r: -gain(r, target))
+    found.regions = [r for r in found.regions if gain(r, target) > 0] or found.regions[:1]
+    if not found.regions:
+        found.regions = _second_best(graph, target, inside, storage, depth)
+    return found
+
+
+def _second_best(
+    graph: fx.Graph, target: str, inside: set[fx.Node], storage: Memory, depth: dict[fx.Node, int]
+) -> list[Region]:
+    """Where no kernel is sure to pay: views, the more of them do nothing the better, else a lone operator.
+
+    A call in place of views costs about as much as they do, so it is to be short.
+    """
+    lone = [
+        region
+        for nodes in _components(graph, inside, depth)
+        for trimmed in _trimmed(graph, nodes, storage)
+        if (region := make_region(graph, trimmed)) is not None and not all(map(is_free, trimmed))
+    ]
+    chains = [
+        region
+        for nodes in _components(graph, {n for n in inside if is_view(n)}, depth)
+        if (region := make_region(graph, nodes)) is not None
+    ]
+    if chains:
+        return [max(chains, key=lambda r: (sum(does_nothing(n) for n in r.nodes), len(r.nodes)))]
+    return [max(lone, key=lambda r: gain(r, target))] if lone else []
+
+
+def does_nothing(node: fx.Node) -> bool:
+    """Whether eager calls an operator that returns its input."""
+    return op_name(node) in {"dropout", "dropout1d", "dropout2d", "dropout3d", "detach"}
+
+
+def moves_only(region: Region) -> bool:
+    """Whether the region computes nothing and casts nothing: eager's views and copies can do it."""
+    return all(op_name(n) in VIEWS and mutates(n) is None for n in region.nodes)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether the wrapper can do the operator on the host: a view, or nothing at all."""
+    return is_free(node) and op_name(node) in VIEWS
+
+
+def _lowerable(
+    graph: fx.Graph, target: str, without: frozenset[str], refused: dict[str, str]
+) -> set[fx.Node]:
+    """Operators that can be lowered, each on its own."""
+    inside: set[fx.Node] = set()
+    for node in operators(graph):
+        name = op_name(node)
+        if name in without:
+            refused[name] = "left outside by the plan"
+            continue
+        try:
+            if node.op not in {"call_function", "call_method"} or qualified(node) is None:
+                raise Unsupported(name, "cannot be written in a pattern")
+            trace = Trace()
+            env: dict[fx.Node, Any] = {}
+            if not has_known_size(node):
+                raise Unsupported(name, "has a size that depends on data")
+            for source in node.all_input_nodes:
+                env[source] = _input(trace, source)
+            lower_node(trace, node, env, target, Types(), lambda path, value: value)
+            inside.add(node)
+        except Unsupported as error:
+            refused[name] = error.reason
+    return _with_consumers(graph, inside, refused)
+
+
+def has_known_size(node: fx.Node) -> bool:
+    """Whether every size of what an operator gives is a number in the example."""
+    value = example(node)
+    tensors = value if isinstance(value, tuple | list) else [value]
+    return all(type(n) is int for t in tensors if isinstance(t, torch.Tensor) for n in t.shape)
+
+
+def _input(trace: Trace, node: fx.Node) -> Any:
+    value = example(node)
+    if not has_known_size(node):
+        raise Unsupported(op_name(node), "reads a tensor whose size depends on data")
+    if isinstance(value, tuple | list):
+        return tuple(trace.input(v.shape, Types().name(v.dtype)) for v in value)
+    if not isinstance(value, torch.Tensor):
+        raise Unsupported(op_name(node), f"reads {node.name}, which is no tensor")
+    if 0 in value.shape:
+        raise Unsupported(op_name(node), "reads an empty tensor")
+    return trace.input(value.shape, Types().name(value.dtype))
+
+
+def _with_consumers(graph: fx.Graph, inside: set[fx.Node], refused: dict[str, str]) -> set[fx.Node]:
+    """Several results (chunk, split) stay inside only if all that unpacks them does, and the reverse."""
+    changed = True
+    while changed:
+        changed = False
+        for node in list(inside):
+            several = isinstance(example(node), tuple | list)
+            unpacks = any(
+                isinstance(example(a), tuple | list) and a not in inside for a in node.all_input_nodes
+            )
+            if unpacks or (several and any(user not in inside for user in node.users)):
+                inside.discard(node)
+                changed = True
+    return inside
+
+
+def _refuse_shared_writes(
+    graph: fx.Graph, inside: set[fx.Node], storage: Memory, refused: dict[str, str]
+) -> None:
+    """An operator that writes in place is lowered out of place: nobody else may see the tensor later."""
+    order = {node: k for k, node in enumerate(graph.nodes)}
+    for node in list(inside):
+        written = mutates(node)
+        if written is None:
+            continue
+        for other in graph.nodes:
+            if other is node or not storage.shares(other, written):
+                continue
+            later = [u for u in other.users if order[u] > order[node]]
+            if other is written or mutates(other) is not None:
+                # Readers of the tensor itself see the new value if they are lowered with it.
+                later = (
+                    [u for u in later if u not in inside or u.op == "output"]
+                    if order[other] <= order[node]
+                    else []
+                )
+            elif order[other] > order[node]:
+                continue
+            if later:
+                inside.discard(node)
+                refused[op_name(node)] = f"writes in place into a tensor that {later[0].name} reads later"
+                break
+
+
+def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
+    """Outside operators on the longest way to each node, also by memory: regions of one depth are convex."""
+    depth: dict[fx.Node, int] = {}
+    storage, writers = memory(graph), list[fx.Node]()
+    for node in graph.nodes:
+        before = [
+            depth[a] + (_begins_anew(node, a) if a in inside else a.op not in {"placeholder", "get_attr"})
+            for a in node.all_input_nodes
+        ]
+        before += [depth[w] + 1 for w in writers if _shares_with(node, w, storage)]
+        depth[node] = max(before, default=0)
+        if node not in inside and mutates(node) is not None:
+            writers.append(node)
+    # As late as its readers allow: what only feeds a later region belongs to it.
+    for node in reversed(list(graph.nodes)):
+        movable = node in inside and mutates(node) is None
+        movable = movable and not any(_shares_with(node, w, storage) for w in writers)
+        if movable and node.users and all(u in inside for u in node.users):
+            depth[node] = max(depth[node], min(depth[u] - _begins_anew(u, node) for u in node.users))
+    return depth
+
+
+def _begins_anew(node: fx.Node, source: fx.Node) -> bool:
+    """Whether a kernel begins at an operator: it reads each element often, and what it reads is computed."""
+    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("kernel_size")
+    sides = size if isinstance(size, tuple | list) else [size, size]
+    is_window = op_name(node) in {"max_pool2d", "avg_pool2d"} and all(isinstance(n, int) for n in sides)
+    return is_window and math.prod(sides) > MOST_RECOMPUTED and not is_free(source)
+
+
+def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:
+    """Whether a node is of, or reads, the memory that another writes."""
+    return any(storage.shares(a, writer) for a in [node, *node.all_input_nodes])
+
+
+def _components(graph: fx.Graph, inside: set[fx.Node], depth: dict[fx.Node, int]) -> list[list[fx.Node]]:
+    """Connected parts: by values, or by an input that both read."""
+    parent: dict[fx.Node, fx.Node] = {n: n for n in inside}
+
+    def root(n: fx.Node) -> fx.Node:
+        while parent[n] is not n:
+            n = parent[n]
+        return n
+
+    readers: dict[tuple[fx.Node, int], fx.Node] = {}
+    for node in graph.nodes:
+        if node not in inside:
+            continue
+        for a in node.all_input_nodes:
+            if a in inside and depth[a] == depth[node]:
+                parent[root(node)] = root(a)
+            elif a not in inside:
+                first = readers.setdefault((a, depth[node]), node)
+                parent[root(node)] = root(first)
+    groups: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node in inside:
+            groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
+
+
+def is_free(node: fx.Node) -> bool:
+    """Whether eager moves no data for the operator: the result lies in its input's memory."""
+    name = op_name(node)
+    if name not in FREE_VIEWS | IDENTITIES or mutates(node) is not None:
+        return False
+    if name.startswith("dropout"):
+        return True  # lowered in evaluation mode only, where it returns its input
+    result = example(node)
+    source = next((a for a in node.all_input_nodes), None)
+    if source is None:
+        return False
+    given = example(source)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    sources = list(given) if isinstance(given, tuple | list) else [given]
+    ids = {s.untyped_storage()._cdata for s in sources if isinstance(s, torch.Tensor)}
+    return all(isinstance(r, torch.Tensor) and r.untyped_storage()._cdata in ids for r in results)
+
+
+def _trimmed(graph: fx.Graph, nodes: list[fx.Node], storage: Memory) -> list[list[fx.Node]]:
+    """The parts left when views at the end, and views of inputs that others use too, are taken off."""
+    kept = dict.fromkeys(nodes)
+    changed = True
+    while changed:
+        changed = False
+        for node in list(reversed(kept)):
+            outside = [u for u in node.users if u not in kept]
+            if (outside or not node.users) and is_free(node) and not _costs_nothing(node, kept):
+                del kept[node]
+                changed = True
+        if _drop_lone_unpacking(kept):
+            changed = True
+    return [c for c in _components(graph, set(kept), _depths(graph, set(kept))) if c]
+
+
+def _costs_nothing(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
+    """A view that only names the dimensions anew of a value computed here that nobody else reads."""
+    if op_name(node) not in SAME_ORDER:
+        return False
+    source = node.all_input_nodes[0]
+    if source not in kept or len(source.users) > 1:
+        return False
+    return not is_free(source) or _costs_nothing(source, kept)
+
+
+def _drop_lone_unpacking(kept: dict[fx.Node, None]) -> bool:
+    """Remove nodes of several results that are unpacked outside, and nodes that unpack outside results."""
+    gone = [
+        n
+        for n in kept
+        if (isinstance(example(n), tuple | list) and any(u not in kept for u in n.users))
+        or any(isinstance(example(a), tuple | list) and a not in kept for a in n.all_input_nodes)
+    ]
+    for n in gone:
+        del kept[n]
+    return bool(gone)
+
+
+def make_region(graph: fx.Graph, nodes: list[fx.Node]) -> Region | None:
+    """Inputs and outputs of a set of nodes; None if an input is no tensor."""
+    inside = set(nodes)
+    inputs: dict[fx.Node, None] = {}
+    for node in nodes:
+        for a in node.all_input_nodes:
+            if a not in inside:
+                inputs[a] = None
+    outputs = [
+        n for n in nodes if any(u not in inside for u in n.users) or (not n.users and mutates(n) is not None)
+    ]
+    if (
+        not outputs
+        or not inputs
+        or not all(is_tensor(i) for i in inputs)
+        or not all(is_tensor(o) for o in outputs)
+    ):
+        return None
+    return Region(nodes, list(inputs), outputs)
+
+
+def moved_bytes(node: fx.Node) -> int:
+    """Bytes that eager reads and writes for an operator; 0 for free views."""
+    if is_free(node):
+        return 0
+    total = 0
+    for n in [node, *node.all_input_nodes]:
+        value = example(n)
+        for t in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(t, torch.Tensor):
+                total += t.numel() * t.element_size()
+    return total
+
+
+def gain(region: Region, target: str) -> float:
+    """Rough saving on eager, microseconds: what each operator costs to start, and memory not walked again."""
+    costs = COSTS[target]
+    starts = sum(costs.view if is_free(n) else costs.operator for n in region.nodes)
+    inside = sum(moved_bytes(n) for n in region.nodes)
+    border = 0
+    for n in [*region.inputs, *region.outputs]:
+        value = example(n)
+        border += value.numel() * value.element_size()
+    return starts - costs.launch + (inside - border) / costs.bandwidth
+
+
+def worth(region: Region, target: str) -> bool:
+    """Whether one kernel can beat the operators one by one."""
+    computing = [n for n in region.nodes if not is_free(n)]
+    if len(computing) == 1:
+        lone = computing[0]
+        copies = op_name(lone) in FREE_VIEWS | IDENTITIES
+        if target == "cuda":
+            return gain(region, target) > 0 and not (copies and moved_bytes(lone) > LARGE_COPY)
+        # Alone, an operator that writes in place needs no memory of its own, and a copy is eager's work.
+        return gain(region, target) > 0 and mutates(lone) is None and not copies
+    return len(computing) >= 2

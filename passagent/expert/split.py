@@ -1,0 +1,244 @@
+"""Operators without a template of the expert's: split as TorchInductor splits them, into ones that have one.
+
+The decompositions run when a pass is written, on fake tensors with symbolic sizes. What comes out is lowered
+like any other operator, so the pass holds one kernel and nothing of TorchInductor; the sizes that the
+decompositions looked at become guards.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from passagent.expert.concrete import IMPORTING
+from passagent.expert.expressions import Size, Trace, Unsupported, Value, fixed
+from passagent.expert.graph import HEAVY, arguments, op_name, rebuild
+from passagent.expert.lowering import HALF, HALVES, OPS, Call, check_shape, wrap
+from passagent.expert.shapes import as_size
+
+if TYPE_CHECKING:
+    import sympy
+
+_KEPT = "split"
+"""Where a node's meta keeps what its operator was split into."""
+_LIMITS = {
+    limit
+    for dtype in (*HALF, torch.float32, torch.float64)
+    for limit in (torch.finfo(dtype).max, torch.finfo(dtype).eps, torch.finfo(dtype).tiny)
+}
+_ABOUT_TENSORS = {"dtype", "layout", "device", "pin_memory", "requires_grad", "memory_format", "non_blocking"}
+"""Keywords that say what a result is like: the trace knows."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What an operator consists of."""
+
+    graph: fx.Graph
+    """Over ATen operators and sizes; a placeholder for each tensor, in the order of `all_input_nodes`."""
+    symbols: list[list[sympy.Expr]]
+    """Of each of the tensors the sizes."""
+    conditions: list[sympy.Expr]
+    """On the sizes, that tracing relied on."""
+
+
+def holds_for_one_dtype(node: fx.Node) -> bool:
+    """Whether an operator of a region was split into parts that hold a limit of its dtype."""
+    found = node.meta.get(_KEPT)
+    return isinstance(found, Split) and any(
+        isinstance(value, float) and abs(value) in _LIMITS
+        for part in found.graph.nodes
+        for _, value in arguments(part)
+    )
+
+
+def split(node: fx.Node) -> Split:
+    """The parts of an operator, kept with its node. Raises Unsupported if it cannot be taken apart."""
+    if _KEPT not in node.meta:
+        with IMPORTING:
+            from passagent.expert.parts import traced  # takes seconds, and few need it
+
+        try:
+            node.meta[_KEPT] = Split(*traced(node))
+        except Unsupported as refused:
+            node.meta[_KEPT] = refused
+    found = node.meta[_KEPT]
+    if isinstance(found, Unsupported):
+        raise found
+    return found  # type: ignore[no-any-return]
+
+
+def lower_split(
+    trace: Trace, node: fx.Node, env: dict[fx.Node, Any], target: str, name_of: Callable[[torch.dtype], str]
+) -> Any:
+    """The Value (or tuple of them) of an operator, by its parts. `name_of`: dtypes as they are called here.
+
+    As in TorchInductor's kernels 16-bit values are rounded at the end only. Raises Unsupported.
+    """
+    parts, op = split(node), op_name(node)
+
+    def wide(dtype: torch.dtype) -> str:
+        return "float32" if (name := name_of(dtype)) in HALVES else name
+
+    values = [env[source] for source in node.all_input_nodes]
+    _rely_on(trace, parts, values)
+    inner: dict[fx.Node, Any] = dict(zip(parts.graph.find_nodes(op="placeholder"), values, strict=True))
+    for part in parts.graph.nodes:
+        if part.op == "placeholder":
+            continue
+        if part.op == "output":
+            return _rounded(trace, part.args[0], inner, name_of)
+        if part.op != "call_function":
+            raise Unsupported(op, f"consists of {part.name}, among others")
+        args, kwargs = (
+            rebuild(given, lambda _, leaf: inner.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf, ())
+            for given in (part.args, part.kwargs)
+        )
+        if part.target in _ON_SIZES:
+            inner[part] = _ON_SIZES[part.target](trace, *args)
+            continue
+        inner[part] = _lowered(trace, op, part, args, kwargs, target, wide)
+        if part.target is torch.ops.aten.copy_.default:
+            if part.args[0].op == "placeholder":
+                raise Unsupported(op, "has no lowering, and writes into its input")
+            inner[part.args[0]] = inner[part]
+    raise Unsupported(op, "gives nothing")
+
+
+def _rounded(
+    trace: Trace, made: Any, inner: dict[fx.Node, Any], name_of: Callable[[torch.dtype], str]
+) -> Any:
+    """What the last part gives, in the dtypes of the operator's results."""
+    if isinstance(made, tuple | list):
+        return tuple(_rounded(trace, one, inner, name_of) for one in made)
+    value = inner[made]
+    return Value(value.dims, trace.cast(value.expr, name_of(made.meta["val"].dtype)))
+
+
+def _lowered(
+    trace: Trace,
+    op: str,
+    part: fx.Node,
+    args: Any,
+    kwargs: Any,
+    target: str,
+    name_of: Callable[[torch.dtype], str],
+) -> Any:
+    """The Value of an ATen operator."""
+    name = getattr(getattr(part.target, "overloadpacket", None), "__name__", part.name)
+    lowering = _ATEN.get(name) or OPS.get(name)
+    made = part.meta.get("val")
+    first = made[0] if isinstance(made, tuple | list) and made else made
+    if lowering is None or name in HEAVY or not isinstance(first, torch.Tensor):
+        raise Unsupported(op, f"consists of {name}, among others, which has no lowering")
+    call = Call(trace, name, name_of(first.dtype), target, {})
+    kwargs = {key: value for key, value in kwargs.items() if key not in _ABOUT_TENSORS}
+    result = lowering(call, *args, **kwargs)
+    check_shape(trace, op, result, made)
+    return result
+
+
+def _rely_on(trace: Trace, parts: Split, values: list[Any]) -> None:
+    """The conditions on sizes as guards."""
+    from passagent.expert.parts import written
+
+    texts: dict[sympy.Expr, str] = {}
+    for symbols, value in zip(parts.symbols, values, strict=True):
+        for symbol, size in zip(symbols, trace.shape(trace.refresh(value)), strict=True):
+            if symbol.is_Symbol:
+                texts[symbol] = trace.text(size)
+            else:
+                trace.equal(size, fixed(int(symbol)))
+    for condition in parts.conditions:
+        trace.guard(written(condition, texts))
+
+
+def _sized(text: str) -> Callable[..., Size]:
+    """A difference or a quotient of sizes."""
+
+    def combine(trace: Trace, a: Any, b: Any) -> Size:
+        x, y = as_size(a), as_size(b)
+        hint = {"-": operator.sub, "//": operator.floordiv}[text](x.hint, y.hint)
+        if x.constant and y.constant:
+            return fixed(hint)
+        if y.text == ("1" if text == "//" else "0"):
+            return x
+        return Size(hint, f"({trace.text(x)} {text} {trace.text(y)})")
+
+    return combine
+
+
+_ON_SIZES: dict[Any, Callable[..., Size]] = {
+    torch.ops.aten.sym_size.int: lambda trace, value, dim: trace.shape(trace.refresh(value))[dim],
+    operator.add: lambda trace, a, b: trace.plus(as_size(a), as_size(b)),
+    operator.sub: _sized("-"),
+    operator.floordiv: _sized("//"),
+    operator.mul: lambda trace, a, b: trace.times([as_size(a), as_size(b)]),
+}
+
+
+def _slice(c: Call, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    whole = [slice(None)] * len(x.dims)
+    whole[wrap(dim, len(x.dims))] = slice(start, None if end == sys.maxsize else end, step)
+    return OPS["getitem"](c, x, tuple(whole))
+
+
+def _index(c: Call, x: Value, indices: list[Any]) -> Any:
+    return OPS["getitem"](c, x, tuple(slice(None) if index is None else index for index in indices))
+
+
+def _iota(c: Call, length: Any, *, start: int = 0, step: int = 1) -> Value:
+    if (start, step) != (0, 1):
+        raise c.fail("other numbers than 0, 1, 2, ...")
+    return OPS["arange"](c, length)  # type: ignore[no-any-return]
+
+
+def _copied(c: Call, x: Value, values: Value, *_: Any) -> Value:
+    """`values` in place of those of `x`."""
+    shape = c.trace.shape(c.trace.refresh(x))
+    return OPS["expand"](Call(c.trace, c.op, values.dtype, c.target, {}), OPS["to"](c, values), shape)  # type: ignore[no-any-return]
+
+
+def _as(name: str) -> Callable[..., Any]:
+    def lower(c: Call, *args: Any) -> Any:
+        return OPS[name](c, *args)
+
+    return lower
+
+
+def _on_bools(name: str) -> Callable[..., Any]:
+    def lower(c: Call, a: Any, b: Any) -> Any:
+        if c.out != "bool":
+            return OPS[name](c, a, b)
+        return c.pointwise("and" if name == "mul" else name, a, b, compute="bool", out="bool")
+
+    return lower
+
+
+_ATEN: dict[str, Callable[..., Any]] = {
+    "slice": _slice,
+    "index": _index,
+    "iota": _iota,
+    "copy": _copied,
+    "copy_": _copied,
+    "scalar_tensor": lambda c, value: c.const_value(value, c.out),
+    "convert_element_type": _as("to"),
+    "_to_copy": _as("to"),
+    "constant_pad_nd": lambda c, x, pad, value=0: OPS["pad"](c, x, pad, "constant", value),
+    "rev": _as("flip"),
+    "clamp_min": _as("maximum"),
+    "clamp_max": _as("minimum"),
+    "mul": _on_bools("mul"),
+    "bitwise_and": _on_bools("and"),
+    "bitwise_or": _on_bools("or"),
+    "full": lambda c, size, value: OPS["expand"](c, c.const_value(value, c.out), size),
+    "alias": lambda c, x: x,
+    "lift_fresh_copy": lambda c, x: x,
+}
+"""ATen's and prims' operators that are called otherwise, or with other arguments, than torch's functions."""

@@ -1,0 +1,250 @@
+"""What writers of kernels share: names, sizes, and which values are used how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from passagent.expert import wording
+from passagent.expert.expressions import Axis, Expr
+from passagent.expert.lowering import HALVES
+from passagent.expert.schedule import Schedule
+from passagent.expert.schedule_parts import Mono, Stage, Store
+
+CTYPES = {
+    "half": "T",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "bool": "bool",
+}
+"""C++ type of a dtype; integers are int64_t, int32_t, ..."""
+
+VALUES = {**dict.fromkeys(HALVES, "float"), "float32": "float", "float64": "double", "bool": "bool"}
+"""C++ type of a value in a register."""
+
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+}
+INFIX |= {
+    "ge": ">=",
+    "and": "&&",
+    "or": "||",
+    "index_add": "+",
+    "index_mul": "*",
+    "index_div": "/",
+    "index_mod": "%",
+}
+
+
+@dataclass
+class Kernel:
+    """A kernel's text and what to call it with, in order."""
+
+    source: str
+    name: str
+    inputs: list[int]
+    outputs: list[int]
+    sizes: list[str]
+    """Host expressions."""
+    params: list[str]
+
+
+@dataclass
+class Part:
+    """A group's code in a Triton kernel, and host expressions for its rows and lanes."""
+
+    name: str
+    lines: list[str]
+    rows: list[str]
+    lanes: str
+    tiled: bool
+    """Lanes are split into tiles."""
+    kind: str
+    """Of blocks.Form."""
+    height: str = ""
+    """Host expression for the size of the axis across the lanes, where it is no row."""
+    limit: str = ""
+    """A host condition that chooses this form of the kernel where there are several."""
+    hints: tuple[int, int, int, int] = (1, 1, 0, 0)
+    """In the example: rows, lanes, height (0: there is none), bytes that are read and written."""
+
+    def numbers(self, suffix: str) -> list[str]:
+        """The parameters that say what a program does."""
+        flat, counted = self.kind == "flat", self.kind in {"rows", "long"}
+        constants = ["BLOCK", *([] if flat else ["ROWS"])]
+        return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
+
+    def text(self, decorator: str, parameters: list[str]) -> str:
+        """The function."""
+        return "\n".join([f"@{decorator}", f"def {self.name}({', '.join(parameters)}):", *self.lines])
+
+
+@dataclass
+class TritonKernel(Kernel):
+    """All groups of a region in one launch."""
+
+    parts: list[Part]
+
+
+@dataclass
+class Knobs:
+    """What a plan may choose."""
+
+    block: int = 512
+    """Elements of a row handled at a time."""
+    grain: int = 16384
+    """Elements below which one thread does it all."""
+    keep: int = 4
+    """Values of a row that cost this many operations are kept for later stages; 0: none."""
+
+
+class Writer:
+    """The state that both targets' writers keep while they write a kernel."""
+
+    kept: dict[Expr, str]
+    tables: dict[Expr, str]
+
+    def __init__(
+        self, schedule: Schedule, name: str, names: list[str], outputs: list[str], knobs: Knobs
+    ) -> None:
+        self.s, self.name, self.names, self.knobs = schedule, name, names, knobs
+        self.outputs = outputs
+        self.sizes: dict[str, str] = {}
+        self.params: dict[str, None] = {}
+        self.inputs: dict[int, str] = {}
+        self.tables = {}
+        self.counts = dict.fromkeys([*names, *outputs], 1)
+        self.blocked = self.heap = self.chooses = self.turns = False
+        self.lone_row: Axis | None = None
+        """The axis whose index is the row's number."""
+
+    def fresh(self, stem: str) -> str:
+        self.counts[stem] = self.counts.get(stem, 0) + 1
+        return stem if self.counts[stem] == 1 else f"{stem}{self.counts[stem]}"
+
+    def size(self, text: str) -> str:
+        if text not in self.sizes:
+            self.sizes[text] = f"n{len(self.sizes)}"
+        return self.sizes[text]
+
+    def mono(self, mono: Mono) -> str:
+        parts = [self.size(t) for t in mono[1]]
+        if mono[0] != 1 or not parts:
+            parts.append(str(mono[0]))
+        return " * ".join(parts)
+
+    def axis_size(self, axis: Axis) -> str:
+        return self.mono(self.s.mono(axis.size))
+
+    def axis_name(self, axis: Axis) -> str:
+        return "row" if axis is self.lone_row else f"i{self.s.order.index(axis)}"
+
+    def ctype(self, dtype: str) -> str:
+        return CTYPES.get(dtype, f"{dtype}_t")
+
+    def vtype(self, dtype: str) -> str:
+        return VALUES.get(dtype, "int64_t")
+
+    def values(self, stage: Stage, found: set[Expr]) -> set[Expr]:
+        def walk(e: Expr) -> None:
+            if e not in found and e.kind != "reduce":
+                found.add(e)
+                for a in e.args:
+                    walk(a)
+
+        for item in stage.items:
+            walk(item.expr if isinstance(item, Store) else item.args[0])
+        return found
+
+    def count_uses(self, stage: Stage) -> None:
+        """How often each value is asked for in a stage: what is used once is written in place."""
+        self.uses: dict[Expr, int] = {}
+
+        def walk(e: Expr) -> None:
+            self.uses[e] = self.uses.get(e, 0) + 1
+            made = e in self.kept or e in self.tables
+            if self.uses[e] == 1 and e.kind != "reduce" and not made:
+                for a in e.args:
+                    walk(a)
+
+        for item in stage.items:
+            walk(item.expr if isinstance(item, Store) else item.args[0])
+
+    def unrounded(self, store: Store) -> Expr:
+        """A store to a 16-bit type rounds: what is only stored need not be rounded before."""
+        e = store.expr
+        return e.args[0] if e.data == "cast" and e.dtype in HALVES and self.uses.get(e) == 1 else e
+
+    def stem(self, e: Expr) -> str:
+        if e.kind == "load":
+            return f"{self.names[e.data]}_v"
+        return wording.stem(e)
+
+    def scaled(self, index: str, mono: Mono) -> str:
+        if mono == (1, ()):
+            return index
+        index = index if index.isidentifier() or index.startswith("(") else f"({index})"
+        return f"{index} * {self.mono(mono)}"
+
+
+def closed(text: str) -> bool:
+    """Whether an operand needs no parentheses: a name, a number, a call, an element."""
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c in "([") - (c in ")]")
+        if depth == 0 and (c in " ?" or (c == "-" and k == 0)):
+            return False
+    return True
+
+
+_COSTS = {
+    "exp": 8,
+    "log": 8,
+    "tanh": 10,
+    "erf": 10,
+    "sin": 8,
+    "cos": 8,
+    "pow": 20,
+    "log1p": 8,
+    "expm1": 8,
+    "div": 3,
+    "sqrt": 3,
+}
+
+
+def cost(e: Expr, seen: set[Expr]) -> int:
+    """Rough operations that computing `e` takes."""
+    if e in seen or e.kind in {"const", "size", "param", "axis", "reduce"}:
+        return 0
+    seen.add(e)
+    own = (
+        (2 if e.dtype in HALVES else 1)
+        if e.kind != "op" or e.data != "cast"
+        else (4 if e.dtype in HALVES else 0)
+    )
+    return _COSTS.get(e.data, own) + sum(cost(a, seen) for a in e.args) if e.kind == "op" else own
+
+
+def parenthesised(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def bare(text: str) -> str:
+    """Without parentheses around the whole."""
+    if text.startswith("(") and text.endswith(")") and closed(text[1:-1]) is False:
+        depth = 0
+        for k, c in enumerate(text):
+            depth += (c == "(") - (c == ")")
+            if depth == 0 and k < len(text) - 1:
+                return text
+        return text[1:-1]
+    return text
