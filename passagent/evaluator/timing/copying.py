@@ -15,7 +15,7 @@ from passagent.evaluator.runner.samples import Samples
 
 _SURELY = 3.5
 """Standard deviations by which two shares differ: on a busy machine honest ones differed by up to 2.8."""
-_RARE = 0.9
+_USUAL = 0.9
 """Share of eager's calls whose outputs are copied in what is allowed."""
 _SMALL_NS = 10_000
 """Copying takes so long in any process; what goes beyond it in one differed by up to 1.9 times in another."""
@@ -31,7 +31,7 @@ def charge(eager: Samples, compiled: Samples) -> None:
     if not theirs.size or not own.size:
         return
     usual = round(float(np.median(theirs)))
-    allowed = max(float(np.quantile(theirs, _RARE)), 2 * usual - _SMALL_NS)
+    allowed = max(float(np.quantile(theirs, _USUAL)), 2 * usual - _SMALL_NS)
     longer = (own > allowed, theirs > allowed)
     share = float(np.concatenate(longer).mean())
     spread = math.sqrt(share * (1 - share) * (1 / own.size + 1 / theirs.size))
