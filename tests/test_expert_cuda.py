@@ -155,6 +155,34 @@ def test_a_large_window_begins_a_kernel_where_what_it_reads_is_computed():
     assert sorted(authored.fused) == ["max_pool2d", "max_pool2d + cat", "silu"]
 
 
+@pytest.mark.long
+def test_a_result_can_be_a_constant():
+    interpreted("""
+        import torch
+        from expert_cases import captured, check, r, write
+        for dtype in (torch.float16, torch.float32):
+            for number in (0, 1):
+                def function(x):
+                    made = x.new_zeros(3, 4) if number == 0 else x.new_ones(3, 4)
+                    return made, x * 2.0 + 1.0, torch.full_like(x, True, dtype=torch.bool)
+                graph = captured(function, [r(9, dtype=dtype)])
+                authored = write([graph], "cuda")
+                assert len(check(authored, graph, [r(9, dtype=dtype)]).applied) == 1
+    """)
+
+
+def test_a_tensor_on_the_cpu_is_left_there():
+    def function(x):
+        return x * 2.0 + 1.0, torch.arange(9) * 2
+
+    authored = write([captured(function, [r(9)])], "cuda")
+    assert (authored.fused, authored.refused["arange"]) == (["mul + add"], "makes a tensor on the CPU")
+    index = write([captured(lambda x: x[torch.arange(9)] * 2.0, [r(9)])], "cuda")
+    assert index.fused == ["arange + mul"]
+    moved = captured(lambda x: torch.arange(9, device=x.device) + x, [r(9)])
+    assert write([moved], "cuda").fused == ["arange + add"]
+
+
 def test_rows_of_channels_are_reduced_down_a_column():
     function, inputs = BLOCKS["layer_norm_transposed"]
     text = source(function, inputs)
