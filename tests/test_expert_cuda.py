@@ -77,13 +77,13 @@ def planned(files, kernel, *shapes):
 
 
 def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_others():
-    sets = [[r(rows, 768), r(768)] for rows in range(2, 30)]
+    sets = [[r(rows, 768), r(768)] for rows in range(2, 40)]
     graphs = [captured(lambda x, w: F.rms_norm(x, (768,), w, 1e-6), inputs) for inputs in sets]
     authored = write(graphs, "cuda")
-    seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 40)]
+    seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 50)]
     constant = [isinstance(sizes["n0"], tl.constexpr) for sizes in seen]
     assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
-    assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 40))
+    assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 50))
     assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
 
 
@@ -224,6 +224,13 @@ def test_launches_are_those_of_the_plan_functions():
     assert launches([work], Plan(block=1024, warps=2)) == (Launch(500, 512, 2, 2),)
     flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
     assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
+
+
+def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
+    text = source(lambda x: F.max_pool2d(x, 5, 1, 2), [r(1, 8, 20, 20)])
+    assert "window=True" in text and "64 if window else 256" in text
+    assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
+    assert launches([Work("_run", ("window",), 1, 1 << 24, 0, 1 << 26)], default("cuda"))[0].warps == 8
 
 
 def test_starving_the_memory_costs():

@@ -123,7 +123,8 @@ class TritonWriter(TritonValues):
             self._moved(group),
         )
         tiled = group.tile is not None
-        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints)
+        loads = len(self._loads(group))
+        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
 
     def _moved(self, group: Group) -> int:
         """Bytes that a group reads and writes in the example."""
