@@ -156,6 +156,17 @@ def test_a_large_window_begins_a_kernel_where_what_it_reads_is_computed():
 
 
 @pytest.mark.long
+def test_numbers_that_differ_among_graphs_are_arguments():
+    interpreted("""
+        from expert_cases import captured, check, r, write
+        x = r(9, 40)
+        graphs = [captured(lambda x: (x * scale).sum(-1) * scale, [x]) for scale in (0.5, 0.25)]
+        for graph in graphs:
+            assert check(write(graphs, "cuda"), graph, [x]).applied
+    """)
+
+
+@pytest.mark.long
 def test_a_result_can_be_a_constant():
     interpreted("""
         import torch
