@@ -77,13 +77,13 @@ def planned(files, kernel, *shapes):
 
 
 def test_sizes_are_constants_for_the_shapes_that_a_task_names_and_arguments_for_others():
-    sets = [[r(rows, 768), r(768)] for rows in range(2, 30)]
+    sets = [[r(rows, 768), r(768)] for rows in range(2, 40)]
     graphs = [captured(lambda x, w: F.rms_norm(x, (768,), w, 1e-6), inputs) for inputs in sets]
     authored = write(graphs, "cuda")
-    seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 40)]
+    seen = [planned(authored.files, "_fused_rms_norm_kernel", (rows, 768), (768,)) for rows in range(2, 50)]
     constant = [isinstance(sizes["n0"], tl.constexpr) for sizes in seen]
     assert constant == [True] * cuda_host.MOST_NAMED + [False] * (len(seen) - cuda_host.MOST_NAMED)
-    assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 40))
+    assert [getattr(sizes["rows"], "value", sizes["rows"]) for sizes in seen] == list(range(2, 50))
     assert type(seen[0]["BLOCK"]) is int  # those are constants in any case
 
 
@@ -155,6 +155,45 @@ def test_a_large_window_begins_a_kernel_where_what_it_reads_is_computed():
     assert sorted(authored.fused) == ["max_pool2d", "max_pool2d + cat", "silu"]
 
 
+@pytest.mark.long
+def test_numbers_that_differ_among_graphs_are_arguments():
+    interpreted("""
+        from expert_cases import captured, check, r, write
+        x = r(9, 40)
+        graphs = [captured(lambda x: (x * scale).sum(-1) * scale, [x]) for scale in (0.5, 0.25)]
+        for graph in graphs:
+            assert check(write(graphs, "cuda"), graph, [x]).applied
+    """)
+
+
+@pytest.mark.long
+def test_a_result_can_be_a_constant():
+    interpreted("""
+        import torch
+        from expert_cases import captured, check, r, write
+        for dtype in (torch.float16, torch.float32):
+            for number in (0, 1):
+                def function(x):
+                    made = x.new_zeros(3, 4) if number == 0 else x.new_ones(3, 4)
+                    return made, x * 2.0 + 1.0, torch.full_like(x, True, dtype=torch.bool)
+                graph = captured(function, [r(9, dtype=dtype)])
+                authored = write([graph], "cuda")
+                assert len(check(authored, graph, [r(9, dtype=dtype)]).applied) == 1
+    """)
+
+
+def test_a_tensor_on_the_cpu_is_left_there():
+    def function(x):
+        return x * 2.0 + 1.0, torch.arange(9) * 2
+
+    authored = write([captured(function, [r(9)])], "cuda")
+    assert (authored.fused, authored.refused["arange"]) == (["mul + add"], "makes a tensor on the CPU")
+    index = write([captured(lambda x: x[torch.arange(9)] * 2.0, [r(9)])], "cuda")
+    assert index.fused == ["arange + mul"]
+    moved = captured(lambda x: torch.arange(9, device=x.device) + x, [r(9)])
+    assert write([moved], "cuda").fused == ["arange + add"]
+
+
 def test_rows_of_channels_are_reduced_down_a_column():
     function, inputs = BLOCKS["layer_norm_transposed"]
     text = source(function, inputs)
@@ -196,6 +235,13 @@ def test_launches_are_those_of_the_plan_functions():
     assert launches([work], Plan(block=1024, warps=2)) == (Launch(500, 512, 2, 2),)
     flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
     assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
+
+
+def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
+    text = source(lambda x: F.max_pool2d(x, 5, 1, 2), [r(1, 8, 20, 20)])
+    assert "window=True" in text and "64 if window else 256" in text
+    assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
+    assert launches([Work("_run", ("window",), 1, 1 << 24, 0, 1 << 26)], default("cuda"))[0].warps == 8
 
 
 def test_starving_the_memory_costs():

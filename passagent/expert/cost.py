@@ -54,14 +54,15 @@ def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
 
     arithmetic = SimpleNamespace(cdiv=_cdiv, next_power_of_2=lambda n: 1 << max(n - 1, 0).bit_length())
     functions: dict[str, Any] = {"triton": arithmetic}
-    exec("\n".join(helpers("".join(f"{name}(" for name in FUNCTIONS), plan.block, plan.warps)), functions)
+    texts = "".join(f"{name}(" for name in FUNCTIONS) + "window=True"
+    exec("\n".join(helpers(texts, plan.block, plan.warps)), functions)
     return tuple(_launch(work, functions[work.function]) for work in works)
 
 
 def _launch(work: Work, function: Any) -> Launch:
     options = dict.fromkeys(work.options, True)
     if work.function == "_run":
-        block, warps = function(work.lanes)
+        block, warps = function(work.lanes, **options)
         return Launch(_cdiv(work.lanes, block), block, 1, warps)
     sizes = [work.rows, work.lanes, *([work.height] if work.height else [])]
     rows, block, together, warps = function(*sizes, **options)

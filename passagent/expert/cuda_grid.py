@@ -10,6 +10,9 @@ from passagent.expert.wording import product
 FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column")
 """What plans call to lay out a part."""
 
+MOST_LOADS = 16
+"""Of an element's inputs, from which a thread handles two elements at a time and not eight."""
+
 SMS = 132
 """Programs that a GPU runs side by side, at least."""
 
@@ -17,24 +20,26 @@ SMS = 132
 def helpers(texts: str, block: int, warps: int) -> list[str]:
     """The functions that plans share, as far as `texts` call them."""
     called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
-    count = "max(1, min({most}, {lanes} // 256))" if not warps else str(warps)
+    windows = "window=True" in texts
+    each, option = ("(64 if window else 256)", ", window=False") if windows else ("256", "")
+    count = "max(1, min({most}, {lanes} // {each}))" if not warps else str(warps)
     lines = []
     if "_run" in called:
         lines += [
             "",
             "",
-            "def _run(n):",
+            f"def _run(n{option}):",
             '    """Lanes of a program and its warps, for one run of n elements."""',
             f"    block = {block}",
             f"    while block > 128 and n < {SMS} * block:",
             "        block //= 2",
-            f"    return block, {count.format(most=8, lanes='block')}",
+            f"    return block, {count.format(most=8, lanes='block', each=each)}",
         ]
     if "_rows" in called:
         lines += [
             "",
             "",
-            "def _rows(rows, lanes, tiled=False):",
+            f"def _rows(rows, lanes, tiled=False{option}):",
             '    """(rows, lanes and rows of a program, warps) for `rows` rows of `lanes` elements.',
             "",
             "    A row is one program's, or split into tiles, which then count as rows.",
@@ -48,7 +53,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             f"    together = max(1, {block} // block)",
             f"    while together > 1 and rows < {SMS} * together:",
             "        together //= 2",
-            f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
+            f"    return rows, block, together, {count.format(most=16, lanes='block * together', each=each)}",
         ]
     if "_sweep" in called:
         lines += [
@@ -59,7 +64,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "    if rows * lanes >= 2**31:",
             '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
             f"    block = min(triton.next_power_of_2(lanes), {4 * block})",
-            f"    return rows, block, 1, {count.format(most=8, lanes='block')}",
+            f"    return rows, block, 1, {count.format(most=8, lanes='block', each=256)}",
         ]
     if "_square" in called:
         lines += [
@@ -78,7 +83,8 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "        else:",
             "            together //= 2",
             "    programs = rows * triton.cdiv(lanes, block) * triton.cdiv(height, together)",
-            f"    return programs, block, together, {count.format(most=8, lanes='block * together')}",
+            "    return programs, block, together, "
+            f"{count.format(most=8, lanes='block * together', each=256)}",
         ]
     if "_column" in called:
         lines += [
@@ -96,7 +102,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             f"        while block > 16 and rows * lanes < {SMS} * block:",
             "            block //= 2",
             "        rows *= triton.cdiv(lanes, block)",
-            f"    return rows, block, together, {count.format(most=16, lanes='block * together')}",
+            f"    return rows, block, together, {count.format(most=16, lanes='block * together', each=256)}",
         ]
     return lines
 
@@ -119,12 +125,15 @@ def function_of(part: Part) -> str:
 def options_of(part: Part) -> tuple[str, ...]:
     """What else the function is told of the part."""
     tiled = part.tiled and part.kind in {"rows", "column", "tall"}
-    return (*(["tiled"] if tiled else []), *(["swept"] if part.kind == "tall" else []))
+    window = part.loads > MOST_LOADS and part.kind in {"flat", "rows"}  # fewer elements a thread
+    chosen = {"tiled": tiled, "swept": part.kind == "tall", "window": window}
+    return tuple(name for name, holds in chosen.items() if holds)
 
 
 def part_lines(part: Part, suffix: str) -> list[str]:
     if part.kind == "flat":
-        return [f"    block{suffix}, warps{suffix} = _run({part.lanes})"]
+        given = [part.lanes, *(f"{name}=True" for name in options_of(part))]
+        return [f"    block{suffix}, warps{suffix} = _run({', '.join(given)})"]
     given = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
     given += [f"{name}=True" for name in options_of(part)]
     results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))

@@ -23,7 +23,7 @@ from passagent.expert.wrapper import (
 LinesOf = Callable[[Route, Any, str], list[str]]
 """The text of a variant's kernel, as a function of that name that allocates its outputs."""
 
-MOST_NAMED = 16
+MOST_NAMED = 32
 """Combinations of shapes that a kernel is compiled for, at most; it takes any others as arguments."""
 
 

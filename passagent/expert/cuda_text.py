@@ -10,7 +10,7 @@ import re
 
 from passagent.expert.arithmetic import deciding
 from passagent.expert.block_axes import block_form
-from passagent.expert.cuda_values import TritonValues
+from passagent.expert.cuda_values import TYPES, TritonValues
 from passagent.expert.expressions import Axis, Expr, Unsupported, parts
 from passagent.expert.lowering import HALVES
 from passagent.expert.schedule import Schedule
@@ -123,7 +123,8 @@ class TritonWriter(TritonValues):
             self._moved(group),
         )
         tiled = group.tile is not None
-        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints)
+        loads = len(self._loads(group))
+        return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
 
     def _moved(self, group: Group) -> int:
         """Bytes that a group reads and writes in the example."""
@@ -289,13 +290,14 @@ class TritonWriter(TritonValues):
         self.line(f"{target} = {body if plain else combine.format(target, body)}")
 
     def store_lines(self, store: Store) -> None:
-        value = self.emit(self.unrounded(store), 0)
+        expr = self.unrounded(store)
+        value = self.emit(expr, 0)
+        if expr.kind in {"const", "size"}:  # a number of Python's has no dtype
+            value = f"tl.full({self.one}, {bare(value)}, {TYPES.get(expr.dtype, 'tl.float32')})"
         address = self.s.addresses[id(store)]
         axes = self.s.axes(store.axes)
         mask = self.mask(axes)
         where = self.where(address)
-        if store.expr.dtype == "bool" and store.expr.kind == "const":
-            value = f"tl.full({self.one}, {value}, tl.int1)"
         name = self.outputs[store.out]
         if not self.is_block(axes):
             where += " + row * 0" if self.cross is None else " + tl.zeros((1, 1), tl.int32)"

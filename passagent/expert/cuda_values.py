@@ -144,6 +144,8 @@ class TritonValues(Writer):
         args = [self.emit(a, 0) for a in e.args]
         if e.data == "cast" and e.args[0].kind == "size" and e.dtype in {"float32", "float64"}:
             return f"{args[0]} * 1.0"  # a size of one is a constant without .to()
+        if e.data == "cast" and e.args[0].kind == "param" and e.dtype == "float32":
+            return args[0]  # a kernel is given floats in 32 bits; the interpreter as Python has them
         if e.data == "cast":
             return self.convert_to(args[0], e.args[0].dtype, e.dtype)
         if e.data == "as_half":

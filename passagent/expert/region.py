@@ -21,6 +21,7 @@ from passagent.expert.graph import (
     op_name,
     operators,
 )
+from passagent.expert.host_tensors import left_outside
 from passagent.expert.lower import Region, Types, lower_node
 from passagent.expert.pattern_text import qualified
 
@@ -74,6 +75,10 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
     """All regions worth a kernel, the largest first; operators named in `without` stay outside."""
     found = Found([])
     inside = _lowerable(graph, target, without, found.refused)
+    if target == "cuda":
+        for node, why in left_outside(graph, inside).items():
+            inside.discard(node)
+            found.refused[op_name(node)] = why
     storage = memory(graph)
     _refuse_shared_writes(graph, inside, storage, found.refused)
     depth = _depths(graph, inside)

@@ -76,6 +76,8 @@ class Part:
     """A host condition that chooses this form of the kernel where there are several."""
     hints: tuple[int, int, int, int] = (1, 1, 0, 0)
     """In the example: rows, lanes, height (0: there is none), bytes that are read and written."""
+    loads: int = 1
+    """Of an element."""
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""
