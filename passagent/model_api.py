@@ -1,0 +1,72 @@
+"""A whole model from Python: what `passagent extract` does. torch is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from passagent.errors import UsageError
+
+if TYPE_CHECKING:
+    from passagent.extraction.extracting import Extracted
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@overload
+def extract(
+    *, name: str | None = None, dynamic: bool = False, out: str | Path | None = None
+) -> Decorator: ...
+
+
+@overload
+def extract(
+    model: Callable[..., Any],
+    *inputs: Any,
+    name: str | None = None,
+    dynamic: bool = False,
+    out: str | Path | None = None,
+) -> Extracted: ...
+
+
+def extract(
+    model: Callable[..., Any] | None = None,
+    *inputs: Any,
+    name: str | None = None,
+    dynamic: bool = False,
+    out: str | Path | None = None,
+) -> Extracted | Decorator:
+    """Write the graphs that Dynamo captures of `model(*inputs)` as subgraphs, and validate them.
+
+    Without a model it is a decorator, `@passagent.extract(name="bert")`: the first call of the function or
+    module is extracted, and every call does what it did. `dynamic`: sizes above 1 of the inputs are symbolic.
+    `out`: a directory that is not there yet; default `extracted/NAME`. A module in training mode is captured
+    with gradients. Raises PassagentError where Dynamo cannot capture the model, UsageError for `out`.
+    """
+    if model is None:
+        return lambda one: _decorated(one, name, dynamic, out)
+    from passagent.extraction.extracting import extract_model
+    from passagent.extraction.factories import Model
+
+    if not callable(model):
+        raise UsageError(f"extract: a {type(model).__name__} cannot be called; give a module or a function")
+    called = name or _name(model)
+    return extract_model(Model(called, model, inputs), _place(called, out), dynamic)
+
+
+def _decorated(
+    model: Callable[..., Any], name: str | None, dynamic: bool, out: str | Path | None
+) -> Callable[..., Any]:
+    from passagent.extraction.extracting import extracting
+
+    called = name or _name(model)
+    return extracting(model, called, _place(called, out), dynamic)
+
+
+def _name(model: Any) -> str:
+    return getattr(model, "__name__", None) or type(model).__name__
+
+
+def _place(name: str, out: str | Path | None) -> Path:
+    return Path(out) if out is not None else Path("extracted") / name
