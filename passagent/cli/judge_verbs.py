@@ -1,7 +1,8 @@
-"""`passagent eval`, `bench`, `tasks list` and `tasks check`."""
+"""`passagent eval`, `bench`, and `tasks list`, `check`, `hash`, `dedup`, `export` and `reward`."""
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import typer
@@ -19,8 +20,21 @@ from passagent.cli.options import (
 )
 
 commands = typer.Typer()
+TasksArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
+    ),
+]
 tasks_app = typer.Typer(help="Look at tasks, and export them.", no_args_is_help=True, rich_markup_mode=None)
 commands.add_typer(tasks_app, name="tasks")
+
+
+class HashLevel(enum.StrEnum):
+    """What a structural hash covers."""
+
+    instance = "instance"
+    structure = "structure"
 
 
 @commands.command("eval")
@@ -72,12 +86,7 @@ def evaluate(
 
 @commands.command()
 def bench(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
-        ),
-    ],
+    tasks: TasksArgument,
     compiler: Annotated[
         list[str] | None,
         typer.Option(
@@ -184,14 +193,34 @@ def tasks_list(json: Json = False) -> None:
     evaluating.list_tasks(json)
 
 
+@tasks_app.command("hash")
+def tasks_hash(tasks: TasksArgument, json: Json = False) -> None:
+    """Hash what subgraphs compute: equal under other names, another format or order of statements."""
+    from passagent.commands import model_extraction
+
+    model_extraction.hash_tasks(tasks, json)
+
+
+@tasks_app.command("dedup")
+def tasks_dedup(
+    tasks: TasksArgument,
+    level: Annotated[
+        HashLevel,
+        typer.Option(
+            envvar="PASSAGENT_LEVEL", help="instance: with sizes and dtypes; structure: for all of them."
+        ),
+    ] = HashLevel.instance,
+    json: Json = False,
+) -> None:
+    """Say which subgraphs compute the same."""
+    from passagent.commands import model_extraction
+
+    model_extraction.dedup_tasks(tasks, level.value, json)
+
+
 @tasks_app.command("export")
 def tasks_export(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TASKS...", help="Tasks, directories of tasks, quoted globs, sample lists, example:NAME."
-        ),
-    ],
+    tasks: TasksArgument,
     harbor: Annotated[
         str,
         typer.Option(

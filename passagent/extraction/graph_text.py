@@ -129,7 +129,7 @@ def specialised(clean: CleanGraph) -> CleanGraph:
         )
         inner = list[Any]()
         fx.node.map_arg((args, kwargs), inner.append)
-        is_of_numbers = getattr(node.target, "__module__", "") in _OF_NUMBERS
+        is_of_numbers = node.target is torch.Size or getattr(node.target, "__module__", "") in _OF_NUMBERS
         if node.op == "call_function" and is_of_numbers and not inner:
             known[node] = node.target(*args, **kwargs)
         else:

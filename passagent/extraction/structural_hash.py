@@ -50,14 +50,15 @@ class _Listing:
         self._nodes = [node for node in graph.nodes if node.op != "output"]
         self._output = next(node for node in reversed(graph.nodes) if node.op == "output")
         self._inputs = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
+        self._effects = [node for node in self._nodes if node.op != "placeholder" and not is_pure(node)]
+        self._live = _closure([*_operands(self._output), *self._effects])
         self._digests: dict[fx.Node, str] = {}
         for node in self._nodes:
             self._digests[node] = _sha(self._text(node, self._digests.__getitem__))
 
     def hash(self) -> str:
         """`VERSION:sha256`."""
-        effects = [node for node in self._nodes if node.op != "placeholder" and not is_pure(node)]
-        roots = _operands(self._output) + sorted(effects, key=self._digests.__getitem__)
+        roots = _operands(self._output) + sorted(self._effects, key=self._digests.__getitem__)
         numbers: dict[fx.Node, str] = {}
         for node in self._ordered(roots):
             numbers[node] = str(len(numbers))
@@ -84,7 +85,7 @@ class _Listing:
         return _operands(node) + self._through_memory(node)
 
     def _through_memory(self, node: fx.Node) -> list[fx.Node]:
-        found = self._memory.through_memory[node] - set(node.all_input_nodes)
+        found = self._live & self._memory.through_memory[node] - set(node.all_input_nodes)
         return sorted(found, key=lambda one: (self._digests[one], self._memory.position[one]))
 
     def _text(self, node: fx.Node, name: Callable[[fx.Node], str]) -> str:
@@ -98,8 +99,19 @@ class _Listing:
         target = target_name(node.target) if node.op == "call_function" else str(node.target)
         sized = self._level == "structure" and name_of(node).strip("_") in _SIZED
         args = _plain(_arguments(node), name, sized)
-        after = [name(one) for one in self._through_memory(node)] if node.op != "output" else []
+        after = sorted(map(name, self._through_memory(node))) if node.op != "output" else []
         return json.dumps([node.op, target, args, after])
+
+
+def _closure(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that they are computed from. What is left of a graph is dead."""
+    found: set[fx.Node] = set()
+    while nodes:
+        node = nodes.pop()
+        if node not in found:
+            found.add(node)
+            nodes += node.all_input_nodes
+    return found
 
 
 def _arguments(node: fx.Node) -> Any:
