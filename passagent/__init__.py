@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         bench,
         export,
         extract,
+        extract_regions,
         fork,
         load_task,
         open_run,
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
-    "Result", "Run", "TaskError", "UsageError", "bench", "export", "extract", "fork", "load_task", "open_run",
-    "resume", "resume_async", "run", "run_async",
+    "Result", "Run", "TaskError", "UsageError", "bench", "export", "extract", "extract_regions", "fork",
+    "load_task", "open_run", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from passagent.errors import UsageError
 
 if TYPE_CHECKING:
     from passagent.extraction.extracting import Extracted
+    from passagent.extraction.region_tasks import Regions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -53,6 +54,21 @@ def extract(
         raise UsageError(f"extract: a {type(model).__name__} cannot be called; give a module or a function")
     called = name or _name(model)
     return extract_model(Model(called, model, inputs), _place(called, out), dynamic)
+
+
+def extract_regions(
+    model: Callable[..., Any], *inputs: Any, name: str | None = None, out: str | Path | None = None
+) -> Regions:
+    """Cut `model(*inputs)` into the regions that Inductor would fuse, and write each as a task below `out`.
+
+    A region that occurs several times is one task, with its count; regions that differ in sizes or dtypes
+    only are subgraphs of one. They come in the order of their share of the time. Raises as `extract` does.
+    """
+    from passagent.extraction.factories import Model
+    from passagent.extraction.region_tasks import extract_regions as extracted
+
+    called = name or _name(model)
+    return extracted(Model(called, model, inputs), _place(called, out))
 
 
 def _decorated(

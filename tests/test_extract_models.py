@@ -35,3 +35,12 @@ def test_a_model_is_one_graph_that_gives_its_outputs(tmp_path, make, dynamic):
     got = extracted.result if isinstance(extracted.result, torch.Tensor) else extracted.result[0]
     assert torch.equal(got, first)
     assert extracted.graphs[0].validation.is_exact or not torch.backends.mkldnn.is_available()
+
+
+@needs("transformers")
+def test_the_regions_of_each_of_12_layers_are_one_task(tmp_path):
+    model, inputs = whole_models.bert_of_12_layers()
+    regions = pa.extract_regions(model, *inputs, name="bert", out=tmp_path / "out")
+    counts = {task.operators: task.count for task in regions.tasks}
+    assert counts[("gelu",)] == 12 and counts[("dropout", "add", "layer_norm")] == 24
+    assert all(task.problems == () for task in regions.tasks)

@@ -40,9 +40,22 @@ def extract(
     ],
     inputs: InputsOption = None,
     dynamic: DynamicOption = False,
+    regions: Annotated[
+        bool,
+        typer.Option(
+            "--regions",
+            envvar="PASSAGENT_REGIONS",
+            help="Cut the graphs into what Inductor fuses: a task for each region, by its share of time.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write the graphs of your model as tasks. Each is validated against the model's own outputs."""
     from passagent.commands import model_extraction
 
+    if regions and dynamic:
+        raise typer.BadParameter("--regions takes fixed sizes; leave out --dynamic")
+    if regions:
+        model_extraction.extract_regions(factory, inputs, out, json)
+        return
     model_extraction.extract(factory, inputs, dynamic, out, json)

@@ -64,6 +64,35 @@ def _short(text: str) -> str:
     return f"{version}:{digest[:12]}"
 
 
+def extract_regions(spec: str, inputs: str | None, out: str, as_json: bool) -> None:
+    """Cut the model of `FILE.py:factory` into tasks below `out`. Raises PassagentError if one is wrong."""
+    from passagent.extraction.factories import load_model
+    from passagent.extraction.region_tasks import extract_regions as extracted
+    from passagent.report.text import table
+
+    regions = extracted(load_model(spec, inputs), Path(out))
+    problems = [f"{task.name}: {problem}" for task in regions.tasks for problem in task.problems]
+    if as_json:
+        print(json.dumps({"path": out, "ok": not problems, **regions.data()}))
+    else:
+        rows = [
+            [
+                task.name,
+                str(task.count),
+                f"{task.share:.1%}",
+                f"{task.seconds * 1e6:.0f}",
+                str(len(task.instances)),
+            ]
+            for task in regions.tasks
+        ]
+        print(table(["task", ">runs", ">share", ">us", ">subgraphs"], rows))
+        for text in (*(f"left out: {one}" for one in regions.refused), *problems):
+            print(text)
+        print(f"wrote {len(rows)} tasks below {out}, of {regions.seconds * 1e6:.0f} us of operators")
+    if problems:
+        raise PassagentError(f"{out}: {problems[0]}")
+
+
 def _data(extracted: Extracted) -> dict[str, Any]:
     return {
         "path": str(extracted.path),
