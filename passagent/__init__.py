@@ -19,13 +19,17 @@ if TYPE_CHECKING:
         Run,
         TaskError,
         UsageError,
+        apply,
         bench,
+        explain,
         export,
         extract,
         extract_regions,
         fork,
+        inductor_options,
         load_task,
         open_run,
+        package,
         resume,
         resume_async,
         run,
@@ -35,8 +39,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
-    "Result", "Run", "TaskError", "UsageError", "bench", "export", "extract", "extract_regions", "fork",
-    "load_task", "open_run", "resume", "resume_async", "run", "run_async",
+    "Result", "Run", "TaskError", "UsageError", "apply", "bench", "explain", "export", "extract",
+    "extract_regions", "fork", "inductor_options", "load_task", "open_run", "package", "resume",
+    "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

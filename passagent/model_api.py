@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from passagent.errors import UsageError
 
 if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+    from passagent.deployment.explaining import Explanation
+    from passagent.deployment.loading import Passes
+    from passagent.deployment.packing import Packed
     from passagent.extraction.extracting import Extracted
     from passagent.extraction.region_tasks import Regions
 
@@ -69,6 +74,63 @@ def extract_regions(
 
     called = name or _name(model)
     return extracted(Model(called, model, inputs), _place(called, out))
+
+
+def package(
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    tasks: Sequence[str | Path] = (),
+    runs_dir: str | Path = "runs",
+) -> Packed:
+    """Write a Python package of passes for `torch.compile`.
+
+    sources: runs (their best passes), or directories that `best` wrote, with the task of each directory in
+    `tasks`. Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.packing import pack
+    from passagent.deployment.sources import read_sources
+
+    words = [sources] if isinstance(sources, str | Path) else sources
+    return pack(
+        list(read_sources([str(w) for w in words], [str(t) for t in tasks], str(runs_dir))), Path(out)
+    )
+
+
+def inductor_options(passes: Passes) -> dict[str, Any]:
+    """Options for `torch.compile(model, options={**mine, **inductor_options("my_passes")})`.
+
+    passes: a package's directory or name, or several. A custom pass of Inductor's configuration still runs,
+    before these. Raises UsageError, PassagentError.
+    """
+    from passagent.deployment import inductor_pass
+
+    return inductor_pass.inductor_options(passes)
+
+
+def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
+    """Put a package's operators into a graph that Dynamo captured, for eager calls; changes and returns it.
+
+    Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.loading import load_packages
+    from passagent.deployment.rewriting import rewrite
+
+    rewrite(graph_module.graph, load_packages(passes))
+    graph_module.recompile()
+    return graph_module
+
+
+def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bool = False) -> Explanation:
+    """Say which pass fits where in `model(*inputs)`, which does not and why. Nothing is compiled.
+
+    Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.explaining import explain_model
+    from passagent.deployment.loading import load_packages
+    from passagent.extraction.factories import Model
+
+    return explain_model(Model(_name(model), model, inputs), load_packages(passes), dynamic)
 
 
 def _decorated(

@@ -1,4 +1,4 @@
-"""`passagent extract`."""
+"""`passagent extract`, `package` and `explain`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from passagent.cli.options import Json
+from passagent.cli.options import Json, RunsDir
 
 commands = typer.Typer()
 
@@ -59,3 +59,41 @@ def extract(
         model_extraction.extract_regions(factory, inputs, out, json)
         return
     model_extraction.extract(factory, inputs, dynamic, out, json)
+
+
+@commands.command()
+def package(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCES...", help="Runs (the best pass of each), or directories that best wrote."
+        ),
+    ],
+    out: Annotated[
+        str, typer.Option(envvar="PASSAGENT_OUT", metavar="DIR", help="The package to write; a new one.")
+    ],
+    task: Annotated[
+        list[str] | None,
+        typer.Option(envvar="PASSAGENT_TASK", metavar="TASK", help="Of each directory, in their order."),
+    ] = None,
+    runs_dir: RunsDir = "runs",
+    json: Json = False,
+) -> None:
+    """Make a Python package of passes for torch.compile."""
+    from passagent.commands import deploying
+
+    deploying.package(sources, task or [], out, runs_dir, json)
+
+
+@commands.command()
+def explain(
+    passes: Annotated[str, typer.Argument(metavar="PACKAGE", help="A package: its directory or its name.")],
+    factory: FactoryArgument,
+    inputs: InputsOption = None,
+    dynamic: DynamicOption = False,
+    json: Json = False,
+) -> None:
+    """Say which pass of a package fits where in your model, which does not, and why."""
+    from passagent.commands import deploying
+
+    deploying.explain(passes, factory, inputs, dynamic, json)

@@ -53,7 +53,7 @@ def load_graph(nodes: list[dict[str, Any]]) -> fx.GraphModule:
     known: dict[str, fx.Node] = {}
     for entry in nodes:
         target = _resolve(entry["target"]) if entry["op"] == "call_function" else entry["target"]
-        args, kwargs = _load(entry["args"], known), _load(entry.get("kwargs", {"dict": []}), known)
+        args, kwargs = load_value(entry["args"], known), load_value(entry.get("kwargs", {"dict": []}), known)
         node = graph.create_node(entry["op"], target, args, kwargs, name=entry["name"])
         known[entry["name"]] = node
     return fx.GraphModule(torch.nn.Module(), graph)
@@ -129,7 +129,7 @@ def plain_value(value: Any) -> Any:  # noqa: PLR0911
     raise TaskError(f"the captured graph holds a {type(value).__name__}, which has no plain form")
 
 
-def _load(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
+def load_value(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
     if not isinstance(value, dict):
         return value
     ((kind, data),) = value.items()
@@ -137,13 +137,13 @@ def _load(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
         case "node":
             return known[data]
         case "tuple":
-            return tuple(_load(item, known) for item in data)
+            return tuple(load_value(item, known) for item in data)
         case "list":
-            return [_load(item, known) for item in data]
+            return [load_value(item, known) for item in data]
         case "dict":
-            return {key: _load(item, known) for key, item in data}
+            return {key: load_value(item, known) for key, item in data}
         case "slice":
-            return slice(*[_load(item, known) for item in data])
+            return slice(*[load_value(item, known) for item in data])
         case "size":
             return torch.Size(data)
         case "float":
