@@ -11,9 +11,9 @@ from passagent.errors import UsageError
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
-    from passagent.deployment.explaining import Explanation
+    from passagent.deployment.explanation import Explanation
     from passagent.deployment.loading import Passes
-    from passagent.deployment.packing import Packed
+    from passagent.deployment.package_writing import Packed
     from passagent.extraction.extracting import Extracted
     from passagent.extraction.region_tasks import Regions
 
@@ -88,7 +88,7 @@ def package(
     sources: runs (their best passes), or directories that `best` wrote, with the task of each directory in
     `tasks`. Raises UsageError, PassagentError.
     """
-    from passagent.deployment.packing import pack
+    from passagent.deployment.package_writing import pack
     from passagent.deployment.sources import read_sources
 
     words = [sources] if isinstance(sources, str | Path) else sources
@@ -126,7 +126,7 @@ def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bo
 
     Raises UsageError, PassagentError.
     """
-    from passagent.deployment.explaining import explain_model
+    from passagent.deployment.explanation import explain_model
     from passagent.deployment.loading import load_packages
     from passagent.extraction.factories import Model
 

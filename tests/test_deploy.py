@@ -432,7 +432,7 @@ def test_another_shape_is_refused_with_what_was_measured(my_passes):
 def test_a_pass_that_writes_its_input_is_left_out(tmp_path):
     from test_tasks_capture import write
 
-    from passagent.deployment.packing import pack
+    from passagent.deployment.package_writing import pack
 
     write(tmp_path / "task", "y = torch.relu_(x)\nreturn (y,)", "x float32 [64]")
     kernel = "void relu(float* x, int64_t n) { for (int64_t i = 0; i < n; ++i) x[i] = x[i] > 0 ? x[i] : 0; }"

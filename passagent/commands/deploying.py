@@ -10,7 +10,7 @@ from pathlib import Path
 
 def package(sources: Sequence[str], tasks: Sequence[str], out: str, runs_dir: str, as_json: bool) -> None:
     """Write the package `out` of runs' best passes and of directories. Raises PassagentError."""
-    from passagent.deployment.packing import pack
+    from passagent.deployment.package_writing import pack
     from passagent.deployment.sources import read_sources
 
     packed = pack(list(read_sources(sources, tasks, runs_dir)), Path(out))
@@ -26,7 +26,7 @@ def package(sources: Sequence[str], tasks: Sequence[str], out: str, runs_dir: st
 
 def explain(passes: str, spec: str, inputs: str | None, dynamic: bool, as_json: bool) -> None:
     """Print which pass fits where in a model, and which does not and why. Raises PassagentError."""
-    from passagent.deployment.explaining import explain_model
+    from passagent.deployment.explanation import explain_model
     from passagent.deployment.loading import load_packages
     from passagent.extraction.factories import load_model
 

@@ -66,7 +66,7 @@ def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False
             name, tensors = chosen
             function = overload(name), tuple(tensors)
             call = replace_match(graph, one.planned, found, replacement=functools.partial(_given, function))
-            call.meta.pop("writes", None)  # it writes nothing: package.py refuses what does
+            call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
             done.replaced.append(Replaced(one.name, name, nodes))
         if explains and count == len(done.replaced) + len(done.refused):
             done.refused.append(Refused(one.name, (), explain(one.pattern, graph, one.name).reason))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from passagent.deployment.packing import Source
+from passagent.deployment.package_writing import Source
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLAN, PLANS, Candidate
 from passagent.evaluator.result import Evaluation
