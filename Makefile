@@ -35,7 +35,7 @@ check-long: $(VENV)/.installed-test
 
 # Whole models of transformers and timm, extracted; in an environment that has them.
 check-models: $(VENV)/.installed-models
-	$(BIN)/python -m pytest -m long tests/test_extract_models.py
+	$(BIN)/python -m pytest -m long tests/test_extract_models.py tests/test_deploy_models.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

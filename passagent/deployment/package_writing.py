@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses import FakeTensorMode
 
 from passagent import __version__
 from passagent.deployment.bindings import Skeleton, pattern_module, split
@@ -174,17 +175,18 @@ def _undeployable(graph: fx.Graph, skeleton: Skeleton, call: PlannedCall, device
     (key,) = made.calls
     if None in key:
         return "it does not look at an input that the pattern takes, so its shape is not known"
-    given = [
-        torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device="meta")
-        for shape, stride, dtype in (layout for layout in key if layout is not None)
-    ]
+    layouts = [layout for layout in key if layout is not None]
     try:
-        outputs = pattern_module(graph, skeleton)(*given)
+        with FakeTensorMode():
+            given = [
+                torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
+                for shape, stride, dtype in layouts
+            ]
+            outputs = owned(pattern_module(graph, skeleton).forward(*given), given)
     except Exception as error:
         return f"its pattern does not run on shapes alone: {type(error).__name__}: {error}"
-    owned_outputs = [owned((one,), given)[0] for one in outputs]
     results = [leaf.value for leaf in leaves(call.plan.result) if isinstance(leaf, ValueArg)]
-    for number, (value, result) in enumerate(zip(owned_outputs, results, strict=True)):
+    for number, (value, result) in enumerate(zip(outputs, results, strict=True)):
         if _layout(call.plan, result) != (
             tuple(value.shape),
             _strides(value.shape, value.stride()),
