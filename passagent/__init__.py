@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         fork,
         inductor_options,
         load_task,
+        measure,
         open_run,
         package,
         resume,
@@ -40,8 +41,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
     "Result", "Run", "TaskError", "UsageError", "apply", "bench", "explain", "export", "extract",
-    "extract_regions", "fork", "inductor_options", "load_task", "open_run", "package", "resume",
-    "resume_async", "run", "run_async",
+    "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "package",
+    "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

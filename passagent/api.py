@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
 from passagent.evaluator.candidate import MANIFEST, PLAN, Candidate
-from passagent.model_api import apply, explain, extract, extract_regions, inductor_options, package
+from passagent.model_api import apply, explain, extract, extract_regions, inductor_options, measure, package
 from passagent.report.handles import Bench, Node, Nodes, Plan, Result, Run
 from passagent.search.apart import Search, finished, finished_async
 from passagent.search.beginning import Parts, begin
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Bench", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError", "Plan",
     "Result", "Run", "TaskError", "UsageError", "apply", "bench", "explain", "export", "extract",
-    "extract_regions", "fork", "inductor_options", "load_task", "open_run", "package", "resume",
-    "resume_async", "run", "run_async",
+    "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "package",
+    "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself

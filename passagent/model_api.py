@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from passagent.deployment.explanation import Explanation
     from passagent.deployment.loading import Passes
+    from passagent.deployment.model_timing import Measurement
     from passagent.deployment.package_writing import Packed
     from passagent.extraction.extracting import Extracted
     from passagent.extraction.region_tasks import Regions
@@ -131,6 +132,25 @@ def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bo
     from passagent.extraction.factories import Model
 
     return explain_model(Model(_name(model), model, inputs), load_packages(passes), dynamic)
+
+
+def measure(
+    model: Callable[..., Any],
+    *inputs: Any,
+    passes: Passes,
+    modes: Sequence[str] | None = None,
+    leave_out: bool = True,
+) -> Measurement:
+    """Time `model(*inputs)` in eager, with Inductor, and with Inductor and passes, side by side.
+
+    modes: of Inductor; by default `default`, on a GPU `reduce-overhead` too. leave_out: also without each
+    pass in turn, so that `.losers` are those that do not pay. Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.loading import load_packages
+    from passagent.deployment.model_timing import measure_model
+    from passagent.extraction.factories import Model
+
+    return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes, leave_out)
 
 
 def _decorated(

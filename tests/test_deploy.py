@@ -513,3 +513,38 @@ def test_the_commands(my_passes, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "torch.ops.passagent.p_" in done.stdout
     assert load_package(tmp_path / "one").passes[0].name == "FuseGelu"
+
+
+def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, tmp_path):
+    from passagent.deployment.model_timing import Ratio
+    from passagent.deployment.package_writing import drop
+
+    model, inputs = models.encoder()
+    found = pa.measure(model, *inputs, passes=my_passes)
+    names = [one.name for one in load_package(my_passes).passes]
+    assert set(found.us) == {
+        "eager",
+        "default",
+        "default + passes",
+        *(f"default, without {n}" for n in names),
+    }
+    assert found.unequal == [] and set(found.gains) == {"default"} and set(found.passes) == set(names)
+    for one in (*found.gains.values(), *found.passes.values()):
+        assert 0 < one.low <= one.ratio <= one.high
+    found.passes.update({"FuseGelu": Ratio(0.8, 0.7, 0.9), "FuseAddLayerNorm": Ratio(0.99, 0.9, 1.1)})
+    assert "FuseGelu" in found.losers and "FuseAddLayerNorm" not in found.losers
+    fewer = load_package(drop(load_package(my_passes), ["FuseGelu"], tmp_path / "fewer"))
+    assert [one.name for one in fewer.passes] == [name for name in names if name != "FuseGelu"]
+    assert ["FuseGelu", "the model is faster without it"] in fewer.manifest["left_out"]
+
+
+def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
+    model, inputs = models.encoder()
+    package = load_package(my_passes)
+    one = next(each for each in package.passes if each.name == "FuseGelu")
+    ((_, made),) = one.operators.items()
+    right = type(made).__call__
+    wrong = lambda self, *given: right(self, *given) * (1.5 if self is made else 1)  # noqa: E731
+    monkeypatch.setattr(type(made), "__call__", wrong)
+    found = pa.measure(model, *inputs, passes=my_passes, leave_out=False)
+    assert found.unequal == ["default + passes"]

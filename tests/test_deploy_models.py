@@ -1,4 +1,4 @@
-"""In models of `transformers` at least one region is replaced by a plan of the expert's, and outputs agree."""
+"""In models of `transformers` at least one region is replaced by a plan, and the outputs agree."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""`passagent extract`, `package` and `explain`."""
+"""`passagent extract`, `package`, `explain` and `measure`."""
 
 from __future__ import annotations
 
@@ -97,3 +97,33 @@ def explain(
     from passagent.commands import deploying
 
     deploying.explain(passes, factory, inputs, dynamic, json)
+
+
+@commands.command()
+def measure(
+    factory: FactoryArgument,
+    passes: Annotated[
+        str,
+        typer.Option(envvar="PASSAGENT_PASSES", metavar="PACKAGE", help="A directory or a module."),
+    ],
+    inputs: InputsOption = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="PASSAGENT_MODE",
+            help="Of Inductor: default, reduce-overhead, max-autotune; repeatable.",
+            show_default="default, on a GPU reduce-overhead too",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PASSAGENT_OUT", metavar="DIR", help="Write the package without passes that do not pay."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Time your model in eager, with Inductor, and with Inductor and a package of passes."""
+    from passagent.commands import deploying
+
+    deploying.measure(factory, inputs, passes, mode or [], out, json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 
 from passagent import __version__
 from passagent.deployment.bindings import Skeleton, pattern_module, split
-from passagent.deployment.loading import FORMAT, MANIFEST, entry_pattern, operator_name
+from passagent.deployment.loading import FORMAT, MANIFEST, Package, entry_pattern, operator_name
 from passagent.deployment.planned_operator import PlannedCall, PlannedOperator, owned
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLANS
@@ -94,6 +95,24 @@ def pack(sources: Sequence[Source], out: Path) -> Packed:
             (place / name).write_text(text, encoding="utf-8")
     operators = {one["name"]: entry["name"] for entry in entries for one in entry["operators"]}
     return Packed(out, operators, left_out)
+
+
+def drop(package: Package, names: Sequence[str], out: Path) -> Path:
+    """Write the package again as `out`, without some of its passes. Raises UsageError for `out`."""
+    entries = [entry for entry in package.manifest["passes"] if entry["name"] not in names]
+    kept = tuple(f"{entry['directory']}/" for entry in entries)
+    files = {name: digest for name, digest in package.manifest["files"].items() if name.startswith(kept)}
+    dropped = [(name, "the model is faster without it") for name in names]
+    facts = {"passes": entries, "files": files, "left_out": [*package.manifest["left_out"], *dropped]}
+    with whole_directory(out) as place:
+        for name in files:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(package.path / name, place / name)
+        (place / MANIFEST).write_text(json.dumps(package.manifest | facts, indent=1) + "\n", encoding="utf-8")
+        (place / "__init__.py").write_text(_INIT, encoding="utf-8")
+        project = _PROJECT.format(name=out.name, version=__version__)
+        (place / "pyproject.toml").write_text(project, encoding="utf-8")
+    return out
 
 
 def _entries(source: Source, directory: str, left_out: list[tuple[str, str]]) -> list[dict[str, Any]]:

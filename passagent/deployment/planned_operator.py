@@ -14,7 +14,8 @@ from torch import fx
 from passagent.deployment.bindings import Skeleton, join, pattern_module, tensor_count
 from passagent.errors import PassagentError
 from passagent.kernels import driver
-from passagent.plan.arguments import Argument, ValueArg
+from passagent.plan import memory
+from passagent.plan.arguments import Argument, ValueArg, leaves
 from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import compile_plan
 from passagent.plan.convert import bound_argument, flattened, parts
@@ -64,6 +65,15 @@ class PlannedOperator:
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """The operator's outputs: one tensor, or a tuple of them."""
+        try:  # the plan of the last call looks at its arguments itself
+            result = self._ready.last(*tensors)
+        except (TypeError, AttributeError):  # it is for others, or there is none yet
+            return self._looked_up(tensors)
+        self.planned += 1
+        return result
+
+    def _looked_up(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The outputs, by the plan for these layouts if there is one."""
         ready: dict[Any, Callable[..., Any] | None] = self._ready.__dict__
         key = tuple(layout_of(t) if seen else None for t, seen in zip(tensors, self.looked_at, strict=True))
         if key in self.calls and key not in ready:
@@ -75,8 +85,9 @@ class PlannedOperator:
             except TypeError:  # an address that is not aligned as the plan's were, one tensor for two
                 replay = None
             else:
+                self._ready.last = replay
                 self.planned += 1
-                return owned(result, tensors)
+                return result
         self.fallen_back += 1
         return self.by_pattern(*tensors)
 
@@ -107,8 +118,10 @@ class PlannedOperator:
         choices = [0] * len(choices_of(call.plan))
         if choices and not (is_cuda and torch.cuda.is_current_stream_capturing()):
             choices = fastest_choices(call.plan, arranged(tensors), made)
-        replay = made(choices)
-        return lambda *given: replay.call(*arranged(given))
+        call_plan = made(choices).call
+        if _are_owned(call.plan):
+            return lambda *given: call_plan(*arranged(given))
+        return lambda *given: owned(call_plan(*arranged(given)), given)
 
 
 def owned(result: Any, tensors: Sequence[Any]) -> Any:
@@ -122,6 +135,13 @@ def owned(result: Any, tensors: Sequence[Any]) -> Any:
         taken.add(one.untyped_storage()._cdata)
         outputs.append(one)
     return tuple(outputs) if many else outputs[0]
+
+
+def _are_owned(plan: Plan) -> bool:
+    """Whether each result of a plan has memory of its own."""
+    results = [leaf.value for leaf in leaves(plan.result) if isinstance(leaf, ValueArg)]
+    bases = [memory.place(plan, number).base for number in results]
+    return len(set(bases)) == len(bases) and all(plan.values[base].kind == "made" for base in bases)
 
 
 def _key(call: PlannedCall, skeleton: Skeleton) -> Key:
