@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-long clean
+.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-long check-models clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -33,6 +33,10 @@ check-long: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 	$(BIN)/python -m pytest checks/test_collect.py checks/test_kills.py checks/test_inductor.py
 
+# Whole models of transformers and timm, extracted; in an environment that has them.
+check-models: $(VENV)/.installed-models
+	$(BIN)/python -m pytest -m long tests/test_extract_models.py tests/test_deploy_models.py
+
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,6 +52,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .[test]
+	touch $@
+
+$(VENV)/.installed-models: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .[models]
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

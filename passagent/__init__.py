@@ -20,12 +20,19 @@ if TYPE_CHECKING:
         Run,
         TaskError,
         UsageError,
+        apply,
         bench,
         collect,
+        explain,
         export,
+        extract,
+        extract_regions,
         fork,
+        inductor_options,
         load_task,
+        measure,
         open_run,
+        package,
         resume,
         resume_async,
         run,
@@ -35,8 +42,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
-    "Plan", "Result", "Run", "TaskError", "UsageError", "bench", "collect", "export", "fork", "load_task",
-    "open_run", "resume", "resume_async", "run", "run_async",
+    "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "collect", "explain", "export",
+    "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "package",
+    "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

@@ -11,7 +11,15 @@ from typing import Annotated
 import typer
 
 from passagent import __version__
-from passagent.cli import collect_verbs, export_verbs, judge_verbs, look_verbs, operate_verbs, search_verbs
+from passagent.cli import (
+    collect_verbs,
+    export_verbs,
+    judge_verbs,
+    look_verbs,
+    model_verbs,
+    operate_verbs,
+    search_verbs,
+)
 from passagent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PassagentError
 from passagent.faults import machine_fault
 
@@ -23,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (search_verbs, look_verbs, operate_verbs, judge_verbs, collect_verbs, export_verbs):
+for group in (search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs):
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")
 

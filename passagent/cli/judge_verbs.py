@@ -82,6 +82,24 @@ def tasks_list(json: opt.Json = False) -> None:
     listing_tasks.list_tasks(json)
 
 
+@tasks_app.command("hash")
+def tasks_hash(tasks: opt.TasksArgument, json: opt.Json = False) -> None:
+    """Hash what subgraphs compute: equal under other names, another format or order of statements."""
+    from passagent.commands import model_extraction
+
+    model_extraction.hash_tasks(tasks, json)
+
+
+@tasks_app.command("dedup")
+def tasks_dedup(
+    tasks: opt.TasksArgument, level: opt.Level = opt.HashLevel.instance, json: opt.Json = False
+) -> None:
+    """Say which subgraphs compute the same."""
+    from passagent.commands import model_extraction
+
+    model_extraction.dedup_tasks(tasks, level.value, json)
+
+
 @tasks_app.command("export")
 def tasks_export(
     tasks: opt.TasksArgument,

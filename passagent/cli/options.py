@@ -41,6 +41,13 @@ class By(enum.StrEnum):
     step = "step"
 
 
+class HashLevel(enum.StrEnum):
+    """What a structural hash covers."""
+
+    instance = "instance"
+    structure = "structure"
+
+
 class FormatName(enum.StrEnum):
     """The forms of docs/formats.md."""
 
@@ -313,6 +320,52 @@ Database = Annotated[str | None, option("--db", "A passagent.db, in place of --r
 CameFrom = Annotated[
     str | None,
     option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
+]
+
+# Of your own model
+FactoryArgument = Annotated[
+    str,
+    argument(
+        "FILE.py:FACTORY",
+        "Your own function: it returns `module, example_inputs`, or a module. It runs unsandboxed.",
+    ),
+]
+SourcesArgument = Annotated[
+    list[str],
+    argument("SOURCES...", "Runs (the best pass of each), or directories that best wrote."),
+]
+PackageArgument = Annotated[str, argument("PACKAGE", "A package: its directory or its name.")]
+Inputs = Annotated[
+    str | None,
+    option(
+        "--inputs",
+        "A function that returns the inputs.",
+        metavar="FILE.py:FUNCTION",
+        show_default="the factory's",
+    ),
+]
+Dynamic = Annotated[bool, option("--dynamic", "Keep sizes of the inputs symbolic.")]
+Regions = Annotated[
+    bool,
+    option("--regions", "Cut the graphs into what Inductor fuses, a task each, by their share of time."),
+]
+ExtractOut = Annotated[str, option("--out", "The directory to write; a new one.", metavar="DIR")]
+PackageOut = Annotated[str, option("--out", "The package to write; a new one.", metavar="DIR")]
+PackageTasks = Annotated[list[str] | None, option("--task", "Of each directory, in order.", metavar="TASK")]
+Passes = Annotated[str, option("--passes", "A directory or a module.", metavar="PACKAGE")]
+Mode = Annotated[
+    list[str] | None,
+    option(
+        "--mode",
+        "Of Inductor: default, reduce-overhead, max-autotune; repeatable.",
+        show_default="default, on a GPU reduce-overhead too",
+    ),
+]
+MeasureOut = Annotated[
+    str | None, option("--out", "Write the package without passes that do not pay.", metavar="DIR")
+]
+Level = Annotated[
+    HashLevel, option("--level", "instance: with sizes and dtypes; structure: for all of them.")
 ]
 
 

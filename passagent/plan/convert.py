@@ -15,6 +15,7 @@ from passagent.plan.arguments import (
     EllipsisArg,
     FloatArg,
     NoneArg,
+    ParameterArg,
     SliceArg,
     TorchArg,
     TupleArg,
@@ -46,6 +47,19 @@ def python_value(argument: Argument) -> Any:
     if argument.kind not in ("int", "bool", "str"):
         raise PlanError(f"a {argument.kind} stands for no object")
     return argument.value
+
+
+def bound_argument(argument: Argument, bindings: dict[str, Any]) -> Any:
+    """An argument of a call: what a parameter of the pattern matched (`x`, `x[1]`), or a constant."""
+    if isinstance(argument, ParameterArg):
+        name, *places = argument.name.replace("]", "").split("[")
+        value = bindings[name]
+        for place in places:
+            value = value[int(place)]
+        return value
+    if isinstance(argument, TupleArg):
+        return tuple(bound_argument(item, bindings) for item in argument.items)
+    return python_value(argument)
 
 
 def named(argument: TupleArg, items: list[Any]) -> tuple[Any, ...]:

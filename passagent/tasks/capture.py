@@ -57,7 +57,7 @@ def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -
     settings = torch._dynamo.config.patch(
         capture_scalar_outputs=data_dependent, capture_dynamic_output_shape_ops=data_dependent
     )
-    _forget()
+    forget()
     try:
         with torch.no_grad(), settings:
             returned = torch.compile(module, backend=backend, fullgraph=True, dynamic=False)(*copies)
@@ -65,7 +65,7 @@ def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -
         text = str(error).strip() or type(error).__name__
         raise _GraphBreak(text.splitlines()[0]) from error
     finally:
-        _forget()
+        forget()
     flat = pytree.tree_leaves(returned)
     if not seen:  # Dynamo leaves a graph without operators to Python
         empty = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
@@ -74,7 +74,7 @@ def _capture(module: torch.nn.Module, inputs: list[Any], data_dependent: bool) -
     return _completed(seen[0], copies, flat)
 
 
-def _forget() -> None:
+def forget() -> None:
     """Have Dynamo compile anew. Its `reset` imports TorchInductor, seconds of work, where there is a GPU."""
     torch._dynamo.reset_code_caches()
     _reset_guarded_backend_cache()

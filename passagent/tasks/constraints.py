@@ -136,7 +136,7 @@ def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], 
     graph_module = captured.graph_module
     problems = []
     for node in graph_module.graph.nodes:
-        if reason := _unknown(node):
+        if reason := unknown_operator(node):
             problems.append(f"{file}: operator {node.name}: {reason}")
     if not problems:
         got = _run(graph_module, [inputs[i] for i in captured.order])
@@ -146,7 +146,7 @@ def _analysable(module: torch.nn.Module, inputs: list[Any], outputs: list[Any], 
     return problems
 
 
-def _unknown(node: torch.fx.Node) -> str | None:
+def unknown_operator(node: torch.fx.Node) -> str | None:
     """Why the operator of a node is not analysable; None if it is."""
     if node.op == "call_method":
         known = hasattr(torch.Tensor, str(node.target))

@@ -33,10 +33,10 @@ def dump_nodes(graph: fx.Graph) -> list[dict[str, Any]]:
     for node in graph.nodes:
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             raise TaskError(f"the captured graph holds a {node.op} node ({node.target})")
-        target = _name(node.target) if node.op == "call_function" else str(node.target)
-        entry = {"op": node.op, "name": node.name, "target": target, "args": _dump(node.args)}
+        target = target_name(node.target) if node.op == "call_function" else str(node.target)
+        entry = {"op": node.op, "name": node.name, "target": target, "args": plain_value(node.args)}
         if node.kwargs:
-            entry["kwargs"] = _dump(dict(node.kwargs))
+            entry["kwargs"] = plain_value(dict(node.kwargs))
         nodes.append(entry)
     return nodes
 
@@ -53,13 +53,13 @@ def load_graph(nodes: list[dict[str, Any]]) -> fx.GraphModule:
     known: dict[str, fx.Node] = {}
     for entry in nodes:
         target = _resolve(entry["target"]) if entry["op"] == "call_function" else entry["target"]
-        args, kwargs = _load(entry["args"], known), _load(entry.get("kwargs", {"dict": []}), known)
+        args, kwargs = load_value(entry["args"], known), load_value(entry.get("kwargs", {"dict": []}), known)
         node = graph.create_node(entry["op"], target, args, kwargs, name=entry["name"])
         known[entry["name"]] = node
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _name(target: Any) -> str:
+def target_name(target: Any) -> str:
     """`module:qualified.name` of a function, checked to lead back to it."""
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return f"torch:ops.{str(target).replace('::', '.')}"
@@ -98,7 +98,7 @@ def _attribute(base: Any, path: str, name: str) -> Any:
         raise TaskError(f"this torch ({torch.__version__}) has no {name}") from error
 
 
-def _dump(value: Any) -> Any:  # noqa: PLR0911
+def plain_value(value: Any) -> Any:  # noqa: PLR0911
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, fx.Node):
@@ -108,13 +108,13 @@ def _dump(value: Any) -> Any:  # noqa: PLR0911
     if isinstance(value, torch.Size):
         return {"size": list(value)}
     if isinstance(value, tuple):
-        return {"tuple": [_dump(item) for item in value]}
+        return {"tuple": [plain_value(item) for item in value]}
     if isinstance(value, list):
-        return {"list": [_dump(item) for item in value]}
+        return {"list": [plain_value(item) for item in value]}
     if isinstance(value, dict):
-        return {"dict": [[str(key), _dump(item)] for key, item in value.items()]}
+        return {"dict": [[str(key), plain_value(item)] for key, item in value.items()]}
     if isinstance(value, slice):
-        return {"slice": [_dump(value.start), _dump(value.stop), _dump(value.step)]}
+        return {"slice": [plain_value(value.start), plain_value(value.stop), plain_value(value.step)]}
     if value is ...:
         return {"ellipsis": True}
     if isinstance(value, complex):
@@ -129,7 +129,7 @@ def _dump(value: Any) -> Any:  # noqa: PLR0911
     raise TaskError(f"the captured graph holds a {type(value).__name__}, which has no plain form")
 
 
-def _load(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
+def load_value(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
     if not isinstance(value, dict):
         return value
     ((kind, data),) = value.items()
@@ -137,13 +137,13 @@ def _load(value: Any, known: dict[str, fx.Node]) -> Any:  # noqa: PLR0911
         case "node":
             return known[data]
         case "tuple":
-            return tuple(_load(item, known) for item in data)
+            return tuple(load_value(item, known) for item in data)
         case "list":
-            return [_load(item, known) for item in data]
+            return [load_value(item, known) for item in data]
         case "dict":
-            return {key: _load(item, known) for key, item in data}
+            return {key: load_value(item, known) for key, item in data}
         case "slice":
-            return slice(*[_load(item, known) for item in data])
+            return slice(*[load_value(item, known) for item in data])
         case "size":
             return torch.Size(data)
         case "float":

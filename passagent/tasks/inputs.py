@@ -77,12 +77,12 @@ def draw_one(meta: TensorMeta, seed: int, variant: int) -> Any:
 
 def is_endless(meta: TensorMeta) -> bool:
     """More values of this input can be drawn than it holds: it is no recorded tensor, nor a single mask."""
-    return meta.data is None and not ((_is_bits(meta) or meta.role == "rising") and len(meta.shape) < 2)
+    return meta.data is None and not (_is_by_rows(meta) and len(meta.shape) < 2)
 
 
 def more_values(meta: TensorMeta, count: int, seed: int, variant: int) -> torch.Tensor:
     """`count` more elements of an endless input, flat, on the CPU; whole rows of a mask."""
-    by_rows = (_is_bits(meta) or meta.role == "rising") and count
+    by_rows = _is_by_rows(meta) and count
     shape = (count // meta.shape[-1], meta.shape[-1]) if by_rows else (count,)
     return _draw(replace(meta, shape=shape), seed, variant).reshape(-1)
 
@@ -90,6 +90,8 @@ def more_values(meta: TensorMeta, count: int, seed: int, variant: int) -> torch.
 def _draw(meta: TensorMeta, seed: int, variant: int) -> torch.Tensor:
     digest = hashlib.sha256(f"{seed}:{variant}:{meta.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    if meta.levels is not None:
+        return _levelled(meta, generator)
     return (_recorded if variant == 0 else _varied(variant))(meta, generator)
 
 
@@ -102,10 +104,10 @@ def shift_unit(meta: TensorMeta) -> int:
     floats = meta.is_floating or meta.dtype.startswith("complex")
     if meta.is_python_scalar or meta.numel < (1 if floats and meta.data is None else 2):
         return 0
+    if _is_by_rows(meta):
+        return meta.shape[-1] if len(meta.shape) > 1 else 1
     if floats:
         return 1
-    if _is_bits(meta) or meta.role == "rising":
-        return meta.shape[-1] if len(meta.shape) > 1 else 1
     if meta.data is None:
         return 1
     values = _flat(meta.data)
@@ -271,6 +273,20 @@ def _is_mask(meta: TensorMeta) -> bool:
         return False
     low, high = recorded_range(meta)
     return (meta.role == "mask" or "mask" in meta.original_name.lower()) and low >= 0 and high <= 1
+
+
+def _is_by_rows(meta: TensorMeta) -> bool:
+    """Its rows belong together: those of a mask, and indices that rise."""
+    return _is_bits(meta) or meta.role == "rising" or meta.levels is not None
+
+
+def _levelled(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    """One of the levels for each element; no row without the largest, as no row of a mask is all masked."""
+    levels = torch.tensor(meta.levels, dtype=getattr(torch, meta.dtype))
+    drawn = levels[torch.randint(len(levels), meta.shape, generator=generator)]
+    if drawn.dim():
+        drawn[..., :1] = levels.max()
+    return drawn
 
 
 def _mask(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:

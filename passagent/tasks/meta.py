@@ -19,6 +19,8 @@ _ALIASES = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64",
     "short": "int16", "cfloat": "complex64", "cdouble": "complex128", "chalf": "complex32",
 }  # fmt: skip
+_MOST_VALUES = 1 << 22
+"""That `list(range(n)) * m` in a file of metadata may stand for."""
 PYTHON_SCALARS = {"int", "float"}
 """A dtype written without `torch.`: the input is a Python number, its value in `data`."""
 
@@ -41,6 +43,14 @@ class TensorMeta:
     max_val: float | None = None
     data: list[Any] | int | float | bool | None = None
     """The literal values, flat or nested; None if only statistics were recorded."""
+    levels: tuple[float, ...] | None = None
+    """The few values that a float input holds, such as 0 and -inf of a mask that is added."""
+    stride: tuple[int, ...] | None = None
+    """In elements; None: contiguous. The evaluator draws its inputs contiguous all the same."""
+    requires_grad: bool = False
+    shares: str | None = None
+    """The input whose memory this one is a view of, `storage_offset` elements from that one's first."""
+    storage_offset: int = 0
     role: str = ""
     """What the graph uses it for (uses.py; no file holds it): `positive`, `mask`, `index`, or `rising` for
     indices that rise within a row. `recorded`: nothing is drawn beyond what was recorded."""
@@ -140,7 +150,14 @@ def _tensor_meta(node: ast.ClassDef, file: Path) -> TensorMeta:
         min_val=fields.get("min_val"),
         max_val=fields.get("max_val"),
         data=fields.get("data"),
+        levels=tuple(fields["levels"]) if fields.get("levels") else None,
+        stride=tuple(fields["stride"]) if fields.get("stride") is not None else None,
+        requires_grad=bool(fields.get("requires_grad")),
+        shares=fields.get("shares"),
+        storage_offset=int(fields.get("storage_offset") or 0),
     )
+    if meta.stride is not None and len(meta.stride) != len(meta.shape):
+        raise fail("stride", f"'stride' has {len(meta.stride)} numbers, shape {list(shape)} has {len(shape)}")
     if meta.dtype not in DTYPES | PYTHON_SCALARS:
         raise fail("dtype", f'unknown dtype {fields["dtype"]!r}; write such as "torch.float32"')
     if meta.data is not None and count(meta.data) != meta.numel:
@@ -167,7 +184,7 @@ def count(data: Any) -> int:
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of a literal expression, `nan`, `inf`, `float("-inf")` and `torch.float16` included.
+    """The value of a literal expression, `nan`, `inf`, `float("-inf")`, `torch.half`, `list(range(9)) * 2`.
 
     Raises ValueError for anything else.
     """
@@ -180,9 +197,19 @@ def literal(node: ast.expr) -> Any:
             return float(node.attr)
         case ast.Attribute(value=ast.Name(id="torch")):
             return f"torch.{node.attr}"
+        case ast.Call(func=ast.Name(id="list"), args=[ast.Call(func=ast.Name(id="range"), args=bounds)]):
+            return _listed(range(*map(literal, bounds)), 1)
+        case ast.BinOp(left=ast.Call() as row, op=ast.Mult(), right=ast.Constant(value=int() as times)):
+            return _listed(literal(row), times)
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=value)]):
             return float(value)  # type: ignore[arg-type]
         case ast.UnaryOp(op=ast.USub()):
             return -literal(node.operand)
         case _:
             return ast.literal_eval(node)
+
+
+def _listed(row: range | list[Any], times: int) -> list[Any]:
+    if len(row) * times > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES} values")
+    return list(row) * times

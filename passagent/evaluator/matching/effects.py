@@ -41,6 +41,8 @@ _RANDOM = {
     "multinomial", "normal", "poisson", "rrelu", "gumbel_softmax",
 }  # fmt: skip
 _SILENT = {"_set_grad_enabled", "_log_api_usage_once", "lazy_load_decompositions"}
+_NEW_VALUES = {"and_", "or_", "not_", "is_"}
+"""Of the module operator: a word of Python with an underscore behind it, and not an operator in place."""
 _RANDOM_STATE = "random state"
 
 
@@ -59,7 +61,7 @@ def written(node: fx.Node) -> list[fx.Node]:
     found: list[Any] = [node.kwargs.get("out")]
     if (
         node.target in _INPLACE_OPERATORS
-        or (name.endswith("_") and not name.endswith("__"))
+        or (name.endswith("_") and not name.endswith("__") and name not in _NEW_VALUES)
         or (
             name.startswith("__i")
             and name.endswith("__")

@@ -66,7 +66,7 @@ def apply_passes(
     for loaded in passes:
         count = 0
         while (found := first_match(loaded.pattern_graph, graph)) is not None:
-            _replace(graph, loaded, found, wrap, check, replacement)
+            replace_match(graph, loaded, found, wrap, check, replacement)
             count += 1
         result.applied += [loaded.name] * count
         if not count:
@@ -76,14 +76,15 @@ def apply_passes(
     return result
 
 
-def _replace(
+def replace_match(
     graph: fx.Graph,
     loaded: LoadedPass | PlannedPass,
     found: Match,
-    wrap: Wrap | None,
-    check: bool,
-    replacement: Replacement | None,
-) -> None:
+    wrap: Wrap | None = None,
+    check: bool = False,
+    replacement: Replacement | None = None,
+) -> fx.Node:
+    """Put one call in place of a match; see `apply_passes`. The call."""
     returned = next(node for node in reversed(loaded.pattern_graph.nodes) if node.op == "output").args[0]
     many = isinstance(returned, (tuple, list))
     pattern_outputs: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -105,7 +106,10 @@ def _replace(
     call.meta["replacement"] = loaded.name
     _note_writes(call, memory, written)
     new = [call]
-    values = _results(graph, call, len(found.outputs), many, new)
+    is_operator = isinstance(function, torch._ops.OpOverload)  # which gives one tensor as it is
+    values = _results(
+        graph, call, len(found.outputs), many and not (is_operator and len(found.outputs) == 1), new
+    )
     tail = new[-1]
     for follower in found.followers:
         tail.append(follower)
@@ -126,6 +130,7 @@ def _replace(
         if not node.users:
             graph.erase_node(node)
     _sweep(graph, inputs)
+    return call
 
 
 def _results(graph: fx.Graph, call: fx.Node, count: int, many: bool, new: list[fx.Node]) -> list[fx.Node]:

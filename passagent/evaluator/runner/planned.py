@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,9 +18,10 @@ import torch
 from passagent.evaluator.integrity.blocks import Blocks
 from passagent.evaluator.matching.rewrite import PlannedPass
 from passagent.plan import extension, memory
-from passagent.plan.arguments import Argument, ParameterArg, TupleArg, ValueArg, leaves
+from passagent.plan.arguments import ValueArg, leaves
+from passagent.plan.choosing import fastest_choices
 from passagent.plan.compile import Built
-from passagent.plan.convert import flattened, parts, python_value
+from passagent.plan.convert import bound_argument, flattened, parts
 from passagent.plan.interpret import interpret, is_interpreting
 from passagent.plan.model import Call, Copy, Plan, Recording
 from passagent.plan.recorded_pattern import pattern_graph
@@ -33,8 +33,6 @@ _DELEGATED = (
     "an output is a copy that torch made of an input and no kernel changed; read the input in a kernel and "
     "write the output there"
 )
-_TRIES, _CALLS = 3, 20
-"""An alternative's time is the least of so many times of so many calls."""
 
 
 @dataclass(frozen=True)
@@ -164,36 +162,9 @@ class _PlannedCall:
 
     def _fastest(self, args: tuple[Any, ...]) -> list[int]:
         plan = self.planned.plan(self.call)
-        counts = choices_of(plan)
-        chosen = [0] * len(counts)
         if is_interpreting():
-            return chosen
-        for position, count in enumerate(counts):
-            times = []
-            for number in range(count):
-                chosen[position] = number
-                times.append(self._time(plan, chosen, args))
-            chosen[position] = times.index(min(times))
-        return chosen
-
-    def _time(self, plan: Plan, choices: list[int], args: tuple[Any, ...]) -> float:
-        """Seconds of an alternative's calls, on copies; infinite if it cannot run."""
-        own = [_copy(value) for value in args]
-        wait = torch.cuda.synchronize if self.planned.device.startswith("cuda") else _nothing
-        try:
-            call = self.planned.replay(plan, list(choices)).call
-            call(*own)
-        except RuntimeError:  # it asks for more than the device has
-            return float("inf")
-        times = []
-        for _ in range(_TRIES):
-            wait()
-            begun = time.perf_counter()
-            for _ in range(_CALLS):
-                call(*own)
-            wait()
-            times.append(time.perf_counter() - begun)
-        return min(times)
+            return [0] * len(choices_of(plan))
+        return fastest_choices(plan, args, lambda choices: self.planned.replay(plan, choices))
 
 
 class Calls:
@@ -216,7 +187,7 @@ class Calls:
         one = next(self._left, None)
         if one is None:
             raise RuntimeError("the passes match more often than when they were recorded")
-        args = tuple(_bound(argument, bindings) for argument in one.call.arguments)
+        args = tuple(bound_argument(argument, bindings) for argument in one.call.arguments)
         return one.audit if self._are_audited else one.run, args
 
 
@@ -228,19 +199,6 @@ def inputs_of(plan: Plan) -> list[int]:
 def tensors(values: Any) -> list[torch.Tensor]:
     """Those among values, in tuples and lists too."""
     return [one for one in parts(values) if isinstance(one, torch.Tensor)]
-
-
-def _bound(argument: Argument, bindings: dict[str, Any]) -> Any:
-    """An argument of a call: what a parameter of the pattern matched (`x`, `x[1]`), or a constant."""
-    if isinstance(argument, ParameterArg):
-        name, *places = argument.name.replace("]", "").split("[")
-        value = bindings[name]
-        for place in places:
-            value = value[int(place)]
-        return value
-    if isinstance(argument, TupleArg):
-        return tuple(_bound(item, bindings) for item in argument.items)
-    return python_value(argument)
 
 
 def _copies(plan: Plan, choices: list[int]) -> Iterator[tuple[int, int]]:
@@ -266,16 +224,6 @@ def _bits(value: torch.Tensor) -> torch.Tensor:
     return value.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _copy(value: Any) -> Any:
-    """A copy of an argument with the same strides."""
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_copy, value))
-    if not isinstance(value, torch.Tensor):
-        return value
-    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value)
-
-
 def _packed(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": base64.b64encode(path.read_bytes()).decode()}
 
@@ -289,7 +237,3 @@ def _unpacked(packed: dict[str, Any], folder: Path) -> Path:
 
 def _facts(built: Built) -> dict[str, Any]:
     return {name: value for name, value in vars(built).items() if name != "path"}
-
-
-def _nothing() -> None:
-    pass

@@ -1,0 +1,72 @@
+"""`passagent extract`, `package`, `explain` and `measure`."""
+
+from __future__ import annotations
+
+import typer
+
+from passagent.cli import options as opt
+
+commands = typer.Typer()
+
+
+@commands.command()
+def extract(
+    factory: opt.FactoryArgument,
+    out: opt.ExtractOut,
+    inputs: opt.Inputs = None,
+    dynamic: opt.Dynamic = False,
+    regions: opt.Regions = False,
+    json: opt.Json = False,
+) -> None:
+    """Write the graphs of your model as tasks. Each is validated against the model's own outputs."""
+    from passagent.commands import model_extraction
+
+    if regions and dynamic:
+        raise typer.BadParameter("--regions takes fixed sizes; leave out --dynamic")
+    if regions:
+        model_extraction.extract_regions(factory, inputs, out, json)
+        return
+    model_extraction.extract(factory, inputs, dynamic, out, json)
+
+
+@commands.command()
+def package(
+    sources: opt.SourcesArgument,
+    out: opt.PackageOut,
+    task: opt.PackageTasks = None,
+    runs_dir: opt.RunsDir = "runs",
+    json: opt.Json = False,
+) -> None:
+    """Make a Python package of passes for torch.compile."""
+    from passagent.commands import deploying
+
+    deploying.package(sources, task or [], out, runs_dir, json)
+
+
+@commands.command()
+def explain(
+    passes: opt.PackageArgument,
+    factory: opt.FactoryArgument,
+    inputs: opt.Inputs = None,
+    dynamic: opt.Dynamic = False,
+    json: opt.Json = False,
+) -> None:
+    """Say which pass of a package fits where in your model, which does not, and why."""
+    from passagent.commands import deploying
+
+    deploying.explain(passes, factory, inputs, dynamic, json)
+
+
+@commands.command()
+def measure(
+    factory: opt.FactoryArgument,
+    passes: opt.Passes,
+    inputs: opt.Inputs = None,
+    mode: opt.Mode = None,
+    out: opt.MeasureOut = None,
+    json: opt.Json = False,
+) -> None:
+    """Time your model in eager, with Inductor, and with Inductor and a package of passes."""
+    from passagent.commands import deploying
+
+    deploying.measure(factory, inputs, passes, mode or [], out, json)

@@ -1,0 +1,206 @@
+"""A whole model, timed in eager, with Inductor, and with Inductor and passes: side by side in one process."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+
+from passagent.deployment.inductor_pass import inductor_options
+from passagent.deployment.loading import Package
+from passagent.errors import PassagentError
+from passagent.evaluator.hardware.devices import find_device, measuring_on
+from passagent.evaluator.timing import estimate
+from passagent.extraction.factories import Model
+
+Call = Callable[[], Any]
+_WARM_UP, _BLOCKS, _BLOCK_S, _MOST_CALLS = 5, 20, 0.02, 50
+"""Calls before anything is timed; blocks of each side, and what a block lasts."""
+_RTOL = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3}
+"""Between the outputs of two compilations of a whole model, of the largest value."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much faster the second side is, with its 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A model's times."""
+
+    device: str
+    us: dict[str, float]
+    """Microseconds of a call of each side: the median over the blocks."""
+    gains: dict[str, Ratio]
+    """Of each mode: Inductor against Inductor with passes."""
+    passes: dict[str, Ratio]
+    """Of each pass that is used: all passes but this one against all of them; below 1 it does not pay."""
+    unequal: list[str]
+    """Sides whose outputs are not eager's."""
+
+    @property
+    def losers(self) -> list[str]:
+        """Passes without which the model is faster: the whole interval says so."""
+        return [name for name, found in self.passes.items() if found.high < 1]
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "losers": self.losers}
+
+    def __str__(self) -> str:
+        lines = [f"{name:<36} {us:>10.1f} us" for name, us in self.us.items()]
+        lines += [f"{name}: passes make it {_shown(found)}" for name, found in self.gains.items()]
+        lines += [f"{name}: pays {_shown(found)}" for name, found in self.passes.items()]
+        lines += [f"{name}: its outputs are not eager's" for name in self.unequal]
+        return "\n".join(lines)
+
+
+def measure_model(
+    model: Model, packages: Sequence[Package], modes: Sequence[str] | None = None, leave_out: bool = True
+) -> Measurement:
+    """Time a model. `modes` of Inductor: by default `default`, on a GPU `reduce-overhead` too.
+
+    All sides take turns, in blocks of calls. `leave_out`: time the first mode without each pass as well.
+    Raises PassagentError where no pass is used.
+    """
+    values = pytree.tree_leaves((model.args, model.kwargs, _weights(model.module)))
+    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+    modes = list(modes or (["default", "reduce-overhead"] if is_cuda else ["default"]))
+    with torch.no_grad():
+        sides: dict[str, Call] = {"eager": lambda: model.module(*model.args, **model.kwargs)}
+        if is_cuda:
+            sides["eager in a CUDA graph"] = _graphed(sides["eager"])
+        for mode in modes:
+            sides[mode] = _compiled(model, mode, [])
+            sides[f"{mode} + passes"], used = _with_passes(model, mode, packages)
+        if not used:
+            raise PassagentError("no pass fits in the model; passagent explain says why")
+        all_of_them = f"{modes[0]} + passes"
+        if leave_out and len(used) > 1:
+            for name in used:
+                fewer = [without(package, [name]) for package in packages]
+                sides[f"{modes[0]}, without {name}"] = _with_passes(model, modes[0], fewer)[0]
+        expected = _outputs(sides["eager"])
+        unequal = [name for name, call in sides.items() if not _are_close(_outputs(call), expected)]
+        with measuring_on(find_device("cuda:0" if is_cuda else "cpu")):
+            times = _times(sides, is_cuda)
+    return Measurement(
+        device=torch.cuda.get_device_name() if is_cuda else "cpu",
+        us={name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()},
+        gains={mode: _ratio(times[mode], times[f"{mode} + passes"]) for mode in modes},
+        passes={
+            name: _ratio(times[side], times[all_of_them])
+            for name in used
+            if (side := f"{modes[0]}, without {name}") in times
+        },
+        unequal=unequal,
+    )
+
+
+def without(package: Package, names: Sequence[str]) -> Package:
+    """The package without some passes."""
+    kept = [one for one in package.passes if one.name not in names]
+    content = [package.digest, *(one.name for one in kept)]
+    return replace(package, passes=kept, digest=hashlib.sha256("\n".join(content).encode()).hexdigest())
+
+
+def _compiled(model: Model, mode: str, packages: Sequence[Package]) -> Call:
+    from torch._inductor import list_mode_options
+
+    options = {**list_mode_options(mode), **(inductor_options(packages) if packages else {})}
+    function = torch.compile(model.module, options=options)
+    return lambda: function(*model.args, **model.kwargs)
+
+
+def _with_passes(model: Model, mode: str, packages: Sequence[Package]) -> tuple[Call, list[str]]:
+    """The side with passes, compiled, and the names of those that are used."""
+    from passagent.deployment.explanation import explain_model
+
+    replaced = explain_model(model, packages).replaced
+    call = _compiled(model, mode, packages)
+    return call, list(dict.fromkeys(one.name for one in replaced))
+
+
+def _graphed(call: Call) -> Call:
+    """Replays a call that was captured in a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = call()
+
+    def replay() -> Any:
+        graph.replay()
+        return outputs
+
+    return replay
+
+
+def _times(sides: dict[str, Call], is_cuda: bool) -> dict[str, list[list[int]]]:
+    """Nanoseconds of the calls of each side's blocks. Sides take turns, each time in another order."""
+    wait = torch.cuda.synchronize if is_cuda else _nothing
+    calls = {}
+    for name, call in sides.items():
+        took = [_timed(call, wait) for _ in range(_WARM_UP)]
+        calls[name] = max(2, min(_MOST_CALLS, int(_BLOCK_S * 1e9 / min(took))))
+    random, times = np.random.default_rng(0), dict[str, list[list[int]]]()
+    for _ in range(_BLOCKS):
+        for name in random.permutation(list(sides)).tolist():
+            sides[name]()
+            block = [_timed(sides[name], wait) for _ in range(calls[name])]
+            times.setdefault(name, []).append(block)
+    return {name: times[name] for name in sides}
+
+
+def _timed(call: Call, wait: Callable[[], None]) -> int:
+    wait()
+    begun = time.perf_counter_ns()
+    call()
+    wait()
+    return time.perf_counter_ns() - begun
+
+
+def _ratio(slow: list[list[int]], fast: list[list[int]]) -> Ratio:
+    logs = estimate.log_ratios(slow, fast)
+    return Ratio(estimate.ratio(logs), *estimate.interval(logs))
+
+
+def _outputs(call: Call) -> list[torch.Tensor]:
+    return [one.clone() for one in pytree.tree_leaves(call()) if isinstance(one, torch.Tensor)]
+
+
+def _are_close(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    if [(t.shape, t.dtype) for t in one] != [(t.shape, t.dtype) for t in other]:
+        return False
+    for a, b in zip(one, other, strict=True):
+        largest = float(b.abs().max()) if b.numel() and b.is_floating_point() else 0.0
+        if not torch.allclose(a, b, rtol=_RTOL.get(a.dtype, 1e-6), atol=_RTOL.get(a.dtype, 0) * largest):
+            return False
+    return True
+
+
+def _weights(module: Any) -> list[torch.Tensor]:
+    return list(module.parameters()) if isinstance(module, torch.nn.Module) else []
+
+
+def _shown(found: Ratio) -> str:
+    return f"{found.ratio:.3f}x ({found.low:.3f} to {found.high:.3f})"
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,168 @@
+"""Put a package's operators into a captured graph, where they fit what was measured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from passagent.deployment.bindings import split
+from passagent.deployment.loading import DeployedPass, Package
+from passagent.deployment.planned_operator import Key, PlannedOperator, layout_of
+from passagent.deployment.registration import overload
+from passagent.evaluator.matching.matcher import Match, explain, match
+from passagent.evaluator.matching.rewrite import replace_match
+
+_AUTOCAST = "autocast is on, under which the pattern means something else"
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A match that is now a call."""
+
+    name: str
+    """Of the pass."""
+    operator: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A match that stays as it is, or a pass that matches nowhere (no nodes)."""
+
+    name: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass
+class Rewriting:
+    """What was done to a graph."""
+
+    replaced: list[Replaced] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+def rewrite(graph: fx.Graph, packages: Iterable[Package], explains: bool = False) -> Rewriting:
+    """Replace what the passes match, pass by pass; changes `graph`.
+
+    A match is left alone where its fixed values, device, dtypes or shapes are not among those that were
+    measured. `explains`: say of a pass that matches nowhere why.
+    """
+    done = Rewriting()
+    autocast = _autocast(graph)
+    for one in (one for package in packages for one in package.passes):
+        count = len(done.replaced) + len(done.refused)
+        for found in _matches(one, graph, done):
+            nodes = tuple(node.name for node in found.nodes.values())
+            chosen = _AUTOCAST if autocast else _choice(one, found)
+            if isinstance(chosen, str):
+                done.refused.append(Refused(one.name, nodes, chosen))
+                continue
+            name, tensors = chosen
+            function = overload(name), tuple(tensors)
+            call = replace_match(graph, one.planned, found, replacement=functools.partial(_given, function))
+            call.meta.pop("writes", None)  # it writes nothing: package_writing.py refuses what does
+            done.replaced.append(Replaced(one.name, name, nodes))
+        if explains and count == len(done.replaced) + len(done.refused):
+            done.refused.append(Refused(one.name, (), explain(one.pattern, graph, one.name).reason))
+    graph.lint()
+    return done
+
+
+def _given(call: tuple[Any, tuple[Any, ...]], _bindings: dict[str, Any]) -> Any:
+    return call
+
+
+def _matches(one: DeployedPass, graph: fx.Graph, done: Rewriting) -> Iterator[Match]:
+    """Every match once. The graph may change between two: what comes is looked for anew."""
+    seen: set[tuple[str, ...]] = set()
+    while True:
+        for found in match(one.pattern, graph):
+            nodes = tuple(node.name for node in found.nodes.values())
+            if nodes not in seen:
+                seen.add(nodes)
+                yield found
+                break
+        else:
+            return
+
+
+def _choice(one: DeployedPass, found: Match) -> tuple[str, list[fx.Node]] | str:
+    """The operator for a match and its tensors, or why there is none."""
+    skeleton, tensors = split(found.bindings)
+    names = [name for known, name in one.skeletons if known == skeleton]
+    if not names:
+        return f"was measured with other constants than {_constants(skeleton)}"
+    values = [node.meta.get("example_value") for node in tensors]
+    reason = ""
+    for name in names:
+        reason = _unfit(one.operators[name], values)
+        if not reason:
+            return name, tensors
+    return reason
+
+
+def _constants(skeleton: dict[str, Any]) -> str:
+    fixed = {name: part["value"] for name, part in skeleton.items() if "value" in part}
+    return (
+        ", ".join(f"{name}={value}" for name, value in fixed.items()) or "these (another number of tensors)"
+    )
+
+
+def _unfit(operator: PlannedOperator, values: Sequence[Any]) -> str:
+    """Why an operator is not used for these tensors; empty if it is. Without examples calls decide."""
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return "" if all(value is None for value in values) else "a parameter is bound to a number"
+    device = next((value.device.type for value in values if value.device.type != operator.device), None)
+    if device is not None:
+        return f"was measured on {operator.device}, a tensor is on {device}"
+    is_symbolic = any(isinstance(size, torch.SymInt) for value in values for size in value.shape)
+    if is_symbolic:
+        return _symbolic(operator, values)
+    own = tuple(layout_of(t) if seen else None for t, seen in zip(values, operator.looked_at, strict=True))
+    if own in operator.calls:
+        return ""
+    return _nearest(own, list(operator.calls))
+
+
+def _nearest(own: Key, known: list[Key]) -> str:
+    """In what a call differs from all that was measured."""
+    fields = ("shape", "strides", "dtype")
+    closest = max(known, key=lambda key: sum(a == b for a, b in zip(key, own, strict=True)))
+    for number, (here, there) in enumerate(zip(own, closest, strict=True)):
+        if here is not None and there is not None and here != there:
+            differing = ((word, a, b) for word, a, b in zip(fields, here, there, strict=True) if a != b)
+            word, is_now, was = next(differing)
+            return f"was measured with {word} {_shown(was)} of tensor {number}, not {_shown(is_now)}"
+    return "was measured with other tensors"
+
+
+def _symbolic(operator: PlannedOperator, values: Sequence[Any]) -> str:
+    """A size may be symbolic if two sizes of that dimension were measured; the other sizes must be known."""
+    for number, value in enumerate(values):
+        known = {key[number] for key in operator.calls} - {None}
+        for dim, size in enumerate(value.shape):
+            sizes = {layout[0][dim] for layout in known if layout and len(layout[0]) == value.dim()}
+            if isinstance(size, torch.SymInt) and len(sizes) < 2 and known:
+                what = f"size {dim} of tensor {number} is symbolic"
+                return f"{what}, and was measured at {_shown(next(iter(sizes), 'none'))} only"
+            if known and not isinstance(size, torch.SymInt) and int(size) not in sizes:
+                where = f"in dimension {dim} of tensor {number}"
+                return f"was measured with sizes {sorted(sizes)} {where}, not {size}"
+        if known and str(value.dtype)[6:] not in {layout[2] for layout in known if layout}:
+            return f"was not measured with {value.dtype} of tensor {number}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _autocast(graph: fx.Graph) -> bool:
+    inside = any(getattr(node.target, "__name__", "") == "_enter_autocast" for node in graph.nodes)
+    return inside or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

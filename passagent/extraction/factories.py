@@ -1,0 +1,101 @@
+"""`FILE.py:factory`: a user's own code, which gives a model and its inputs. It runs unsandboxed."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from passagent.errors import PassagentError, UsageError, nearest
+
+_HOW = (
+    "a factory takes nothing and returns `module, example_inputs`, or a module with --inputs FILE.py:function"
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and the inputs of one call."""
+
+    name: str
+    module: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a call is one of training: it keeps gradients."""
+        return isinstance(self.module, torch.nn.Module) and self.module.training
+
+
+def load_model(spec: str, inputs: str | None = None) -> Model:
+    """The model of `FILE.py:factory`, its inputs by the factory or by `inputs` (`FILE.py:function`).
+
+    Raises UsageError where a file or function is not as it must be, PassagentError where one fails.
+    """
+    made = _called(spec)
+    name = spec.rpartition(":")[2]
+    if inputs is None:
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise UsageError(f"{spec}: returned a {type(made).__name__}; {_HOW}")
+        module, example = made
+    else:
+        module = made[0] if isinstance(made, tuple) and len(made) == 2 else made
+        example = _called(inputs)
+    if not callable(module):
+        raise UsageError(f"{spec}: returned a {type(module).__name__} for a module; {_HOW}")
+    if isinstance(example, Mapping):
+        return Model(name, module, (), dict(example))
+    args = tuple(example) if isinstance(example, Sequence) else (example,)
+    return Model(name, module, args)
+
+
+def _called(spec: str) -> Any:
+    function = _function(spec)
+    try:
+        return function()
+    except Exception as error:
+        raise PassagentError(f"{_place(error, spec)}: fails: {type(error).__name__}: {error}") from error
+
+
+def _function(spec: str) -> Callable[[], Any]:
+    file, separator, name = spec.rpartition(":")
+    path = Path(file)
+    if not separator or path.suffix != ".py":
+        raise UsageError(f"{spec}: is not FILE.py:FUNCTION")
+    if not path.is_file():
+        raise UsageError(f"{file}: no such file")
+    module_name = f"passagent_factory_{path.stem}"
+    found = importlib.util.spec_from_file_location(module_name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[module_name] = module  # Dynamo and pickle look for it there
+    here = str(path.parent.resolve())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise PassagentError(f"{_place(error, file)}: fails: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise UsageError(f"{file}: defines no function {name!r}{nearest(name, known) if known else ''}")
+    return function  # type: ignore[no-any-return]
+
+
+def _place(error: BaseException, spec: str) -> str:
+    """`FILE.py:LINE` of the innermost line of the user's file in the error's traceback."""
+    file = Path(spec.partition(".py:")[0].removesuffix(".py") + ".py").resolve()
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).resolve() == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{file.name}:{line}" if line else spec

@@ -1,0 +1,170 @@
+"""A whole model from Python: what `passagent extract` does. torch is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from passagent.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+    from passagent.deployment.explanation import Explanation
+    from passagent.deployment.loading import Passes
+    from passagent.deployment.model_timing import Measurement
+    from passagent.deployment.package_writing import Packed
+    from passagent.extraction.extracting import Extracted
+    from passagent.extraction.region_tasks import Regions
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@overload
+def extract(
+    *, name: str | None = None, dynamic: bool = False, out: str | Path | None = None
+) -> Decorator: ...
+
+
+@overload
+def extract(
+    model: Callable[..., Any],
+    *inputs: Any,
+    name: str | None = None,
+    dynamic: bool = False,
+    out: str | Path | None = None,
+) -> Extracted: ...
+
+
+def extract(
+    model: Callable[..., Any] | None = None,
+    *inputs: Any,
+    name: str | None = None,
+    dynamic: bool = False,
+    out: str | Path | None = None,
+) -> Extracted | Decorator:
+    """Write the graphs that Dynamo captures of `model(*inputs)` as subgraphs, and validate them.
+
+    Without a model it is a decorator, `@passagent.extract(name="bert")`: the first call of the function or
+    module is extracted, and every call does what it did. `dynamic`: sizes above 1 of the inputs are symbolic.
+    `out`: a directory that is not there yet; default `extracted/NAME`. A module in training mode is captured
+    with gradients. Raises PassagentError where Dynamo cannot capture the model, UsageError for `out`.
+    """
+    if model is None:
+        return lambda one: _decorated(one, name, dynamic, out)
+    from passagent.extraction.extracting import extract_model
+    from passagent.extraction.factories import Model
+
+    if not callable(model):
+        raise UsageError(f"extract: a {type(model).__name__} cannot be called; give a module or a function")
+    called = name or _name(model)
+    return extract_model(Model(called, model, inputs), _place(called, out), dynamic)
+
+
+def extract_regions(
+    model: Callable[..., Any], *inputs: Any, name: str | None = None, out: str | Path | None = None
+) -> Regions:
+    """Cut `model(*inputs)` into the regions that Inductor would fuse, and write each as a task below `out`.
+
+    A region that occurs several times is one task, with its count; regions that differ in sizes or dtypes
+    only are subgraphs of one. They come in the order of their share of the time. Raises as `extract` does.
+    """
+    from passagent.extraction.factories import Model
+    from passagent.extraction.region_tasks import extract_regions as extracted
+
+    called = name or _name(model)
+    return extracted(Model(called, model, inputs), _place(called, out))
+
+
+def package(
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    tasks: Sequence[str | Path] = (),
+    runs_dir: str | Path = "runs",
+) -> Packed:
+    """Write a Python package of passes for `torch.compile`.
+
+    sources: runs (their best passes), or directories that `best` wrote, with the task of each directory in
+    `tasks`. Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.package_writing import pack
+    from passagent.deployment.sources import read_sources
+
+    words = [sources] if isinstance(sources, str | Path) else sources
+    return pack(
+        list(read_sources([str(w) for w in words], [str(t) for t in tasks], str(runs_dir))), Path(out)
+    )
+
+
+def inductor_options(passes: Passes) -> dict[str, Any]:
+    """Options for `torch.compile(model, options={**mine, **inductor_options("my_passes")})`.
+
+    passes: a package's directory or name, or several. A custom pass of Inductor's configuration still runs,
+    before these. Raises UsageError, PassagentError.
+    """
+    from passagent.deployment import inductor_pass
+
+    return inductor_pass.inductor_options(passes)
+
+
+def apply(graph_module: GraphModule, passes: Passes) -> GraphModule:
+    """Put a package's operators into a graph that Dynamo captured, for eager calls; changes and returns it.
+
+    Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.loading import load_packages
+    from passagent.deployment.rewriting import rewrite
+
+    rewrite(graph_module.graph, load_packages(passes))
+    graph_module.recompile()
+    return graph_module
+
+
+def explain(model: Callable[..., Any], *inputs: Any, passes: Passes, dynamic: bool = False) -> Explanation:
+    """Say which pass fits where in `model(*inputs)`, which does not and why. Nothing is compiled.
+
+    Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.explanation import explain_model
+    from passagent.deployment.loading import load_packages
+    from passagent.extraction.factories import Model
+
+    return explain_model(Model(_name(model), model, inputs), load_packages(passes), dynamic)
+
+
+def measure(
+    model: Callable[..., Any],
+    *inputs: Any,
+    passes: Passes,
+    modes: Sequence[str] | None = None,
+    leave_out: bool = True,
+) -> Measurement:
+    """Time `model(*inputs)` in eager, with Inductor, and with Inductor and passes, side by side.
+
+    modes: of Inductor; by default `default`, on a GPU `reduce-overhead` too. leave_out: also without each
+    pass in turn, so that `.losers` are those that do not pay. Raises UsageError, PassagentError.
+    """
+    from passagent.deployment.loading import load_packages
+    from passagent.deployment.model_timing import measure_model
+    from passagent.extraction.factories import Model
+
+    return measure_model(Model(_name(model), model, inputs), load_packages(passes), modes, leave_out)
+
+
+def _decorated(
+    model: Callable[..., Any], name: str | None, dynamic: bool, out: str | Path | None
+) -> Callable[..., Any]:
+    from passagent.extraction.extracting import extracting
+
+    called = name or _name(model)
+    return extracting(model, called, _place(called, out), dynamic)
+
+
+def _name(model: Any) -> str:
+    return getattr(model, "__name__", None) or type(model).__name__
+
+
+def _place(name: str, out: str | Path | None) -> Path:
+    return Path(out) if out is not None else Path("extracted") / name

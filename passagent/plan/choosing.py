@@ -1,0 +1,62 @@
+"""Of kernels with several configurations, which is fastest here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from passagent.plan.model import Plan
+from passagent.plan.replay import Replay, choices_of
+
+_TRIES, _CALLS = 3, 20
+"""An alternative's time is the least of so many times of so many calls."""
+
+
+def fastest_choices(plan: Plan, args: Sequence[Any], replay: Callable[[list[int]], Replay]) -> list[int]:
+    """For each Choice of a plan the fastest alternative, timed on copies of `args`."""
+    counts = choices_of(plan)
+    chosen = [0] * len(counts)
+    for position, count in enumerate(counts):
+        times = []
+        for number in range(count):
+            chosen[position] = number
+            times.append(_time(replay, list(chosen), args))
+        chosen[position] = times.index(min(times))
+    return chosen
+
+
+def _time(replay: Callable[[list[int]], Replay], choices: list[int], args: Sequence[Any]) -> float:
+    """Seconds of an alternative's calls; infinite if it cannot run."""
+    own = [_copy(value) for value in args]
+    try:
+        made = replay(choices)
+        made.call(*own)
+    except RuntimeError:  # it asks for more than the device has
+        return float("inf")
+    wait = torch.cuda.synchronize if made.device.type == "cuda" else _nothing
+    times = []
+    for _ in range(_TRIES):
+        wait()
+        begun = time.perf_counter()
+        for _ in range(_CALLS):
+            made.call(*own)
+        wait()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def _copy(value: Any) -> Any:
+    """A copy of an argument with the same strides."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_copy, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
+
+
+def _nothing() -> None:
+    pass

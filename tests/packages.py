@@ -1,0 +1,41 @@
+"""A package of the expert's passes for a model: its regions as tasks, a first pass for each, recorded."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import passagent as pa
+from passagent.benchmark.authored import first_pass
+from passagent.deployment.package_writing import Packed, Source, pack
+from passagent.errors import PassagentError
+from passagent.evaluator.candidate import Candidate
+from passagent.plan import artefact
+from passagent.plan.facts import device_facts
+from passagent.plan.messages import Recorded
+from passagent.plan.record import record, subgraphs_of
+from passagent.plan.recorder_process import recording_process
+from passagent.tasks import load_task
+
+
+def source_of(process, path: Path, files: dict[str, str] | None = None, device: str = "cpu") -> Source:
+    """A candidate for a task, recorded."""
+    task = load_task(path)
+    candidate = Candidate(files) if files is not None else first_pass(task, device)
+    answer = record(process, candidate, subgraphs_of(task, device), device, device_facts(device))
+    if not isinstance(answer, Recorded):
+        raise PassagentError(answer.message)
+    return Source(path.name, candidate.files, artefact.write(answer.recording), task)
+
+
+def package_for(model, inputs, out: Path, most: int = 20, device: str = "cpu") -> Packed:
+    """A package for the regions of a model that the expert covers."""
+    with tempfile.TemporaryDirectory() as place, recording_process() as process:
+        regions = pa.extract_regions(model, *inputs, name="model", out=Path(place) / "regions")
+        sources = []
+        for task in regions.tasks[:most]:
+            try:
+                sources.append(source_of(process, regions.path / task.name, device=device))
+            except PassagentError as error:
+                print(f"{task.name}: {error}")
+        return pack(sources, out)

@@ -1,0 +1,550 @@
+"""A package of passes in a model: beside Inductor, exported, in training, with inputs that do not fit."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import models_to_extract as models
+import packages
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.utils import fresh_cache
+
+import passagent as pa
+from passagent.deployment import load_package
+from passagent.deployment.inductor_pass import PassesInGraph, passagent
+from passagent.deployment.registration import overload
+from passagent.errors import PassagentError, UsageError
+from passagent.extraction.factories import Model
+from passagent.extraction.model_capture import capture_model
+from passagent.plan.recorder_process import recording_process
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def my_passes(tmp_path_factory) -> Path:
+    """A package for the encoder."""
+    out = tmp_path_factory.mktemp("packages") / "my_passes"
+    model, inputs = models.encoder()
+    packages.package_for(model, inputs, out)
+    return out
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(model, path, **more):
+    return torch.compile(model, backend=passagent, options={"passes": str(path), **more})
+
+
+def calls(path) -> dict[str, tuple[int, int]]:
+    """Of each operator of a package: calls that a plan did, and calls that fell back."""
+    package = load_package(path)
+    return {
+        name: (one.planned, one.fallen_back)
+        for each in package.passes
+        for name, one in each.operators.items()
+    }
+
+
+def grown(path, before) -> tuple[int, int]:
+    now = calls(path)
+    return tuple(sum(now[name][i] - before[name][i] for name in now) for i in (0, 1))
+
+
+def test_each_match_is_replaced_by_a_plan_and_the_outputs_agree(my_passes):
+    model, inputs = models.encoder()
+    options, before = pa.inductor_options(my_passes), calls(my_passes)
+    with torch.no_grad():
+        expected, got = model(*inputs), torch.compile(model, options=options)(*inputs)
+    torch.testing.assert_close(got, expected, **TOLERANCE)
+    done = options["pre_grad_custom_pass"].last
+    assert sorted(one.name for one in done.replaced).count("FuseAddLayerNorm") == 3
+    assert len(done.replaced) >= 6 and done.refused == []
+    assert grown(my_passes, before) == (len(done.replaced), 0)
+
+
+def test_the_backend_takes_inductors_options_and_names_what_is_missing(my_passes):
+    model, inputs = models.encoder()
+    with torch.no_grad():
+        got = compiled(model, my_passes, epilogue_fusion=False)(*inputs)
+        torch.testing.assert_close(got, model(*inputs), **TOLERANCE)
+    with pytest.raises(Exception, match="name packages"):
+        torch.compile(model, backend=passagent)(*inputs)
+    with pytest.raises(UsageError, match="no such directory, and no module"):
+        pa.inductor_options("not_there")
+
+
+def test_the_entry_point_is_found_by_name(my_passes, tmp_path, monkeypatch):
+    import tomllib
+
+    project = tomllib.loads((Path(pa.__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    info = tmp_path / "entry-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: entry\nVersion: 0\n")
+    points = project["entry-points"]["torch_dynamo_backends"]
+    lines = [f"{name} = {value}" for name, value in points.items()]
+    (info / "entry_points.txt").write_text("[torch_dynamo_backends]\n" + "\n".join(lines) + "\n")
+    script = f"""
+        import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
+        import torch, models_to_extract as models
+        model, inputs = models.encoder()
+        with torch.no_grad():
+            got = torch.compile(model, backend="passagent", options={{"passes": "my_passes"}})(*inputs)
+        torch.testing.assert_close(got, model(*inputs).detach(), rtol=1e-4, atol=1e-5)
+        import my_passes
+        print(sum(one.planned for each in my_passes.PACKAGE.passes for one in each.operators.values()))
+    """
+    assert int(alone(script, [tmp_path, my_passes.parent])) >= 6
+
+
+def alone(script: str, path: list[Path], **environment: str) -> str:
+    """What a script prints in a process of its own."""
+    search = os.pathsep.join([*map(str, path), str(Path(pa.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, check=False, cwd=path[0],
+        env=os.environ | {"PYTHONPATH": search} | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_gradients_are_those_of_eager(my_passes):
+    model, inputs = models.encoder()
+    weight = torch.randn(2, 16, 32)
+    model.train()
+    (model(*inputs) * weight).sum().backward()
+    expected = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    before = calls(my_passes)
+    (compiled(model, my_passes)(*inputs) * weight).sum().backward()
+    for one, grad in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(one.grad, grad, rtol=1e-5, atol=1e-5 * float(grad.abs().max()))
+    assert grown(my_passes, before)[0] >= 6
+
+
+def test_dynamic_sizes_take_no_more_compilations_than_inductor(my_passes):
+    from torch._inductor.compile_fx import compile_fx
+
+    model, _ = models.encoder()
+    counts = []
+    for backend in (compile_fx, lambda *given: passagent(*given, options={"passes": str(my_passes)})):
+        seen = []
+
+        def counting(graph_module, inputs, backend=backend, seen=seen):
+            seen.append(graph_module)
+            return backend(graph_module, inputs)
+
+        torch._dynamo.reset()
+        function = torch.compile(model, backend=counting, dynamic=True)
+        with torch.no_grad():
+            for length in (20, 40, 33):
+                ids = torch.randint(50, (2, length))
+                torch.testing.assert_close(function(ids), model(ids), **TOLERANCE)
+        counts.append(len(seen))
+    assert counts[1] <= counts[0]
+
+
+def test_a_size_that_was_measured_at_two_values_may_be_symbolic(tmp_path):
+    class Pair(torch.nn.Module):
+        def forward(self, x, y):
+            return torch.nn.functional.gelu(x * 2), torch.nn.functional.gelu(y * 2)
+
+    class One(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.gelu(x * 2).sum(-1)
+
+    packages.package_for(Pair(), (torch.randn(2, 20, 64), torch.randn(2, 40, 64)), tmp_path / "two_sizes")
+    before = calls(tmp_path / "two_sizes")
+    seen = []
+
+    def counting(graph_module, inputs):
+        seen.append(graph_module)
+        return passagent(graph_module, inputs, options={"passes": str(tmp_path / "two_sizes")})
+
+    function = torch.compile(One(), backend=counting)
+    with torch.no_grad():
+        for length in (20, 40, 33):
+            x = torch.randn(2, length, 64)
+            torch._dynamo.mark_dynamic(x, 1)
+            torch.testing.assert_close(function(x), One()(x), **TOLERANCE)
+    assert grown(tmp_path / "two_sizes", before) == (2, 1)
+    assert len(seen) == 1
+
+
+def test_every_odd_call_gives_the_right_answer(my_passes):
+    model, (ids,) = models.encoder()
+    with torch.no_grad():
+        function = compiled(model, my_passes)
+        for given in (ids[:1], ids[:, :7], ids.t().contiguous().t(), ids.int()):
+            torch.testing.assert_close(function(given), model(given), **TOLERANCE)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(model, my_passes)(ids), model(ids), **TOLERANCE)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        got, expected = compiled(model, my_passes)(ids), model(ids)
+        torch.testing.assert_close(got.float(), expected.float(), rtol=0.05, atol=0.05)
+    double = models.encoder()[0].double()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(double, my_passes)(ids), double(ids))
+
+
+@pytest.fixture
+def add_norm(my_passes):
+    """The operator of add and layer norm, its implementation, and inputs that its plan is for."""
+    one = next(each for each in load_package(my_passes).passes if each.name == "FuseAddLayerNorm")
+    ((name, made),) = one.operators.items()
+    (key,) = made.calls
+    torch.manual_seed(0)
+    given = [torch.randn(shape).contiguous() for shape, _, _ in key]
+    return overload(name), made, given
+
+
+def test_an_operator_falls_back_for_another_shape_stride_dtype_or_tensor(add_norm):
+    function, made, given = add_norm
+    wide = next(i for i, t in enumerate(given) if t.dim() == 3)
+    before = made.planned, made.fallen_back
+    torch.testing.assert_close(function(*given), made.by_pattern(*given), **TOLERANCE)
+    assert (made.planned, made.fallen_back) == (before[0] + 1, before[1])
+    others = [
+        [t.double() for t in given],
+        [t[:1] if t.dim() == 3 else t for t in given],
+        [t.transpose(0, 1).contiguous().transpose(0, 1) if i == wide else t for i, t in enumerate(given)],
+        [torch.cat([t.reshape(-1)[:1], t.reshape(-1)])[1:].view_as(t) for t in given],  # not aligned
+    ]
+    for position, odd in enumerate(others, start=1):
+        torch.testing.assert_close(function(*odd), made.by_pattern(*odd), **TOLERANCE)
+        assert made.planned + made.fallen_back == before[0] + before[1] + 1 + position
+    assert made.fallen_back >= before[1] + 3
+
+
+def test_torch_accepts_the_operator(add_norm):
+    function, _, given = add_norm
+    torch.library.opcheck(function, tuple(given))
+    torch.library.opcheck(function, tuple(t.clone().requires_grad_() for t in given), atol=1e-4, rtol=1e-4)
+
+
+def test_threads_do_not_share_scratch_memory(add_norm):
+    from concurrent.futures import ThreadPoolExecutor
+
+    function, made, given = add_norm
+    several = [[torch.randn_like(t) for t in given] for _ in range(16)]
+    expected = [made.by_pattern(*each) for each in several]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda each: [function(*each) for _ in range(20)][-1], several))
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, **TOLERANCE)
+
+
+def test_a_second_process_takes_the_compiled_graph_from_the_cache(my_passes, tmp_path):
+    script = f"""
+        import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
+        import json, torch, models_to_extract as models, passagent as pa
+        from torch._dynamo.utils import counters
+        model, inputs = models.encoder()
+        options = pa.inductor_options("my_passes")
+        with torch.no_grad():
+            got = torch.compile(model, options=options)(*inputs)
+        torch.testing.assert_close(got, model(*inputs).detach(), rtol=1e-4, atol=1e-5)
+        hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+        print(json.dumps([hits, options["pre_grad_custom_pass"].runs]))
+    """
+    shutil.copytree(my_passes, tmp_path / "my_passes")
+    where = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    assert json.loads(alone(script, [tmp_path], **where)) == [0, 1]
+    hits, runs = json.loads(alone(script, [tmp_path], **where))
+    assert hits >= 1 and runs == 0
+    repack(tmp_path / "my_passes", ".cpp", "\n// another kernel\n")
+    assert json.loads(alone(script, [tmp_path], **where)) == [0, 1]
+
+
+def repack(path: Path, suffix: str, more: str) -> None:
+    """Change kernels of a package as a new packaging would: the manifest says so, names of operators too."""
+    import hashlib
+
+    from passagent.deployment import loading
+    from passagent.plan import artefact
+    from passagent.plan.recorded_pattern import pattern_graph  # noqa: F401
+
+    manifest = json.loads((path / "manifest.json").read_text())
+    for entry in manifest["passes"]:
+        plans = path / entry["directory"] / "plans.pass"
+        files = {str(f.relative_to(plans)): f.read_text() for f in plans.rglob("*") if f.is_file()}
+        edited = {name: text + more if name.endswith(suffix) else text for name, text in files.items()}
+        recording = artefact.read(edited).recording
+        for file in plans.rglob("*"):
+            if file.is_file():
+                file.unlink()
+        for name, text in artefact.write(recording).items():
+            (plans / name).parent.mkdir(parents=True, exist_ok=True)
+            (plans / name).write_text(text)
+        recorded = recording.passes[entry["number"]]
+        for one in entry["operators"]:
+            made = [
+                loading.PlannedCall(
+                    recorded.plans[c["plan"]], loading._ARGUMENTS.validate_python(c["arguments"])
+                )
+                for c in one["calls"]
+            ]
+            one["name"] = loading.operator_name(loading.entry_pattern(recorded), one["bindings"], made)
+    kept = [f for f in path.rglob("*") if f.is_file() and f.is_relative_to(path / "passes")]
+    manifest["files"] = {
+        str(f.relative_to(path)): hashlib.sha256(f.read_text().encode()).hexdigest() for f in sorted(kept)
+    }
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_export_and_load_in_a_process_that_only_imports_the_package(my_passes, tmp_path):
+    model, inputs = models.encoder()
+    piece = capture_model(Model("m", model, inputs)).pieces[0]
+    applied = pa.apply(piece.graph_module, my_passes)
+    given = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in piece.inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(applied(*given)[0], model(*inputs), **TOLERANCE)
+        exported = torch.export.export(applied, given)
+    assert any("passagent" in str(node.target) for node in exported.graph.nodes)
+    torch.export.save(exported, tmp_path / "model.pt2")
+    torch.save((given, model(*inputs).detach()), tmp_path / "values.pt")
+    script = """
+        import torch, my_passes
+        given, expected = torch.load("values.pt")
+        with torch.no_grad():
+            got = torch.export.load("model.pt2").module()(*given)[0]
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        print(sum(one.planned for each in my_passes.PACKAGE.passes for one in each.operators.values()))
+    """
+    assert int(alone(script, [tmp_path, my_passes.parent])) >= 6
+
+
+class Counting(CustomGraphPass):
+    """Another library's pass."""
+
+    seen = 0
+
+    def __call__(self, graph):
+        self.seen += 1
+
+    def uuid(self):
+        return "counting"
+
+
+def test_a_pass_that_was_there_still_runs(my_passes):
+    model, inputs = models.encoder()
+    other = Counting()
+    with torch.no_grad(), fresh_cache(), inductor_config.patch(pre_grad_custom_pass=other):
+        torch.compile(model, options=pa.inductor_options(my_passes))(*inputs)
+        assert other.seen == 1
+    torch._dynamo.reset()
+    with torch.no_grad(), fresh_cache(), inductor_config.patch(pre_grad_custom_pass=other):
+        compiled(model, my_passes)(*inputs)
+        assert other.seen == 2
+    assert PassesInGraph([], Counting()).uuid() != PassesInGraph([]).uuid()
+    assert PassesInGraph([], lambda graph: None).uuid() is None
+
+
+def test_two_packages_with_equal_names_live_together(my_passes, tmp_path):
+    shutil.copytree(my_passes, tmp_path / "my_passes")
+    repack(tmp_path / "my_passes", ".cpp", "\n// another kernel\n")
+    first, second = load_package(my_passes), load_package(tmp_path / "my_passes")
+    names = [{name for one in package.passes for name in one.operators} for package in (first, second)]
+    assert [one.name for one in first.passes] == [one.name for one in second.passes]
+    assert names[0].isdisjoint(names[1])
+    model, inputs = models.encoder()
+    with torch.no_grad():
+        for path in (my_passes, tmp_path / "my_passes"):
+            torch._dynamo.reset()
+            torch.testing.assert_close(compiled(model, path)(*inputs), model(*inputs), **TOLERANCE)
+    assert pa.explain(model, *inputs, passes=[my_passes, tmp_path / "my_passes"]).replaced
+
+
+@pytest.mark.parametrize("change", ["kernel", "missing", "manifest", "format", "outside"])
+def test_a_package_that_was_changed_is_refused(my_passes, tmp_path, change):
+    path = tmp_path / "my_passes"
+    shutil.copytree(my_passes, path)
+    kernel, manifest = next(path.rglob("*.cpp")), path / "manifest.json"
+    if change == "kernel":
+        kernel.write_text(kernel.read_text() + "\n")
+    elif change == "missing":
+        kernel.unlink()
+    elif change == "manifest":
+        manifest.write_text("{")
+    elif change == "format":
+        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
+    else:
+        data = json.loads(manifest.read_text())
+        data["files"] = {"../outside": "0"}
+        manifest.write_text(json.dumps(data))
+    said = {"kernel": "its hash differs", "missing": "is missing", "manifest": "is damaged",
+            "format": "is of format 9", "outside": "outside of the package"}  # fmt: skip
+    with pytest.raises(PassagentError, match=said[change]):
+        load_package(path)
+
+
+def test_without_a_compiler_calls_fall_back(my_passes, tmp_path):
+    script = f"""
+        import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
+        import torch, models_to_extract as models, passagent as pa
+        from passagent.extraction.factories import Model
+        from passagent.extraction.model_capture import capture_model
+        model, inputs = models.encoder()
+        piece = capture_model(Model("m", model, inputs)).pieces[0]
+        applied = pa.apply(piece.graph_module, "my_passes")
+        with torch.no_grad():
+            torch.testing.assert_close(applied(*piece.inputs)[0], model(*inputs), rtol=1e-4, atol=1e-5)
+        import my_passes
+        made = [one for each in my_passes.PACKAGE.passes for one in each.operators.values()]
+        print(sum(one.planned for one in made), sum(one.fallen_back for one in made) >= 6)
+    """
+    where = {"PASSAGENT_CACHE": str(tmp_path / "cache"), "PATH": "/nonexistent", "CXX": "/nonexistent/c++"}
+    assert alone(script, [my_passes.parent], **where) == "0 True"
+
+
+def test_another_constant_is_explained(my_passes):
+    model, inputs = models.encoder()
+    for layer in model.layers:
+        layer.norm.eps = 1e-3
+    found = pa.explain(model, *inputs, passes=my_passes)
+    refused = [one for one in found.refused if one.name == "FuseAddLayerNorm"]
+    assert len(refused) == 1 and "the pattern has 1e-05, the graph 0.001" in refused[0].reason
+    assert sum(one.name == "FuseGelu" for one in found.replaced) == 3
+
+
+def test_another_shape_is_refused_with_what_was_measured(my_passes):
+    model, _ = models.encoder()
+    found = pa.explain(model, torch.randint(50, (2, 9)), passes=my_passes)
+    reasons = {one.name: one.reason for one in found.refused}
+    assert found.replaced == []
+    assert reasons["FuseGelu"] == "was measured with shape [2, 16, 64] of tensor 0, not [2, 9, 64]"
+
+
+def test_a_pass_that_writes_its_input_is_left_out(tmp_path):
+    from test_tasks_capture import write
+
+    from passagent.deployment.package_writing import pack
+
+    write(tmp_path / "task", "y = torch.relu_(x)\nreturn (y,)", "x float32 [64]")
+    kernel = "void relu(float* x, int64_t n) { for (int64_t i = 0; i < n; ++i) x[i] = x[i] > 0 ? x[i] : 0; }"
+    source = f'''
+import torch
+from passagent.kernels import cpp_kernel
+
+_KERNEL = cpp_kernel("{kernel}", "relu")
+
+
+def pattern(x):
+    return torch.relu_(x)
+
+
+def replacement_args(x):
+    return (x,)
+
+
+def relu(x):
+    _KERNEL(x, x.numel())
+    return x
+
+
+def replacement_func():
+    return relu
+'''
+    files = {"Relu.py": source, "sorted_output_pass_rule_names.json": '["Relu"]'}
+    with recording_process() as process:
+        made = packages.source_of(process, tmp_path / "task", files)
+    with pytest.raises(PassagentError, match="writes into an input"):
+        pack([made], tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_the_package_is_importable_and_says_where_it_comes_from(my_passes):
+    spec = importlib.util.spec_from_file_location("my_passes_here", my_passes / "__init__.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    manifest = module.PACKAGE.manifest
+    assert manifest["format"] == 1 and manifest["torch"] == torch.__version__
+    assert {name for entry in manifest["passes"] for name in (entry["file"], entry["device"])} >= {"cpu"}
+    assert (my_passes / "pyproject.toml").read_text().count('name = "my_passes"') == 1
+
+
+def test_the_commands(my_passes, tmp_path):
+    model, inputs = models.encoder()
+    factory = f"{Path(models.__file__)}:encoder"
+    words = [sys.executable, "-m", "passagent", "explain", str(my_passes), factory]
+    shown = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "FuseGelu: replaces gelu" in shown.stdout and "places replaced" in shown.stdout
+    regions = pa.extract_regions(model, *inputs, name="model", out=tmp_path / "regions")
+    task = next(one for one in regions.tasks if one.operators == ("gelu",))
+    source = next((my_passes / "passes").glob("*_gelu"))
+    (tmp_path / "best").mkdir()
+    shutil.copytree(source / "plans.pass", tmp_path / "best" / "plans.pass")
+    for file in source.glob("*.py"):
+        shutil.copy(file, tmp_path / "best")
+    (tmp_path / "best" / "sorted_output_pass_rule_names.json").write_text('["FuseGelu"]')
+    words = [
+        sys.executable,
+        "-m",
+        "passagent",
+        "package",
+        str(tmp_path / "best"),
+        "--out",
+        str(tmp_path / "one"),
+    ]
+    missing = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert missing.returncode == 2 and "give --task TASK for each directory" in missing.stderr
+    wrong = subprocess.run(
+        [*words, "--task", "example:quick_gelu"], capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 2 and "its plans are not of task" in wrong.stderr
+    done = subprocess.run(
+        [*words, "--task", str(regions.path / task.name)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch.ops.passagent.p_" in done.stdout
+    assert load_package(tmp_path / "one").passes[0].name == "FuseGelu"
+
+
+def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, tmp_path):
+    from passagent.deployment.model_timing import Ratio
+    from passagent.deployment.package_writing import drop
+
+    model, inputs = models.encoder()
+    found = pa.measure(model, *inputs, passes=my_passes)
+    names = [one.name for one in load_package(my_passes).passes]
+    assert set(found.us) == {
+        "eager",
+        "default",
+        "default + passes",
+        *(f"default, without {n}" for n in names),
+    }
+    assert found.unequal == [] and set(found.gains) == {"default"} and set(found.passes) == set(names)
+    for one in (*found.gains.values(), *found.passes.values()):
+        assert 0 < one.low <= one.ratio <= one.high
+    found.passes.update({"FuseGelu": Ratio(0.8, 0.7, 0.9), "FuseAddLayerNorm": Ratio(0.99, 0.9, 1.1)})
+    assert "FuseGelu" in found.losers and "FuseAddLayerNorm" not in found.losers
+    fewer = load_package(drop(load_package(my_passes), ["FuseGelu"], tmp_path / "fewer"))
+    assert [one.name for one in fewer.passes] == [name for name in names if name != "FuseGelu"]
+    assert ["FuseGelu", "the model is faster without it"] in fewer.manifest["left_out"]
+
+
+def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
+    model, inputs = models.encoder()
+    package = load_package(my_passes)
+    one = next(each for each in package.passes if each.name == "FuseGelu")
+    ((_, made),) = one.operators.items()
+    right = type(made).__call__
+    wrong = lambda self, *given: right(self, *given) * (1.5 if self is made else 1)  # noqa: E731
+    monkeypatch.setattr(type(made), "__call__", wrong)
+    found = pa.measure(model, *inputs, passes=my_passes, leave_out=False)
+    assert found.unequal == ["default + passes"]

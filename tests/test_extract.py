@@ -1,0 +1,205 @@
+"""A model becomes tasks: what is written runs, gives the model's outputs, and is captured again as it was."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import models_to_extract as models
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+import passagent as pa
+from passagent.extraction.factories import load_model
+from passagent.extraction.input_metadata import laid_out
+from passagent.extraction.validation import STAGES, validate
+from passagent.tasks import load_task
+from passagent.tasks.capture import capture
+from passagent.tasks.constraints import check_task
+from passagent.tasks.inputs import make_inputs
+from passagent.tasks.module import load_module
+
+FILE = str(Path(models.__file__))
+
+
+def extract(command: str, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "passagent", "extract", f"{FILE}:{command}", *options]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def only(path: Path):
+    (subgraph,) = load_task(path).subgraphs
+    return subgraph
+
+
+def test_a_model_becomes_a_task_that_gives_the_models_outputs(tmp_path):
+    model, inputs = models.encoder()
+    extracted = pa.extract(model, *inputs, name="encoder", out=tmp_path / "encoder")
+    (graph,) = extracted.graphs
+    assert extracted.ok and graph.validation.passed == STAGES and graph.validation.is_exact
+    assert torch.equal(extracted.result, model(*inputs))
+    subgraph = only(tmp_path / "encoder")
+    assert {file.name for file in subgraph.path.iterdir()} == {
+        "model.py", "weight_meta.py", "input_meta.py", "input_tensor_constraints.py", "graph_net.json",
+        "graph_hash.txt",
+    }  # fmt: skip
+    values = dict(model.named_parameters()) | dict(model.named_buffers())
+    named = {f"L_self_modules_{name.replace('.', '_')}": value for name, value in values.items()}
+    module, given = load_module(subgraph, "cpu"), []
+    for meta in subgraph.inputs:
+        plain = meta.original_name.replace("_modules_", "_").replace("_parameters_", "_").rstrip("_")
+        plain = plain.replace("_buffers_", "_")
+        found = [v for key, v in named.items() if key.replace("_modules_", "_") == plain]
+        given.append(found[0] if found else inputs[0])
+    with torch.no_grad():
+        assert torch.equal(pytree.tree_leaves(module(*given))[0], model(*inputs))
+    assert all(result.ok for result in check_task(tmp_path / "encoder"))
+
+
+def test_buffers_that_are_indices_are_generated_and_weights_are_statistics(tmp_path):
+    model, inputs = models.encoder()
+    pa.extract(model, *inputs, out=tmp_path / "out")
+    metas = {meta.original_name: meta for meta in only(tmp_path / "out").inputs}
+    assert metas["L_self_buffers_positions_"].data == list(range(64))
+    text = (only(tmp_path / "out").path / "weight_meta.py").read_text()
+    assert "data = list(range(0, 64, 1))" in text
+    weight = next(meta for name, meta in metas.items() if name.endswith("first_parameters_weight_"))
+    assert weight.data is None and weight.std == pytest.approx(
+        float(model.layers[0].first.weight.detach().std()), rel=0.2
+    )
+
+
+def test_graph_breaks_are_named_and_every_piece_is_kept_in_order(tmp_path):
+    done = extract("broken", "--out", str(tmp_path / "out"), "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    line = next(n for n, text in enumerate(Path(FILE).read_text().splitlines(), 1) if "print(end" in text)
+    assert [one.partition(": ")[0] for one in data["breaks"]] == [f"{FILE}:{line}"]
+    assert [graph["name"] for graph in data["graphs"]] == ["broken_0", "broken_1"]
+    first, second = load_task(tmp_path / "out").subgraphs
+    assert "gelu" in first.source and "tanh" in second.source
+    assert json.loads((second.path / "graph_net.json").read_text())["order"] == 1
+
+
+def test_inputs_keep_strides_shared_memory_levels_and_signs(tmp_path):
+    model, inputs = models.odd()
+    assert pa.extract(model, *inputs, out=tmp_path / "out").ok
+    subgraph = only(tmp_path / "out")
+    made = laid_out(subgraph.inputs, make_inputs(subgraph, "cpu", 0, 1))
+    by_name = {meta.original_name: (meta, value) for meta, value in zip(subgraph.inputs, made, strict=True)}
+    for name, value in zip(("x", "mask", "wide", "part", "grown"), inputs, strict=True):
+        assert by_name[f"L_{name}_"][1].stride() == value.stride(), name
+    x, part = by_name["L_x_"][1], by_name["L_part_"][1]
+    assert part.data_ptr() == x[2:4, 3:9].data_ptr()
+    assert bool((x >= 0).all())
+    mask = by_name["L_mask_"][1]
+    assert set(mask.unique().tolist()) == {0.0, float("-inf")} and bool((mask[:, 0] == 0).all())
+
+
+def test_training_is_captured_with_gradients(tmp_path):
+    model, inputs = models.training()
+    extracted = pa.extract(model, *inputs, out=tmp_path / "out")
+    assert extracted.ok and extracted.result.requires_grad
+    grads = {meta.original_name: meta.requires_grad for meta in only(tmp_path / "out").inputs}
+    assert all(grads.values())
+
+
+def test_dynamic_sizes_become_an_input_and_their_bounds_are_kept(tmp_path):
+    model, inputs = models.encoder()
+    extracted = pa.extract(model, *inputs, dynamic=True, out=tmp_path / "out")
+    assert extracted.ok, extracted.problems
+    subgraph = only(tmp_path / "out")
+    sizes = [meta.data for meta in subgraph.inputs if meta.is_python_scalar]
+    assert 16 in sizes
+    relations = (subgraph.path / "input_tensor_constraints.py").read_text()
+    assert "Symbol(" in relations and "<= 64" in relations
+
+
+def test_the_decorator_extracts_the_first_call_and_changes_nothing(tmp_path):
+    model, inputs = models.encoder()
+
+    @pa.extract(name="step", out=tmp_path / "step")
+    def step(ids):
+        return model(ids) * 2
+
+    expected = model(*inputs) * 2
+    assert torch.equal(step(*inputs), expected) and torch.equal(step(*inputs), expected)
+    assert [graph.name for graph in step.extracted[0].graphs] == ["step"]
+    assert (tmp_path / "step" / "graph_list.txt").read_text() == "step\n"
+
+
+def test_a_module_and_inputs_of_another_function(tmp_path):
+    done = extract("bare", "--inputs", f"{FILE}:inputs", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "the model's, bit for bit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("nothing", 2, "defines no function 'nothing'"),
+        ("failing", 1, "fails: RuntimeError: no network"),
+        ("wrong", 2, "returned a int"),
+        ("bare", 2, "a factory takes nothing and returns `module, example_inputs`"),
+        ("no_tensors", 1, "no operator on tensors"),
+        ("fails_inside", 1, "cannot be captured"),
+        ("autocast", 1, "turns autocast on"),
+    ],
+)
+def test_what_cannot_be_extracted_is_one_line(tmp_path, command, code, said):
+    done = extract(command, "--out", str(tmp_path / "out"))
+    assert done.returncode == code
+    assert said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []  # no half directory
+
+
+def test_a_failing_factory_is_named_with_its_line(tmp_path):
+    line = next(n for n, text in enumerate(Path(FILE).read_text().splitlines(), 1) if "no network" in text)
+    assert f"models_to_extract.py:{line}: fails" in extract("failing", "--out", str(tmp_path / "out")).stderr
+
+
+def test_a_directory_that_is_there_stays(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("")
+    done = extract("encoder", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2 and "is there already" in done.stderr
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_validation_compares_outputs_and_nodes(tmp_path):
+    from passagent.extraction.graph_text import clean_graph
+    from passagent.extraction.model_capture import capture_model
+
+    model = load_model(f"{FILE}:encoder")
+    pa.extract(model.module, *model.args, name="m", out=tmp_path / "out")
+    piece = capture_model(model).pieces[0]
+    clean = clean_graph(piece.graph_module, piece.inputs)
+    path = only(tmp_path / "out").path
+    whole = (path / "model.py").read_text()
+
+    def validated(old: str, new: str):
+        assert old in whole
+        (path / "model.py").write_text(whole.replace(old, new))
+        return validate(path, clean, piece.outputs, "cpu")
+
+    found = validated("1e-05", "1e-02")
+    assert found.passed == ("read",) and "differs from the model's" in found.problems[0]
+    found = validated("return (", "return (tmp_0, ")
+    assert found.passed == ("read",) and "gives 2 outputs, the model 1" in found.problems[0]
+    found = validated("torch._C._nn.gelu(", "torch._C._nn.gelu(1.0 * ")
+    assert found.passed == ("read", "run", "extract") and "another graph" in found.problems[0]
+    found = validated("class GraphModule", "class Other")
+    assert found.passed == () and "defines no class GraphModule" in found.problems[0]
+
+
+def test_the_capture_of_what_was_written_has_the_same_hash(tmp_path):
+    from passagent.extraction.structural_hash import structural_hash
+
+    model, inputs = models.encoder()
+    extracted = pa.extract(model, *inputs, out=tmp_path / "out")
+    subgraph = only(tmp_path / "out")
+    again = capture(load_module(subgraph, "cpu"), make_inputs(subgraph, "cpu", 0))
+    metas = [subgraph.inputs[position] for position in again.order]
+    assert structural_hash(again.graph_module.graph, metas) == extracted.graphs[0].hash
+    assert subgraph.graph_hash == extracted.graphs[0].hash.instance

@@ -1,0 +1,134 @@
+"""A model is cut into what Inductor fuses: each region once, with its count, as a task of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import models_to_extract as models
+import pytest
+import torch
+from torch import fx
+
+import passagent as pa
+from passagent.evaluator.matching.effects import is_pure
+from passagent.extraction.factories import Model
+from passagent.extraction.inductor_schedule import Kernels, scheduled_kernels
+from passagent.extraction.model_capture import capture_model
+from passagent.extraction.regions import cut
+from passagent.tasks import load_task
+from passagent.tasks.constraints import check_task
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory):
+    model, inputs = models.encoder()
+    return pa.extract_regions(model, *inputs, name="encoder", out=tmp_path_factory.mktemp("all") / "out")
+
+
+def test_a_repeated_region_is_one_task_with_its_count(regions):
+    counts = {task.operators: task.count for task in regions.tasks}
+    assert counts[("gelu",)] == 3
+    assert counts[("add", "layer_norm")] == 3
+    assert all(task.problems == () for task in regions.tasks) and regions.refused == []
+
+
+def test_regions_come_by_their_share_of_the_time(regions):
+    shares = [task.share for task in regions.tasks]
+    assert shares == sorted(shares, reverse=True) and 0 < sum(shares) < 1
+    assert [task.name[:3] for task in regions.tasks] == [f"{n:02}_" for n in range(1, len(shares) + 1)]
+    assert json.loads((regions.path / "regions.json").read_text())["tasks"][0]["share"] == shares[0]
+
+
+def test_each_region_is_a_task_in_order(regions):
+    for task in regions.tasks:
+        assert len(load_task(regions.path / task.name).subgraphs) == len(task.instances)
+        assert all(result.ok for result in check_task(regions.path / task.name)), task.name
+
+
+def test_sizes_of_one_region_are_subgraphs_of_one_task(tmp_path):
+    class TwoWidths(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = models.Layer(32), models.Layer(48)
+
+        def forward(self, x, y):
+            return self.first(x), self.second(y)
+
+    found = pa.extract_regions(
+        TwoWidths().eval(), torch.randn(4, 32), torch.randn(4, 48), out=tmp_path / "out"
+    )
+    by_operators = {task.operators: task for task in found.tasks}
+    assert list(by_operators[("add", "layer_norm")].instances.values()) == [1, 1]
+    assert all(task.problems == () for task in found.tasks)
+
+
+def test_scheduling_generates_and_runs_nothing(monkeypatch):
+    from torch._inductor.scheduler import Scheduler
+
+    def no_code(*_: object):
+        raise AssertionError("code was generated")
+
+    monkeypatch.setattr(Scheduler, "codegen", no_code)
+    model, inputs = models.encoder()
+    piece = capture_model(Model("m", model, inputs)).pieces[0]
+    kernels = scheduled_kernels(piece.graph_module, piece.inputs)
+    assert len(kernels.fused) == 7 and len(kernels.library) == 6
+
+
+def graph_of(text: str) -> fx.Graph:
+    """`name = function of names` a line; the last one is the output."""
+    graph, known, node = fx.Graph(), {}, None
+    for line in text.strip().splitlines():
+        name, _, right = (word.strip() for word in line.partition("="))
+        function, *operands = right.split()
+        given = tuple(known[one] for one in operands)
+        target = getattr(torch, function, None)
+        node = (
+            graph.placeholder(name) if function == "input" else graph.call_function(target, given, name=name)
+        )
+        node.meta["example_value"] = torch.empty(4)
+        known[name] = node
+    graph.output((node,))
+    return graph
+
+
+def names(parts) -> list[list[str]]:
+    return [[node.name for node in region.nodes] for region in parts.regions]
+
+
+def test_a_region_that_comes_back_is_split():
+    graph = graph_of("x = input\na = relu x\nb = tanh a\nm = sin a\nc = add b m\nd = neg c")
+    assert names(cut(graph, Kernels([frozenset("abcd")], frozenset("m")))) == [["a", "b"], ["c", "d"]]
+
+
+def test_kernels_that_share_an_operator_are_one_region():
+    graph = graph_of("x = input\na = relu x\nb = tanh a\nc = neg b")
+    assert names(cut(graph, Kernels([frozenset("ab"), frozenset("bc")], frozenset()))) == [["a", "b", "c"]]
+
+
+def test_views_that_only_the_region_uses_belong_to_it():
+    graph = graph_of("x = input\nt = t x\nu = t t\nv = t x\nm = mm v v\na = add u v\nz = add a m")
+    assert names(cut(graph, Kernels([frozenset("a")], frozenset({"m", "z"})))) == [["t", "u", "a"]]
+
+
+def test_what_writes_memory_is_left_out():
+    graph = graph_of("x = input\na = relu x\nb = relu_ a\nc = tanh b")
+    parts = cut(graph, Kernels([frozenset("abc")], frozenset()))
+    assert names(parts) == [["a"], ["c"]]
+    assert parts.refused == [("b", "writes memory or takes random numbers")]
+
+
+def test_logical_operators_of_python_are_pure():
+    graph = fx.symbolic_trace(lambda x, y: x & y | x).graph
+    assert all(is_pure(node) for node in graph.nodes if node.op == "call_function")
+
+
+def test_the_command(tmp_path):
+    factory, out = f"{Path(models.__file__)}:encoder", str(tmp_path / "out")
+    words = [sys.executable, "-m", "passagent", "extract", factory, "--regions", "--out", out]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "gelu" in done.stdout and f"below {out}" in done.stdout
+    refused = subprocess.run([*words, "--dynamic"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2

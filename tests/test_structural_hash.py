@@ -1,0 +1,238 @@
+"""The structural hash: equal under renaming, reformatting and reordering, else different."""
+
+import ast
+import json
+import operator
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import black
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_tasks_capture import write
+from torch import fx
+
+from passagent.evaluator.matching.effects import Memory, is_pure
+from passagent.extraction.structural_hash import structural_hash
+from passagent.extraction.task_hashes import hash_subgraph
+from passagent.tasks import load_task
+from passagent.tasks.meta import TensorMeta
+from passagent.tasks.straight import read_graph
+
+EXAMPLES = sorted(
+    path.parent for path in (Path(__file__).parent.parent / "examples" / "tasks").glob("*/graph_list.txt")
+)
+KEPT = ("placeholder", "output")
+UNARY = (torch.relu, torch.tanh, torch.neg, torch.sigmoid)
+BINARY = (torch.add, torch.sub, torch.mul, torch.maximum)
+
+
+@st.composite
+def programs(draw):
+    """Inputs, and operators on earlier values: (function, operands, literals by name)."""
+    inputs, steps = draw(st.integers(1, 3)), []
+    for number in range(draw(st.integers(1, 10))):
+        value = st.integers(0, inputs + number - 1)
+        if draw(st.booleans()):
+            steps.append((draw(st.sampled_from(UNARY)), [draw(value)], {}))
+        elif draw(st.booleans()):
+            steps.append((draw(st.sampled_from(BINARY)), [draw(value), draw(value)], {}))
+        elif draw(st.booleans()):
+            literal = draw(st.one_of(st.floats(-2, 2), st.integers(-3, 3)))
+            steps.append(
+                (operator.iadd if draw(st.booleans()) else operator.mul, [draw(value)], {"": literal})
+            )
+        else:
+            extra = {"dim": draw(st.sampled_from([0, 1])), "keepdim": True}
+            steps.append((torch.sum, [draw(value)], extra))
+    outputs = draw(st.lists(st.integers(inputs, inputs + len(steps) - 1), min_size=1, max_size=3))
+    return inputs, steps, outputs
+
+
+def build(program, name="v{}") -> fx.Graph:
+    inputs, steps, outputs = program
+    graph, values = fx.Graph(), []
+    for number in range(inputs):
+        values.append(graph.placeholder(name.format(number)))
+    for number, (function, operands, extra) in enumerate(steps):
+        literals = [value for key, value in extra.items() if not key]
+        named = {key: value for key, value in extra.items() if key}
+        args = (*(values[i] for i in operands), *literals)
+        values.append(graph.create_node("call_function", function, args, named, name.format(inputs + number)))
+    graph.output(tuple(values[i] for i in outputs))
+    return graph
+
+
+def metas(graph: fx.Graph) -> list[TensorMeta]:
+    return [
+        TensorMeta(node.name, node.name, (4, 4), "float32", "cpu")
+        for node in graph.find_nodes(op="placeholder")
+    ]
+
+
+def hashed(graph: fx.Graph):
+    return structural_hash(graph, metas(graph))
+
+
+def reordered(graph: fx.Graph, seed: int) -> fx.Graph:
+    """Another order of the nodes in which all that depends on values or memory is as before."""
+    chance, memory = random.Random(seed), Memory(graph)
+    made, known, left = fx.Graph(), {}, list(graph.nodes)
+    output = left.pop()
+    while left:
+        ready = [node for node in left if memory.before[node] <= known.keys()]
+        node = chance.choice(ready)
+        left.remove(node)
+        known[node] = made.node_copy(node, known.__getitem__)
+    made.output(fx.node.map_arg(output.args[0], known.__getitem__))
+    return made
+
+
+@settings(max_examples=200, deadline=None)
+@given(programs(), st.integers(0, 1 << 30))
+def test_names_and_order_do_not_matter(program, seed):
+    graph = build(program)
+    assert hashed(build(program, "other_{}")) == hashed(graph)
+    assert hashed(reordered(graph, seed)) == hashed(graph)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(programs(), st.data())
+def test_each_operator_operand_and_literal_matters(program, data):
+    inputs, steps, outputs = program
+    live = {index - inputs for index in outputs}
+    for number in sorted(range(len(steps)), reverse=True):
+        if number in live or steps[number][0] is operator.iadd:
+            live |= {index - inputs for index in steps[number][1]} | {number}
+    number = data.draw(st.sampled_from(sorted(one for one in live if one >= 0)))
+    function, operands, extra = steps[number]
+    among = UNARY if function in UNARY else BINARY if function in BINARY else ()
+    changes = [(one, operands, extra) for one in among if one is not function]
+    for key, value in extra.items():
+        other = (not value) if isinstance(value, bool) else 1 - value if key == "dim" else value + 0.5
+        changes.append((function, operands, {**extra, key: other}))
+    changed = [*steps]
+    changed[number] = data.draw(st.sampled_from(changes))
+    assert hashed(build((inputs, changed, outputs))).instance != hashed(build(program)).instance
+    assert hashed(build((inputs, changed, outputs))).structure != hashed(build(program)).structure
+
+
+def test_a_value_used_twice_is_not_two_equal_values():
+    shared = build((1, [(torch.rand_like, [0], {}), (torch.add, [1, 1], {})], [2]))
+    double = build(
+        (1, [(torch.rand_like, [0], {}), (torch.rand_like, [0], {}), (torch.add, [1, 2], {})], [3])
+    )
+    pure = build((1, [(torch.relu, [0], {}), (torch.relu, [0], {}), (torch.add, [1, 2], {})], [3]))
+    once = build((1, [(torch.relu, [0], {}), (torch.add, [1, 1], {})], [2]))
+    assert len({hashed(graph).instance for graph in (shared, double, pure, once)}) == 4
+
+
+def test_the_order_of_operands_matters_unless_the_graphs_are_the_same():
+    def graph(first: int, second: int) -> fx.Graph:
+        return build(
+            (2, [(torch.relu, [0], {}), (torch.tanh, [1], {}), (torch.sub, [first, second], {})], [4])
+        )
+
+    assert hashed(graph(2, 3)) == hashed(graph(2, 3))
+    assert hashed(graph(2, 3)).structure != hashed(graph(3, 2)).structure
+
+
+def test_dead_operators_do_not_matter():
+    plain = build((1, [(torch.relu, [0], {}), (operator.iadd, [0], {"": 1})], [1]))
+    dead = build((1, [(torch.relu, [0], {}), (torch.tanh, [0], {}), (operator.iadd, [0], {"": 1})], [1]))
+    assert hashed(plain) == hashed(dead)
+
+
+def test_what_writes_memory_matters_though_nobody_uses_its_value():
+    plain = build((1, [(torch.relu, [0], {})], [1]))
+    before = build((1, [(operator.iadd, [0], {"": 1}), (torch.relu, [0], {})], [2]))
+    after = build((1, [(torch.relu, [0], {}), (operator.iadd, [0], {"": 1})], [1]))
+    assert len({hashed(graph).instance for graph in (plain, before, after)}) == 3
+
+
+@pytest.mark.parametrize("change", [{"shape": (4, 8)}, {"dtype": "float16"}, {"shape": (4, 4, 1)}])
+def test_inputs_matter_to_the_instance_and_their_rank_to_the_structure(change):
+    graph = build((2, [(torch.add, [0, 1], {})], [2]))
+    first, second = metas(graph)
+    other = structural_hash(graph, [replace(first, **change), second])
+    assert other.instance != hashed(graph).instance
+    assert (other.structure != hashed(graph).structure) == ("shape" in change and len(change["shape"]) == 3)
+
+
+def test_one_structure_for_all_sizes(tmp_path):
+    """Two shapes of a region: sizes in views differ, an axis does not."""
+    found = []
+    for name, size, axis in (("a", 4, -1), ("b", 8, -1), ("c", 8, 0)):
+        text = f"y = x.view({size}, 2, -1)\nreturn (torch.softmax(y, {axis}),)"
+        path = write(tmp_path / name, text, f"x float32 [{size},6]")
+        found.append(hash_subgraph(load_task(path).subgraphs[0]))
+    assert found[0].structure == found[1].structure != found[2].structure
+    assert len({one.instance for one in found}) == 3
+
+
+@pytest.mark.parametrize("task", EXAMPLES, ids=lambda path: path.name)
+def test_the_text_of_real_tasks_may_be_renamed_and_reformatted(task):
+    for subgraph in load_task(task).subgraphs:
+        names = {
+            node.arg: f"x_{node.arg}"
+            for node in ast.walk(ast.parse(subgraph.source))
+            if isinstance(node, ast.arg)
+        }
+        names.pop("self")
+        tree = ast.parse(subgraph.source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and (node.id.startswith("tmp_") or node.id in names):
+                node.id = names.get(node.id, f"other{node.id}")
+            elif isinstance(node, ast.arg) and node.arg in names:
+                node.arg = names[node.arg]
+        source = black.format_str(ast.unparse(tree), mode=black.Mode(line_length=40))
+        inputs = tuple(replace(meta, name=names[meta.name]) for meta in subgraph.inputs)
+        other = replace(subgraph, source=source, inputs=inputs)
+        assert hash_subgraph(other) == hash_subgraph(subgraph)
+
+
+def test_each_literal_of_real_tasks_matters():
+    """Every literal of every example is changed in turn."""
+    count = 0
+    for task in EXAMPLES:
+        subgraph = load_task(task).subgraphs[0]
+        captured = read_graph(subgraph, "cpu")
+        if captured is None:
+            continue
+        graph, inputs = captured.graph_module.graph, [subgraph.inputs[i] for i in captured.order]
+        graph.eliminate_dead_code(is_impure_node=lambda node: node.op in KEPT or not is_pure(node))
+        own = structural_hash(graph, inputs).instance
+        for node in graph.nodes:
+            if node.op == "output":
+                continue
+            for position, value in enumerate(node.args):
+                if type(value) in (int, float, bool):
+                    kept = node.args
+                    node.update_arg(position, (not value) if type(value) is bool else value + 1)
+                    assert structural_hash(graph, inputs).instance != own, (task.name, node, position)
+                    node.args, count = kept, count + 1
+    assert count > 20
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "passagent", "tasks", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_commands(tmp_path):
+    for name, size in (("first", 4), ("again", 4), ("other", 8)):
+        write(tmp_path / name, "y = torch.relu(x)\nreturn (y,)", f"x float32 [{size}]")
+    shown = run("hash", str(tmp_path / "first"), "--json")
+    assert shown.returncode == 0, shown.stderr
+    (one,) = json.loads(shown.stdout)["subgraphs"]
+    assert one["structure"].startswith("1:") and len(one["instance"]) == 66
+    done = run("dedup", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "3 subgraphs, 2 of them different" in done.stdout
+    assert "3 subgraphs, 1 of them different" in run("dedup", str(tmp_path), "--level", "structure").stdout
+    assert "no such directory" in run("hash", str(tmp_path / "nothing")).stderr
