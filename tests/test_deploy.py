@@ -38,6 +38,14 @@ def my_passes(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """Inductor's: in one that was used before it finds these graphs, and runs no pass."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()
@@ -87,6 +95,7 @@ def test_the_backend_takes_inductors_options_and_names_what_is_missing(my_passes
         pa.inductor_options("not_there")
 
 
+@pytest.mark.long
 def test_the_entry_point_is_found_by_name(my_passes, tmp_path, monkeypatch):
     import tomllib
 
@@ -136,6 +145,7 @@ def test_gradients_are_those_of_eager(my_passes):
     assert grown(my_passes, before)[0] >= 6
 
 
+@pytest.mark.long
 def test_dynamic_sizes_take_no_more_compilations_than_inductor(my_passes):
     from torch._inductor.compile_fx import compile_fx
 
@@ -248,6 +258,7 @@ def test_threads_do_not_share_scratch_memory(add_norm):
         torch.testing.assert_close(one, other, **TOLERANCE)
 
 
+@pytest.mark.long
 def test_a_second_process_takes_the_compiled_graph_from_the_cache(my_passes, tmp_path):
     script = f"""
         import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
@@ -306,6 +317,7 @@ def repack(path: Path, suffix: str, more: str) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.long
 def test_export_and_load_in_a_process_that_only_imports_the_package(my_passes, tmp_path):
     model, inputs = models.encoder()
     piece = capture_model(Model("m", model, inputs)).pieces[0]
@@ -477,6 +489,7 @@ def test_the_package_is_importable_and_says_where_it_comes_from(my_passes):
     assert (my_passes / "pyproject.toml").read_text().count('name = "my_passes"') == 1
 
 
+@pytest.mark.long
 def test_the_commands(my_passes, tmp_path):
     model, inputs = models.encoder()
     factory = f"{Path(models.__file__)}:encoder"
@@ -515,6 +528,7 @@ def test_the_commands(my_passes, tmp_path):
     assert load_package(tmp_path / "one").passes[0].name == "FuseGelu"
 
 
+@pytest.mark.long
 def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_passes, tmp_path):
     from passagent.deployment.model_timing import Ratio
     from passagent.deployment.package_writing import drop
@@ -538,6 +552,7 @@ def test_a_model_is_timed_with_and_without_passes_and_losers_are_dropped(my_pass
     assert ["FuseGelu", "the model is faster without it"] in fewer.manifest["left_out"]
 
 
+@pytest.mark.long
 def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
     model, inputs = models.encoder()
     package = load_package(my_passes)

@@ -124,6 +124,7 @@ def test_logical_operators_of_python_are_pure():
     assert all(is_pure(node) for node in graph.nodes if node.op == "call_function")
 
 
+@pytest.mark.long
 def test_the_command(tmp_path):
     factory, out = f"{Path(models.__file__)}:encoder", str(tmp_path / "out")
     words = [sys.executable, "-m", "passagent", "extract", factory, "--regions", "--out", out]

@@ -224,6 +224,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_the_commands(tmp_path):
     for name, size in (("first", 4), ("again", 4), ("other", 8)):
         write(tmp_path / name, "y = torch.relu(x)\nreturn (y,)", f"x float32 [{size}]")
