@@ -563,3 +563,22 @@ def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
     monkeypatch.setattr(type(made), "__call__", wrong)
     found = pa.measure(model, *inputs, passes=my_passes, leave_out=False)
     assert found.unequal == ["default + passes"]
+
+
+def test_a_pattern_may_write_what_it_made(tmp_path):
+    class Normed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16)
+
+        def forward(self, x):
+            return torch.nn.functional.relu(self.norm(self.conv(x)), inplace=True)
+
+    torch.manual_seed(0)
+    model, x = Normed().eval(), torch.randn(2, 8, 16, 16)
+    packages.package_for(model, (x,), tmp_path / "normed")
+    options, before = pa.inductor_options(tmp_path / "normed"), calls(tmp_path / "normed")
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, options=options)(x), model(x), **TOLERANCE)
+    assert [one.nodes for one in options["pre_grad_custom_pass"].last.replaced] != []
+    assert grown(tmp_path / "normed", before)[0] == 1

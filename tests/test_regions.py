@@ -112,11 +112,17 @@ def test_views_that_only_the_region_uses_belong_to_it():
     assert names(cut(graph, Kernels([frozenset("a")], frozenset({"m", "z"})))) == [["t", "u", "a"]]
 
 
-def test_what_writes_memory_is_left_out():
-    graph = graph_of("x = input\na = relu x\nb = relu_ a\nc = tanh b")
-    parts = cut(graph, Kernels([frozenset("abc")], frozenset()))
-    assert names(parts) == [["a"], ["c"]]
-    assert parts.refused == [("b", "writes memory or takes random numbers")]
+def test_what_writes_memory_of_the_region_alone_belongs_to_it():
+    graph = graph_of("x = input\na = tanh x\nb = relu_ a\nc = neg b")
+    assert names(cut(graph, Kernels([frozenset("abc")], frozenset()))) == [["a", "b", "c"]]
+    assert names(cut(graph, Kernels([frozenset("bc")], frozenset("a")))) == [["c"]]
+
+
+def test_what_writes_other_memory_is_left_out():
+    graph = graph_of("x = input\na = relu x\nb = relu_ x\nc = tanh b\nd = add a c")
+    parts = cut(graph, Kernels([frozenset("abcd")], frozenset()))
+    assert [name for region in names(parts) for name in region] == ["a", "c", "d"]
+    assert parts.refused == [("b", "writes memory that it did not make, or takes random numbers")]
 
 
 def test_logical_operators_of_python_are_pure():
@@ -133,3 +139,17 @@ def test_the_command(tmp_path):
     assert "gelu" in done.stdout and f"below {out}" in done.stdout
     refused = subprocess.run([*words, "--dynamic"], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
+
+
+def test_a_convolution_that_a_library_computes_is_no_region(tmp_path):
+    class Convolution(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(8, 16, 3, bias=False), torch.nn.BatchNorm2d(16)
+
+        def forward(self, x):
+            return torch.nn.functional.relu(self.norm(self.conv(x)), inplace=True)
+
+    found = pa.extract_regions(Convolution().eval(), torch.randn(2, 8, 16, 16), out=tmp_path / "out")
+    assert [task.operators for task in found.tasks] == [("batch_norm", "relu")]
+    assert found.tasks[0].problems == () and found.refused == []

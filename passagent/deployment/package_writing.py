@@ -20,7 +20,7 @@ from passagent.deployment.loading import FORMAT, MANIFEST, Package, entry_patter
 from passagent.deployment.planned_operator import PlannedCall, PlannedOperator, owned
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.candidate import PLANS
-from passagent.evaluator.matching.effects import written
+from passagent.evaluator.matching.effects import Memory
 from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
 from passagent.extraction.sample import whole_directory
 from passagent.plan import artefact
@@ -122,8 +122,9 @@ def _entries(source: Source, directory: str, left_out: list[tuple[str, str]]) ->
     entries = []
     for number, recorded in enumerate(recording.passes):
         graph = pattern_graph(recorded.pattern)
-        if writing := next((node.name for node in graph.nodes if written(node)), None):
-            left_out.append((recorded.name, f"its pattern writes into an input ({writing})"))
+        memory = Memory(graph)
+        if any(root.op == "placeholder" for root in memory.writes(graph.nodes)):
+            left_out.append((recorded.name, "its pattern writes into an input"))
             continue
         groups: dict[str, tuple[Skeleton, list[PlannedCall]]] = {}
         for call, skeleton in bound:

@@ -70,16 +70,15 @@ def _tagged(graph_module: fx.GraphModule) -> fx.GraphModule:
 def _kernels(nodes: Sequence[Any]) -> Kernels:
     from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
 
-    fused, library = [], set[str]()
+    external = [kernel.node for kernel in nodes if isinstance(kernel, ExternKernelSchedulerNode)]
+    called = {getattr(node, "get_origin_node", _nothing)() for node in external} - {None}
+    library, fused = _names(called), []
     for kernel in nodes:
-        if isinstance(kernel, NopKernelSchedulerNode):
-            continue
-        if isinstance(kernel, ExternKernelSchedulerNode):
-            own = getattr(kernel.node, "get_origin_node", _nothing)()
-            library |= _names([own] if own is not None else [])
+        if isinstance(kernel, NopKernelSchedulerNode | ExternKernelSchedulerNode):
             continue
         parts = [part.node for part in kernel.get_nodes() if part.node is not None]
-        computed = _names(origin for part in parts for origin in part.get_origins())
+        # what a library computes is no part of a kernel that lays out its input for it
+        computed = _names({origin for part in parts for origin in part.get_origins()} - called)
         if computed:
             fused.append(frozenset(computed))
     return Kernels(fused, frozenset(library))

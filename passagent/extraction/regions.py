@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.evaluator.matching.effects import is_pure
+from passagent.evaluator.matching.effects import Memory, is_pure, is_random, written
 from passagent.extraction.inductor_schedule import Kernels
+
+_IMPURE = "writes memory that it did not make, or takes random numbers"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def cut(graph: fx.Graph, kernels: Kernels) -> Cut:
     Kernels that share an operator are one region. Views that only the region uses belong to it. A region that
     leaves itself and comes back is split there.
     """
-    nodes = {node.name: node for node in graph.nodes}
+    memory, nodes = Memory(graph), {node.name: node for node in graph.nodes}
     position = {node: number for number, node in enumerate(graph.nodes)}
     busy = kernels.library.union(*kernels.fused) if kernels.fused else kernels.library
     free = {
@@ -64,14 +66,14 @@ def cut(graph: fx.Graph, kernels: Kernels) -> Cut:
     found, refused = [], []
     for names in _merged(kernels.fused):
         fused = {nodes[name] for name in names if name in nodes}
-        impure = sorted(node.name for node in fused if not is_pure(node))
-        refused += [(name, "writes memory or takes random numbers") for name in impure]
-        own = _with_views({node for node in fused if is_pure(node)}, free)
+        impure = {node for node in fused if not _stays_inside(node, fused, memory)}
+        refused += [(name, _IMPURE) for name in sorted(node.name for node in impure)]
+        own = _with_views(fused - impure, free)
         for part in _connected(_convex(own, graph)):
             ordered = tuple(sorted(part, key=position.__getitem__))
             if all(node in free for node in ordered):
                 continue
-            if why := _not_a_region(ordered):
+            if why := _not_a_region(ordered, memory):
                 refused.append((", ".join(node.name for node in ordered), why))
                 continue
             inputs = dict.fromkeys(i for node in ordered for i in node.all_input_nodes if i not in part)
@@ -131,9 +133,19 @@ def _connected(parts: Iterable[set[fx.Node]]) -> list[set[fx.Node]]:
     return found
 
 
-def _not_a_region(nodes: Sequence[fx.Node]) -> str:
+def _stays_inside(node: fx.Node, part: set[fx.Node], memory: Memory) -> bool:
+    """Whether a node has no effect but its value, or one on memory alone that nodes of the part made."""
+    if is_pure(node):
+        return True
+    values = written(node)
+    return bool(values) and not is_random(node) and all(memory.roots[value] <= part for value in values)
+
+
+def _not_a_region(nodes: Sequence[fx.Node], memory: Memory) -> str:
     """Why operators are no region; empty if they are one."""
     part = set(nodes)
+    if impure := next((node for node in nodes if not _stays_inside(node, part, memory)), None):
+        return f"{impure.name} {_IMPURE}"
     if odd := next(
         (i for n in nodes for i in n.all_input_nodes if i not in part and not _is_tensor(i)), None
     ):

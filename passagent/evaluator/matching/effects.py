@@ -88,7 +88,7 @@ def is_pure(node: fx.Node) -> bool:
         return False
     name = name_of(node)
     checks = name.startswith(("_assert", "_check")) or name in _SILENT
-    return not (written(node) or _is_random(node) or checks)
+    return not (written(node) or is_random(node) or checks)
 
 
 class Memory:
@@ -140,14 +140,15 @@ class Memory:
         if node.op in ("placeholder", "get_attr"):
             return frozenset(), frozenset()
         writes = self.writes([node])
-        if node.op != "output" and _is_random(node):
+        if node.op != "output" and is_random(node):
             writes |= {_RANDOM_STATE}
         if node.op != "output" and name_of(node) in _VIEWS:
             return frozenset(), writes
         return frozenset(root for value in node.all_input_nodes for root in self.roots[value]), writes
 
 
-def _is_random(node: fx.Node) -> bool:
+def is_random(node: fx.Node) -> bool:
+    """Whether the node takes random numbers."""
     name = name_of(node)
     if "dropout" in name:
         return _argument(node, "training") not in (False, None)
