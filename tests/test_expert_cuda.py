@@ -156,6 +156,21 @@ def test_a_large_window_begins_a_kernel_where_what_it_reads_is_computed():
 
 
 @pytest.mark.long
+def test_an_average_pools_windows_of_one_size():
+    interpreted("""
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+        x = r(2, 4, 6, 8)
+        for size in [2, (3, None), (1, 4)]:
+            graph = captured(lambda x: F.adaptive_avg_pool2d(x * 2.0, size), [x])
+            assert check(write([graph], "cuda"), graph, [x]).applied
+    """)
+    uneven = captured(lambda x: F.adaptive_avg_pool2d(x * 2.0, 3), [r(2, 4, 8, 8)])
+    refused = write([uneven], "cuda").refused
+    assert refused == {"adaptive_avg_pool2d": "to windows of several sizes is left to the library"}
+
+
+@pytest.mark.long
 def test_numbers_that_differ_among_graphs_are_arguments():
     interpreted("""
         from expert_cases import captured, check, r, write

@@ -260,7 +260,7 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
         depends, _ = _shapes(route)
         lines += ["    sizes = {", *(f"        {size}," for size in sizes), "    }"]
         lines += [
-            f"    if {tuple_text(depends)} in _shapes{name}:  # then the kernel is compiled for these sizes",
+            f"    if {tuple_text(depends)} in _shapes{name}:",
             "        sizes = {name: tl.constexpr(size) for name, size in sizes.items()}",
         ]
         result = f"sizes | {result}"

@@ -91,8 +91,8 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
 
 
 def _within(index: str, size: str, step: str) -> str:
-    """Whether an index is below a size: always, if blocks fill it, as Triton knows of `x == x`."""
-    return f"{index} < {size} if {size} % {step} else {index} == {index}"
+    """Whether an index is below a size: always, if blocks fill it, as Triton knows of `x * 0 == 0`."""
+    return f"{index} < {size} if {size} % {step} else {index} * 0 == 0"
 
 
 class TritonWriter(TritonValues):

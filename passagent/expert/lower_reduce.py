@@ -69,6 +69,12 @@ def adaptive_average(c: Call, input: Value, output_size: Any) -> Value:
     sizes = list(output_size) if isinstance(output_size, tuple | list) else [output_size] * rank
     value = c.trace.refresh(input)
     shape, first = c.trace.shape(value), len(value.dims) - rank
+    if all(want == 1 for want in sizes):
+        dims = list(range(first, first + rank))
+        total = over(c, "sum", value, dims)
+        return Value(total.dims, c.finish(_mean(c, total.expr, value, dims), c.out))
+    if c.target == "cpu":
+        raise c.fail("to more than one element is left to the library")
     split, windows = list[Size](shape[:first]), list[int]()
     for have, want in zip(shape[first:], sizes, strict=True):
         kept = have if want is None else as_size(want)
