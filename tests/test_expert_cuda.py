@@ -156,6 +156,49 @@ def test_a_large_window_begins_a_kernel_where_what_it_reads_is_computed():
 
 
 @pytest.mark.long
+def test_what_eager_writes_into_an_input_the_pass_writes_too():
+    interpreted("""
+        import torch
+        import torch.nn.functional as F
+        from expert_cases import captured, check, fresh, r, rewritten, write
+
+        def alone(x):
+            return F.silu(x, inplace=True)
+
+        def chain(x, y):
+            x += y
+            return F.adaptive_avg_pool2d(F.relu(x, inplace=True), 1)
+
+        def normed(x, y):
+            x += y
+            return F.dropout(x, 0.1, False), F.layer_norm(x, (40,)), x * 2.0
+
+        image, rows = r(2, 3, 5, 5), r(6, 40)
+        cases = [(alone, [rows]), (chain, [image, r(2, 3, 5, 5, seed=1)]), (normed, [rows, r(6, 40, seed=1)])]
+        for function, inputs in cases:
+            graph = captured(function, inputs)
+            authored = write([graph], "cuda")
+            check(authored, graph, inputs)
+            ours, theirs = fresh(graph, inputs), fresh(graph, inputs)
+            results = rewritten(authored, graph).graph_module(*ours)
+            eager = graph.graph_module(*theirs)
+            for have, want in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(have, want)
+            assert not torch.equal(ours[0], inputs[0])
+            assert [t is ours[0] for t in results] == [t is theirs[0] for t in eager]
+    """)
+
+
+def test_what_other_programs_read_is_not_written_in_place():
+    """A window reads its neighbours' inputs: then the operator that writes stays with eager."""
+    authored = write(
+        [captured(lambda x: F.max_pool2d(F.silu(x, inplace=True), 3, 1, 1), [r(1, 2, 8, 8)])], "cuda"
+    )
+    assert authored.fused == ["max_pool2d"]
+    assert authored.refused["silu"] == "what it writes in place is read by other programs, too"
+
+
+@pytest.mark.long
 def test_an_average_pools_windows_of_one_size():
     interpreted("""
         import torch.nn.functional as F

@@ -16,7 +16,7 @@ from passagent.expert.arithmetic import decides_later
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
 from passagent.expert.expressions import Trace, Unsupported
-from passagent.expert.graph import arguments, example, op_name
+from passagent.expert.graph import arguments, example, mutates, op_name
 from passagent.expert.layouts import input_orders, of_library, output_orders, stored
 from passagent.expert.lower import Lowered, Parameter, Region, Types, lower_region
 from passagent.expert.lowering import HALF
@@ -102,7 +102,9 @@ def _routes(
             covered += members
         except Unsupported as error:
             computing = [op_name(n) for n in members[0][1].nodes if not is_free(n)]
-            blamed = error.op if error.op in computing else computing[-1]
+            writing = [op_name(n) for _, r in members for n in r.nodes if mutates(n) is not None]
+            blamed = writing[0] if error.op == cuda_text.IN_PLACE else error.op
+            blamed = blamed if blamed in computing else computing[-1]
             refused[blamed] = error.reason
             failed.add(blamed)
     # The largest first; of equal ones those with fewer inputs, since an input matches a number, too.
@@ -262,14 +264,22 @@ def _scheduled(
     low: Lowered, region: Region, types: list[Types], family: Family, given: Target
 ) -> wrapper.Variant:
     target, plan, trace = given.name, given.plan, low.trace
-    schedule, orders = stored(trace, low.outputs, given.outputs, target)
+    written = low.written if target == "cuda" else {}
+    sources = [_source(o) for o in region.outputs]
+    returned = [next((k for k, (_, last) in written.items() if last is o), None) for o in sources]
+    made = [j for j, k in enumerate(returned) if k is None]
+    beside = [k for k in written if k not in returned]
+    values = [*low.outputs, *(written[k][0] for k in beside)]
+    schedule, orders = stored(trace, values, [*given.outputs, *[()] * len(written)], target)
     moves = next((op for n in region.nodes if (op := op_name(n)) in MOVES), None)
     if target == "cpu" and moves and reduces_again(schedule):
         raise Unsupported(moves, "what is reduced before it would be reduced again for what it moves")
     first = family.regions[0]
     names = [family.names[i] for i in first.inputs]
-    outputs = ["out"] if len(low.outputs) == 1 else [f"out{k}" for k in range(len(low.outputs))]
-    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(v))] for v in low.outputs]
+    allocated = ["out"] if len(made) == 1 else [f"out{k}" for k in range(len(made))]
+    outputs = [allocated[made.index(j)] if k is None else names[k] for j, k in enumerate(returned)]
+    outputs += [names[k] for k in beside]
+    shapes = [[trace.text(s) for s in trace.shape(trace.refresh(low.outputs[j]))] for j in made]
     parameters = [p.name for p in family.parameters]
     kernel: Kernel
     if target == "cuda":
@@ -279,7 +289,8 @@ def _scheduled(
         kernel = cpp_text.generate(schedule, identifier(first), names, outputs, shapes, parameters, knobs)
     input_dtypes = tuple(t.name(example(i).dtype) for i, t in zip(region.inputs, types, strict=False))
     generic = next((k for k in kernel.inputs if input_dtypes[k] == "half"), None)
-    dtypes = [v.dtype for v in low.outputs]
+    dtypes = [low.outputs[j].dtype for j in made]
+    orders = [orders[j] for j in made]
     if generic is None and ("half" in dtypes or "<T>" in kernel.source or "T*" in kernel.source):
         raise Unsupported("dtype", "no input tells the 16-bit type of the result")
     kinds = list(zip(input_dtypes, given.inputs, strict=True))
@@ -299,7 +310,15 @@ def _scheduled(
         (str(example(region.inputs[generic]).dtype).removeprefix("torch."),) if generic is not None else (),
         tuple(len(s) for s in trace.inputs),
         orders,
+        [names[k] if k is not None else "" for k in returned],
     )
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """Whose tensor an output is: that of an operator that does nothing is its input's."""
+    while does_nothing(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _like(trace: Trace, shape: list[str], order: Order, among: list[int]) -> int | None:

@@ -122,7 +122,8 @@ def module(
         return [*lines, *_function(routes[0], kernels[entry], entry, public=True)]
     direct: dict[str, str] = {}
     for route in routes:
-        if len(kernels[route.name]) == 1 and not (isinstance(route, Route) and route.moves):
+        plain = not isinstance(route, Route) or not (route.moves or any(_returned(route)))
+        if len(kernels[route.name]) == 1 and plain:
             direct[route.name] = kernels[route.name][0]
         else:
             direct[route.name] = f"_{route.name}"
@@ -176,7 +177,22 @@ def entry_lines(route: Route, kernels: list[str], entry: str, public: bool) -> l
         body.append(f"    variant = _variant{entry}({', '.join([*seen, *route.parameters])})")
         for k, call in enumerate(calls[:-1]):
             body += [f"    if variant == {k}:", f"        return {call}"]
-    return [*lines, *head, *body, f"    return {calls[-1]}"]
+    return [*lines, *head, *body, *_result_lines(route, calls[-1])]
+
+
+def _returned(route: Route) -> list[str]:
+    """Of each result the input that it is, or nothing."""
+    return route.variants[0].returned if route.variants else []
+
+
+def _result_lines(route: Route, call: str) -> list[str]:
+    """The call, and what is returned: its outputs, and inputs that it has written in place."""
+    if not any(_returned(route)):
+        return [f"    return {call}"]
+    made = iter(output_names(route.variants[0]))
+    results = ", ".join(name or next(made) for name in _returned(route))
+    outputs = ", ".join(output_names(route.variants[0]))
+    return [f"    {outputs} = {call}" if outputs else f"    {call}", f"    return {results}"]
 
 
 def guards(v: Variant, inputs: range | list[int]) -> list[str]:

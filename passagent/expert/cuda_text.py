@@ -18,6 +18,7 @@ from passagent.expert.schedule_parts import Group, Stage, Store
 from passagent.expert.text_parts import Knobs, Part, TritonKernel, bare, closed
 from passagent.expert.wording import product
 
+IN_PLACE = "what writes in place"
 BYTES = {**dict.fromkeys(HALVES, 2), "float64": 8, "int64": 8, "int16": 2, "bool": 1, "int8": 1, "uint8": 1}
 """Of an element, where it is not 4."""
 
@@ -51,9 +52,12 @@ def generate(
             *(t for p in parts for t in [*p.rows, p.lanes, p.height, p.limit]),
         ]
     )
-    used = [k for k in range(len(names)) if k in inputs or re.search(rf"\bs{k}\b", said)]
+    used = [
+        k for k in range(len(names)) if k in inputs or names[k] in outputs or re.search(rf"\bs{k}\b", said)
+    ]
     params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
-    arguments = [*[names[k] for k in used], *params, *outputs, *sizes.values()]
+    made = [name for name in outputs if name not in names]
+    arguments = [*[names[k] for k in used], *params, *made, *sizes.values()]
     return TritonKernel(
         _source(name, parts, arguments),
         name,
@@ -109,6 +113,7 @@ class TritonWriter(TritonValues):
         self.generic = next(
             (n for n in (self.names[e.data] for e in self._loads(group) if e.dtype == "half")), None
         )
+        self._check_in_place(group)
         self.prologue("tl.program_id(0)" if alone else "program")
         for stage in group.stages:
             self.stage_lines(stage)
@@ -125,6 +130,24 @@ class TritonWriter(TritonValues):
         tiled = group.tile is not None
         loads = len(self._loads(group))
         return Part(self.name, self.lines, rows, lanes, tiled, form.kind, height, form.limit, hints, loads)
+
+    def _check_in_place(self, group: Group) -> None:
+        """Raise Unsupported where an input is written that another program, or this one later, reads."""
+        everywhere = [e for other in self.s.groups for e in self._loads(other)]
+        for stage in group.stages:
+            for store in stage.items:
+                if not isinstance(store, Store) or self.outputs[store.out] not in self.names:
+                    continue
+                number = self.names.index(self.outputs[store.out])
+                loads = {e for e in everywhere if e.data == number}
+                readers = [s for s in group.stages if loads & self.values(s, set())]
+                elsewhere = len(self.s.groups) > 1 and any(
+                    e in loads for other in self.s.groups if other is not group for e in self._loads(other)
+                )
+                moved = any(self.s.addresses[e] != self.s.addresses[id(store)] for e in loads)
+                again = self.form.swept is not None and len(readers) > 1
+                if elsewhere or moved or again or not loads:
+                    raise Unsupported(IN_PLACE, "what it writes in place is read by other programs, too")
 
     def _moved(self, group: Group) -> int:
         """Bytes that a group reads and writes in the example."""

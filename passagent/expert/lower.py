@@ -61,6 +61,8 @@ class Region:
 class Lowered:
     trace: Trace
     outputs: list[Value]
+    written: dict[int, tuple[Value, fx.Node]] = field(default_factory=dict)
+    """What eager leaves in inputs that it writes into, by the input's number, and the last to write it."""
 
 
 @dataclass
@@ -151,6 +153,7 @@ def lower_region(
             raise Unsupported(node.name, "is no tensor")
         env[node] = trace.input(tensor.shape, naming.name(tensor.dtype), order)
     where = {(p.node, p.path): p for p in parameters}
+    root, last = dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
     for position, node in enumerate(region.nodes):
 
         def literal(path: Path, value: Any, position: int = position) -> Any:
@@ -163,5 +166,12 @@ def lower_region(
         written = mutates(node)
         if written is not None:
             env[written] = env[node]
+            root[node] = root.get(written, written)
+            last[root[node]] = node
     outputs = [env[node] for node in region.outputs]
-    return Lowered(trace, outputs)
+    kept = {
+        number: (env[last[node]], last[node])
+        for number, node in enumerate(region.inputs)
+        if node in last and node.op == "placeholder" and not orders[number]
+    }
+    return Lowered(trace, outputs, kept)

@@ -30,6 +30,8 @@ class Variant:
     ranks: tuple[int, ...]
     orders: list[Order]
     """How the outputs lie in memory."""
+    returned: list[str]
+    """Of each of the region's results the input that it is, written in place; empty: an output."""
 
 
 @dataclass
