@@ -38,7 +38,7 @@ from evaluator_repeatability import SEED, Budget, expert_candidates, keep
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
-from passagent.evaluator.judging import judging
+from passagent.evaluator.judging import judging, timed_checks
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.judging.workers import Workers
 from passagent.evaluator.reference.baseline import Baseline
@@ -53,7 +53,7 @@ RIVAL = Path(__file__).with_name("passbench_process.py")
 WARM_UP = ROOT / "examples/tasks/quick_gelu"
 PROCESS_TIMEOUT_S = 180
 TIMING = {"run", "lockstep", "device"}
-COMPARING = ("judge_sets", "judge_timed")
+COMPARING = ((judging, "judge_sets"), (timed_checks, "judge_timed"))
 """What the referee calls to compare outputs."""
 
 
@@ -82,7 +82,7 @@ def watching(spent: Counter[str]) -> Iterator[None]:
 
     named: list[tuple[Any, str, Callable[..., str]]] = [(Worker, "ask", request)]
     named += [(Baseline, "_draw", lambda *_: "reference"), (Workers, "take", lambda *_: "a free worker")]
-    named += [(judging, name, lambda *_: "compare") for name in COMPARING]
+    named += [(module, name, lambda *_: "compare") for module, name in COMPARING]
     own = [(place, name, getattr(place, name)) for place, name, _ in named]
     for place, name, label in named:
         setattr(place, name, timed(getattr(place, name), label))

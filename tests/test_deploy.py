@@ -131,6 +131,7 @@ def alone(script: str, path: list[Path], **environment: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+@pytest.mark.long
 def test_gradients_are_those_of_eager(my_passes):
     model, inputs = models.encoder()
     weight = torch.randn(2, 16, 32)
@@ -168,6 +169,7 @@ def test_dynamic_sizes_take_no_more_compilations_than_inductor(my_passes):
     assert counts[1] <= counts[0]
 
 
+@pytest.mark.long
 def test_a_size_that_was_measured_at_two_values_may_be_symbolic(tmp_path):
     class Pair(torch.nn.Module):
         def forward(self, x, y):
@@ -195,6 +197,7 @@ def test_a_size_that_was_measured_at_two_values_may_be_symbolic(tmp_path):
     assert len(seen) == 1
 
 
+@pytest.mark.long
 def test_every_odd_call_gives_the_right_answer(my_passes):
     model, (ids,) = models.encoder()
     with torch.no_grad():
@@ -240,6 +243,7 @@ def test_an_operator_falls_back_for_another_shape_stride_dtype_or_tensor(add_nor
     assert made.fallen_back >= before[1] + 3
 
 
+@pytest.mark.long
 def test_torch_accepts_the_operator(add_norm):
     function, _, given = add_norm
     torch.library.opcheck(function, tuple(given))
@@ -352,6 +356,7 @@ class Counting(CustomGraphPass):
         return "counting"
 
 
+@pytest.mark.long
 def test_a_pass_that_was_there_still_runs(my_passes):
     model, inputs = models.encoder()
     other = Counting()
@@ -404,6 +409,7 @@ def test_a_package_that_was_changed_is_refused(my_passes, tmp_path, change):
         load_package(path)
 
 
+@pytest.mark.long
 def test_without_a_compiler_calls_fall_back(my_passes, tmp_path):
     script = f"""
         import sys; sys.path.insert(0, {str(Path(models.__file__).parent)!r})
@@ -565,6 +571,7 @@ def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
     assert found.unequal == ["default + passes"]
 
 
+@pytest.mark.long
 def test_a_pattern_may_write_what_it_made(tmp_path):
     class Normed(torch.nn.Module):
         def __init__(self):

@@ -82,6 +82,7 @@ def test_graph_breaks_are_named_and_every_piece_is_kept_in_order(tmp_path):
     assert json.loads((second.path / "graph_net.json").read_text())["order"] == 1
 
 
+@pytest.mark.long
 def test_inputs_keep_strides_shared_memory_levels_and_signs(tmp_path):
     model, inputs = models.odd()
     assert pa.extract(model, *inputs, out=tmp_path / "out").ok
@@ -97,6 +98,7 @@ def test_inputs_keep_strides_shared_memory_levels_and_signs(tmp_path):
     assert set(mask.unique().tolist()) == {0.0, float("-inf")} and bool((mask[:, 0] == 0).all())
 
 
+@pytest.mark.long
 def test_training_is_captured_with_gradients(tmp_path):
     model, inputs = models.training()
     extracted = pa.extract(model, *inputs, out=tmp_path / "out")
@@ -116,6 +118,7 @@ def test_dynamic_sizes_become_an_input_and_their_bounds_are_kept(tmp_path):
     assert "Symbol(" in relations and "<= 64" in relations
 
 
+@pytest.mark.long
 def test_the_decorator_extracts_the_first_call_and_changes_nothing(tmp_path):
     model, inputs = models.encoder()
 
@@ -129,6 +132,7 @@ def test_the_decorator_extracts_the_first_call_and_changes_nothing(tmp_path):
     assert (tmp_path / "step" / "graph_list.txt").read_text() == "step\n"
 
 
+@pytest.mark.long
 def test_a_module_and_inputs_of_another_function(tmp_path):
     done = extract("bare", "--inputs", f"{FILE}:inputs", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr

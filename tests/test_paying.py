@@ -16,7 +16,6 @@ ATTACKS = {
         "cpp_computes_a_block_in_its_first_call",
         "cpp_computes_ahead_while_no_clock_runs",
         "cpp_skips_blocks_that_nobody_verifies",
-        "cpp_skips_what_comes_after_the_verified_call",
     ),
     "cpp_short_chain_of_functions": (
         "cpp_moves_the_start_of_its_clock",
