@@ -221,7 +221,7 @@ def test_a_candidate_whose_clock_is_slow_is_refused(tmp_path, monkeypatch):
     [violation] = found.violations
     measured = violation.measured
     assert measured.claimed < measured.bound < measured.seen
-    assert measured.seen == pytest.approx(20 * measured.claimed, rel=0.5)
+    assert measured.seen > 10 * measured.claimed  # claimed is a twentieth; a busy machine adds to seen
     for figure in (measured.claimed, measured.seen, measured.bound):
         assert f"{figure:.4g} us" in violation.message
     assert violation.place == "Fused.py"  # no line is to blame
