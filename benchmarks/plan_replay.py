@@ -33,11 +33,12 @@ import cases  # noqa: E402
 import plans  # noqa: E402
 
 from passagent.confine.environment import describe  # noqa: E402
+from passagent.confine.fork_server import ForkServer  # noqa: E402
 from passagent.evaluator.matching.passes import load_passes  # noqa: E402
 from passagent.evaluator.matching.rewrite import apply_passes  # noqa: E402
 from passagent.plan import record  # noqa: E402
 from passagent.plan.compile import compile_plan  # noqa: E402
-from passagent.plan.recorder_process import RecordingProcess, recording_process  # noqa: E402
+from passagent.plan.recorder_process import recording_process  # noqa: E402
 from passagent.plan.replay import Replay  # noqa: E402
 from passagent.tasks import graphio  # noqa: E402
 from passagent.tasks.inputs import make_inputs  # noqa: E402
@@ -49,7 +50,7 @@ CASES = (
 )  # fmt: skip
 
 
-def sides(process: RecordingProcess, case: Any, root: Path) -> dict[str, Callable[[], object]]:
+def sides(process: ForkServer, case: Any, root: Path) -> dict[str, Callable[[], object]]:
     """`today`, `planned` and `replay` of a case, as functions without arguments."""
     task = cases.write_task(root / "task", case.task)
     answer, _ = plans.recorded(process, case, task)

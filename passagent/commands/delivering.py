@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from passagent.config import EvaluatorConfig
+from passagent.confine.fork_server import ForkServer
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLANS, Candidate
 from passagent.evaluator.hardware.devices import find_devices
@@ -19,7 +20,7 @@ from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service import known
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.faults import os_fault
-from passagent.plan.recorder_process import RecordingProcess, recording_process
+from passagent.plan.recorder_process import recording_process
 from passagent.report.run_summary import found_since_text
 from passagent.search.setup import stored_config, stored_task
 from passagent.store import Store, confirmations, evaluations, nodes, runs
@@ -99,7 +100,7 @@ def _check_place(path: Path, force: bool) -> None:
 
 
 async def _deliver(
-    store: Store, run: Run, node: Node, process: RecordingProcess, measures: bool, stands_alone: bool
+    store: Store, run: Run, node: Node, process: ForkServer, measures: bool, stands_alone: bool
 ) -> Delivered:
     from passagent.delivery.deliver import Found, deliver
     from passagent.delivery.telling import Origin

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from passagent.confine.fork_server import ForkServer
 from passagent.delivery import choice, oracle, telling
 from passagent.delivery.editing import edited
 from passagent.delivery.idle_options import without_options
@@ -22,7 +23,6 @@ from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded, Subgraph
 from passagent.plan.model import Recording
 from passagent.plan.record import record, subgraphs_of
-from passagent.plan.recorder_process import RecordingProcess
 from passagent.plan.show import recording_text
 from passagent.tasks.reader import Task
 
@@ -67,7 +67,7 @@ async def deliver(
     found: Found,
     task: Task,
     origin: Origin,
-    process: RecordingProcess,
+    process: ForkServer,
     device: str,
     measure: Measure | None,
     single_replacement_func: bool = True,
@@ -114,7 +114,7 @@ class _Recorder:
     """Records texts of one candidate on one task."""
 
     def __init__(
-        self, process: RecordingProcess, task: Task, device: str, single: bool, candidate: Candidate
+        self, process: ForkServer, task: Task, device: str, single: bool, candidate: Candidate
     ) -> None:
         self.process, self.task, self.device, self.single = process, task, device, single
         self.target = "cpu" if device == "cpu" and not uses_triton(candidate) else "cuda"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import select
 import signal
-import socket
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from passagent.confine.fork_server import ForkServer
 from passagent.confine.sandbox import Limits
 from passagent.errors import PassagentError
 from passagent.evaluator.candidate import Candidate
@@ -32,7 +28,6 @@ from passagent.plan.messages import (
 )
 from passagent.plan.model import Recording
 from passagent.plan.recorded_pattern import MalformedPattern, check_calls
-from passagent.plan.recorder_process import RecordingProcess
 from passagent.tasks.reader import Subgraph as TaskSubgraph
 from passagent.tasks.reader import Task
 
@@ -46,7 +41,7 @@ _MALFORMED = "its plan is not well formed"
 
 
 def record(
-    process: RecordingProcess,
+    process: ForkServer,
     candidate: Candidate,
     subgraphs: Sequence[Subgraph],
     device: str,
@@ -65,13 +60,9 @@ def record(
         single_replacement_func=single_replacement_func,
         subgraphs=list(subgraphs),
     )
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            fork = {"op": "fork", "triton": uses_triton(candidate), "limits": asdict(limits)}
-            pid = process.ask(fork, (theirs.fileno(),))["pid"]
-        raw = _exchange(ours, request.model_dump_json().encode())
-    ended = process.ask({"op": "end", "pid": pid})
+    raw, ended = process.run(
+        request.model_dump_json().encode(), limits, WALL_S, MOST_ANSWER, triton=uses_triton(candidate)
+    )
     return read_answer(raw, request) if raw else _unanswered(ended, limits, is_late=raw is None)
 
 
@@ -114,26 +105,6 @@ def check_fits(recording: Recording, subgraphs: Sequence[Subgraph], device: str)
         raise ValueError("it is of other subgraphs")
     if recording.device != device:
         raise ValueError(f"it is for {recording.device}")
-
-
-def _exchange(stream: socket.socket, request: bytes) -> bytes | None:
-    """Send the request and read the answer until it ends or is too large; None if it is late."""
-    deadline, answer = time.monotonic() + WALL_S, bytearray()
-    stream.settimeout(WALL_S)
-    with suppress(OSError):  # it is dead already: so the answer tells
-        stream.sendall(request)
-        stream.shutdown(socket.SHUT_WR)
-    while len(answer) <= MOST_ANSWER:
-        if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return None
-        try:
-            part = stream.recv(1 << 20)
-        except OSError:
-            return b""
-        if not part:
-            break
-        answer += part
-    return bytes(answer)
 
 
 def _unanswered(end: dict[str, Any], limits: Limits, is_late: bool) -> Refusal:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from passagent import faults
 from passagent.config import EvaluatorConfig
+from passagent.confine import fork_server
 from passagent.errors import UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
@@ -74,7 +75,7 @@ class Recorder:
     def close(self) -> None:
         """End the process that recordings are forked from."""
         if self._process is not None:
-            recorder_process.end(self._process)
+            fork_server.end(self._process)
             self._process = None
 
     def prepare(self, candidate: Candidate, subgraphs: Sequence[Subgraph], baseline: Baseline) -> Prepared:
