@@ -100,6 +100,31 @@ def tasks_dedup(
     model_extraction.dedup_tasks(tasks, level.value, json)
 
 
+@tasks_app.command("import")
+def tasks_import(
+    suite: opt.SuiteArgument,
+    path: opt.PlaceArgument,
+    out: opt.ImportOut,
+    level: opt.Levels = "1,2,3",
+    device: opt.Device = None,
+    max_input: opt.MaxInput = None,
+    timeout: opt.ProblemTime = 600,
+    jobs: opt.ImportJobs = 1,
+    most_refused: opt.MostRefused = 0.1,
+    json: opt.Json = False,
+) -> None:
+    """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""
+    from passagent.commands import importing_tasks
+    from passagent.evaluator.hardware.devices import first_device
+    from passagent.suites.import_problems import How
+
+    if not all(word.isdigit() for word in level.split(",")):
+        raise typer.BadParameter(f"--level {level}: write numbers, such as 1,2,3")
+    levels = [int(word) for word in level.split(",")]
+    how = How(first_device(device or "cpu"), max_input and max_input << 20, timeout, jobs)
+    importing_tasks.import_tasks(suite.value, path, levels, out, how, most_refused, json)
+
+
 @tasks_app.command("export")
 def tasks_export(
     tasks: opt.TasksArgument,

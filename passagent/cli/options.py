@@ -41,6 +41,15 @@ class By(enum.StrEnum):
     step = "step"
 
 
+class Suite(enum.StrEnum):
+    """Whose problems become tasks."""
+
+    kernelbench = "kernelbench"
+    opinfo = "opinfo"
+    flashinfer = "flashinfer"
+    gpumode = "gpumode"
+
+
 class HashLevel(enum.StrEnum):
     """What a structural hash covers."""
 
@@ -366,6 +375,31 @@ MeasureOut = Annotated[
 ]
 Level = Annotated[
     HashLevel, option("--level", "instance: with sizes and dtypes; structure: for all of them.")
+]
+
+# Of other people's problems
+SuiteArgument = Annotated[Suite, argument("SUITE", "Whose problems they are.")]
+PlaceArgument = Annotated[
+    str, argument("PATH", "The suite's directory or file; of opinfo operators, such as add,softmax, or all.")
+]
+Levels = Annotated[str, option("--level", "Of kernelbench.", metavar="1,2,3")]
+ImportOut = Annotated[
+    str, option("--out", "The directory of the tasks; the same again goes on.", metavar="DIR")
+]
+MaxInput = Annotated[
+    int | None,
+    option(
+        "--max-input",
+        "Cut inputs along their leading dimension to this size, or leave the call out.",
+        metavar="MIB",
+        min=1,
+        show_default="as large as they are",
+    ),
+]
+ProblemTime = Annotated[int, option("--timeout", "Seconds for a problem.", min=1)]
+ImportJobs = Annotated[int, option("--jobs", "Problems at a time.", "-j", min=1)]
+MostRefused = Annotated[
+    float, option("--most-refused", "Exit with 1 if a larger share became no task.", min=0.0, max=1.0)
 ]
 
 

@@ -1,0 +1,195 @@
+"""Problems into tasks: each in a process of its own that is shut in, one row of a record for each.
+
+The record (`import.jsonl` in the directory that is written) makes an import resumable: a problem that has a
+row for the same text and the same question is not run again. A task's directory appears whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from passagent.confine.fork_server import ForkServer, serving, start
+from passagent.confine.sandbox import Limits
+from passagent.faults import os_fault
+from passagent.machine_memory import memory_bytes, memory_kills
+from passagent.suites.outcomes import Answer, Reason, Row
+from passagent.suites.problem_child import Request
+from passagent.suites.problems import Problem
+from passagent.tasks.reader import FILES, GRAPH_LIST
+
+RECORD = "import.jsonl"
+_MOST_ANSWER = 256 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class How:
+    """How problems are run."""
+
+    device: str = "cpu"
+    most_bytes: int | None = None
+    """Of a call's inputs; what is larger is cut, or left out."""
+    timeout_s: float = 600.0
+    jobs: int = 1
+
+    def key(self, problem: Problem) -> str:
+        """sha256 of the problem and of what its task depends on."""
+        text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterator[Row]:
+    """Make tasks of problems below `out`; a row for each problem, those that were known first.
+
+    Raises UsageError where `out` cannot be written, MachineFault, InfrastructureError.
+    """
+    known = read_record(out)
+    new = []
+    for problem in problems:
+        row = known.get(problem.name)
+        if row is not None and row.source == how.key(problem) and _is_there(out, row):
+            yield row
+        else:
+            new.append(problem)
+    if not new:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for left in out.glob(".*.part"):
+            shutil.rmtree(left)
+        record = (out / RECORD).open("a", encoding="utf-8")
+    except OSError as error:
+        raise os_fault(error, out, "--out") from error
+    with record, _Workers(how) as workers, ThreadPoolExecutor(how.jobs) as threads:
+        for row in threads.map(lambda one: _import(one, out, how, workers), new):
+            try:
+                record.write(row.model_dump_json() + "\n")
+                record.flush()
+            except OSError as error:
+                raise os_fault(error, out, "--out") from error
+            yield row
+
+
+def read_record(out: Path) -> dict[str, Row]:
+    """The last row of each problem; a line that was cut off counts as none."""
+    path = out / RECORD
+    if not path.is_file():
+        return {}
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = Row.model_validate_json(line)
+        except ValidationError:
+            continue
+        found[row.name] = row
+    return found
+
+
+def _is_there(out: Path, row: Row) -> bool:
+    return all((out / task / GRAPH_LIST).is_file() for task in row.tasks)
+
+
+class _Workers:
+    """A process that forks for each thread: one is asked by one thread at a time."""
+
+    def __init__(self, how: How) -> None:
+        self._how, self._own, self._all = how, threading.local(), ExitStack()
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.close()
+
+    def mine(self) -> ForkServer:
+        """The calling thread's."""
+        if not hasattr(self._own, "server"):
+            module = "passagent.suites.problem_child"
+            server = start(module, "the importing process", self.threads, self._how.device)
+            self._own.server = self._all.enter_context(serving(server))
+        return self._own.server  # type: ignore[no-any-return]
+
+    @property
+    def threads(self) -> int:
+        """OpenMP threads of a fork."""
+        return max(1, len(os.sched_getaffinity(0)) // self._how.jobs)
+
+
+def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
+    began = time.monotonic()
+    answer = _ask(problem, how, workers)
+    row = Row(
+        name=problem.name,
+        group=problem.group,
+        file=problem.origin.file,
+        source=how.key(problem),
+        seconds=round(time.monotonic() - began, 2),
+        **answer.model_dump(exclude={"tasks"}),
+    )
+    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
+    try:
+        for name, task in zip(names, answer.tasks, strict=True):
+            _write(out, name, task.subgraphs)
+    except OSError as error:
+        raise os_fault(error, out, "--out") from error
+    return row.model_copy(update={"tasks": names})
+
+
+def _ask(problem: Problem, how: How, workers: _Workers) -> Answer:
+    """What a fork makes of the problem; what it says is data, and is checked as such."""
+    server, kills = workers.mine(), memory_kills()
+    request = Request(problem=problem, device=how.device, threads=workers.threads, most_bytes=how.most_bytes)
+    cuda = how.device.startswith("cuda")
+    memory = 0 if cuda else memory_bytes() * 3 // 4 // how.jobs
+    limits = Limits(memory=memory, scratch=1 << 30, threads=256)
+    raw, ended = server.run(
+        request.model_dump_json().encode(), limits, how.timeout_s, _MOST_ANSWER, cuda=cuda
+    )
+    if raw is None:
+        return _refused("timeout", f"takes more than {how.timeout_s:g} s")
+    if not raw:
+        if memory_kills() > kills:
+            return _refused("memory", "needs more memory than there is")
+        status = ended["status"]
+        how_ended = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
+        return _refused("fails", f"ends the process that runs it, {how_ended}")
+    try:
+        answer = Answer.model_validate_json(raw)
+    except ValidationError:
+        return _refused("fails", "its process gives no answer that can be read")
+    names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
+    names += [name for task in answer.tasks for name in task.subgraphs]
+    files = {name for task in answer.tasks for one in task.subgraphs.values() for name in one}
+    if not all(map(_NAME.fullmatch, names)) or not files <= set(FILES):
+        return _refused("fails", "its process names files that a task does not have")
+    return answer
+
+
+def _refused(reason: Reason, message: str) -> Answer:
+    return Answer(reason=reason, message=message)
+
+
+def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]]) -> None:
+    """A task's directory, whole or not at all."""
+    part, place = out / f".{name}.part", out / name
+    for subgraph, files in subgraphs.items():
+        (part / subgraph).mkdir(parents=True)
+        for file, text in files.items():
+            (part / subgraph / file).write_text(text, encoding="utf-8")
+    (part / GRAPH_LIST).write_text("".join(f"{subgraph}\n" for subgraph in subgraphs), encoding="utf-8")
+    if place.exists():
+        shutil.rmtree(place)
+    part.rename(place)

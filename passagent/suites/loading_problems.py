@@ -1,0 +1,238 @@
+"""A problem's model and inputs, made by running its code. Only a throw-away process calls this."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from passagent.extraction.factories import Model
+from passagent.suites.outcomes import Refused
+from passagent.suites.problems import Problem
+
+SEED = 0
+FREE_AXIS = (1, 16, 128)
+"""Sizes of an axis that a definition leaves open and no workload gives."""
+MOST_SAMPLES = 24
+"""Of one operator."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One call that becomes a subgraph."""
+
+    model: Model
+    cut: dict[str, list[int]] = field(default_factory=dict)
+    """What was made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
+
+
+def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """Run the problem's code in `place` and give its calls, one after the other.
+
+    Inputs take `most_bytes` at most: what is larger is cut along the leading dimension (kernelbench), or left
+    out. Raises Refused.
+    """
+    for name, text in problem.files.items():
+        (place / name).write_text(text, encoding="utf-8")
+    sys.path.insert(0, str(place))
+    yield from _LOADERS[problem.origin.suite](problem, place, device, most_bytes)
+
+
+def input_bytes(inputs: Any) -> int:
+    """What the tensors in it take, bytes."""
+    leaves = pytree.tree_leaves(inputs)
+    return sum(one.numel() * one.element_size() for one in leaves if isinstance(one, torch.Tensor))
+
+
+def seed_all() -> None:
+    """Every generator that a problem may draw from."""
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(SEED)
+
+
+def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """`Model(*get_init_inputs())(*get_inputs())`, seeded as KernelBench does before each of the three."""
+    name, text = next(iter(problem.files.items()))
+    module, cut = _module(place / name, text), {}
+    if most_bytes is not None and (size := _size_of(module)) is not None and size > most_bytes:
+        module, cut = _cut(place / name, text, module, most_bytes)
+    for wanted in ("Model", "get_inputs", "get_init_inputs"):
+        if not hasattr(module, wanted):
+            raise Refused("no_model", f"{name}: defines no {wanted}")
+    with torch.device(device):
+        seed_all()
+        arguments = module.get_init_inputs()
+        seed_all()
+        inputs = [_placed(one, device) for one in module.get_inputs()]
+        seed_all()
+        model = module.Model(*arguments).to(device)
+    if most_bytes is not None and input_bytes(inputs) > most_bytes:
+        raise Refused("memory", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB, and do not cut")
+    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut)
+
+
+def _module(path: Path, text: str) -> ModuleType:
+    path.write_text(text, encoding="utf-8")
+    found = importlib.util.spec_from_file_location(f"problem_{path.stem}", path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def _size_of(module: ModuleType) -> int | None:
+    """What the inputs take, bytes, without making them; None where only making them tells."""
+    try:
+        with torch.device("meta"):
+            return input_bytes(module.get_inputs())
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def _cut(
+    path: Path, text: str, module: ModuleType, most_bytes: int
+) -> tuple[ModuleType, dict[str, list[int]]]:
+    """The module with the constant that is the inputs' leading size halved until they take no more.
+
+    The sizes of everything that depends on it follow. Raises Refused where there is no such constant.
+    """
+    with torch.device("meta"):
+        tensors = [one for one in module.get_inputs() if isinstance(one, torch.Tensor) and one.dim()]
+    largest = max(tensors, key=lambda one: one.numel())
+    for name, value in _constants(text, module, largest.shape[0]):
+        size = value
+        while size > 1:
+            size //= 2
+            smaller = _module(path, _with_constant(text, name, size))
+            found = _size_of(smaller)
+            if found is None or found >= input_bytes(tensors):
+                break
+            if found <= most_bytes:
+                return smaller, {name: [value, size]}
+    size_mib = input_bytes(tensors) >> 20
+    raise Refused("memory", f"{path.name}: its inputs take {size_mib} MiB, and no constant cuts them")
+
+
+def _constants(text: str, module: ModuleType, value: int) -> list[tuple[str, int]]:
+    """Names that the file gives this whole number at its top level; one that speaks of a batch first."""
+    names = [
+        target.id
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    found = [name for name in dict.fromkeys(names) if type(vars(module).get(name)) is int]
+    fitting = [name for name in found if vars(module)[name] == value]
+    return [(name, value) for name in sorted(fitting, key=lambda name: "batch" not in name.lower())]
+
+
+def _with_constant(text: str, name: str, value: int) -> str:
+    """The text with another number for `name`, everything else at its place."""
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in node.targets
+        ):
+            assert node.end_lineno is not None
+            targets = " = ".join(ast.unparse(target) for target in node.targets)
+            blank = "\n" * (node.end_lineno - node.lineno)
+            lines[node.lineno - 1 : node.end_lineno] = [f"{targets} = {value}\n{blank}"]
+    return "".join(lines)
+
+
+def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """Each of torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for info in (one for one in op_db if one.name == problem.origin.file):
+        kinds = info.supported_dtypes(torch.device(device).type)
+        dtype = torch.float32 if torch.float32 in kinds else next(iter(sorted(kinds, key=str)))
+        seed_all()
+        samples = info.sample_inputs(device, dtype)
+        for number, sample in enumerate(itertools.islice(samples, MOST_SAMPLES)):
+            given = (sample.input, *sample.args)
+            if most_bytes is not None and input_bytes((given, sample.kwargs)) > most_bytes:
+                continue
+            variant = f"_{info.variant_test_name}" if info.variant_test_name else ""
+            yield Loaded(_call(f"{problem.name}{variant}_{number}", info.op, given, sample.kwargs))
+
+
+def _call(name: str, op: Callable[..., Any], args: Any, kwargs: Any) -> Model:
+    """A call of an operator as a model of its tensors; all other arguments are constants of it."""
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def forward(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        own_args, own_kwargs = pytree.tree_unflatten(filled, spec)
+        return op(*own_args, **own_kwargs)
+
+    return Model(name, forward, tuple(leaves[i].detach() for i in places))
+
+
+def _flashinfer(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """`run(...)` of a definition, with drawn inputs; axes it leaves open take each of FREE_AXIS."""
+    module = _module(place / "reference.py", problem.files["reference.py"])
+    if not hasattr(module, "run"):
+        raise Refused("no_model", "reference: defines no run")
+    axes, specs = problem.arguments[0]["axes"], problem.arguments[0]["inputs"]
+    fixed = {name: axis["value"] for name, axis in axes.items() if axis.get("type") == "const"}
+    free = [name for name in axes if name not in fixed]
+    for size in FREE_AXIS if free else (0,):
+        sizes = fixed | dict.fromkeys(free, size)
+        seed_all()
+        inputs = [_drawn(spec, sizes, device) for spec in specs.values()]
+        if most_bytes is None or input_bytes(inputs) <= most_bytes:
+            yield Loaded(Model(f"{problem.name}_{size}", module.run, tuple(inputs)))
+
+
+def _drawn(spec: dict[str, Any], sizes: dict[str, int], device: str) -> Any:
+    dtype = getattr(torch, spec["dtype"], None)
+    if dtype is None:
+        raise Refused("not_captured", f"this torch has no dtype {spec['dtype']}")
+    if spec["shape"] is None:
+        return 1.0 if dtype.is_floating_point else 1
+    shape = [sizes[axis] for axis in spec["shape"]]
+    if dtype.is_floating_point:
+        return torch.randn(shape, device=device).to(dtype)
+    return torch.randint(0, 2, shape, device=device).to(dtype)
+
+
+def _gpumode(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
+    """`ref_kernel(generate_input(**test))` for each test of its task.yml."""
+    module = _module(place / "reference.py", problem.files["reference.py"])
+    for number, arguments in enumerate(problem.arguments):
+        seed_all()
+        inputs = module.generate_input(**arguments)
+        if most_bytes is not None and input_bytes(inputs) > most_bytes:
+            continue
+        yield Loaded(Model(f"{problem.name}_{number}", module.ref_kernel, (_placed(inputs, device),)))
+
+
+def _placed(value: Any, device: str) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda one: one.to(device), value)
+
+
+Loader = Callable[[Problem, Path, str, int | None], Iterator[Loaded]]
+_LOADERS: dict[str, Loader] = {
+    "kernelbench": _kernelbench,
+    "opinfo": _opinfo,
+    "flashinfer": _flashinfer,
+    "gpumode": _gpumode,
+}
