@@ -65,7 +65,8 @@ def seed_all() -> None:
 def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
     """`Model(*get_init_inputs())(*get_inputs())`, seeded as KernelBench does before each of the three."""
     name, text = next(iter(problem.files.items()))
-    module, cut = _module(place / name, text), {}
+    cut: dict[str, list[int]] = {}
+    module = _module(place / name, text)
     if most_bytes is not None and (size := _size_of(module)) is not None and size > most_bytes:
         module, cut = _cut(place / name, text, module, most_bytes)
     for wanted in ("Model", "get_inputs", "get_init_inputs"):
@@ -122,8 +123,8 @@ def _cut(
                 break
             if found <= most_bytes:
                 return smaller, {name: [value, size]}
-    size_mib = input_bytes(tensors) >> 20
-    raise Refused("memory", f"{path.name}: its inputs take {size_mib} MiB, and no constant cuts them")
+    taken = f"its inputs take {input_bytes(tensors) >> 20} MiB"
+    raise Refused("memory", f"{path.name}: {taken}, and cutting the leading dimension is not enough")
 
 
 def _constants(text: str, module: ModuleType, value: int) -> list[tuple[str, int]]:

@@ -19,8 +19,8 @@ Reason = Literal[
     "differs",
 ]
 REASONS: tuple[str, ...] = get_args(Reason)
-"""fails: its code raises an error. random: two calls with the same inputs differ. no_tensor: a call returns no
-tensor. no_model: it does not define what its suite asks for. not_captured: Dynamo or the layout of a task
+"""fails: its code raises an error. random: two calls with the same inputs differ. no_tensor: a call returns
+none. no_model: it does not define what its suite asks for. not_captured: Dynamo or the layout of a task
 cannot hold it. differs: what was written does not compute what the problem does."""
 
 
@@ -57,7 +57,7 @@ class Answer(BaseModel):
     operators: int = 0
     cut: dict[str, list[int]] = {}
     weak: list[str] = []
-    """What makes a result on it worth little: outputs that are constant, tiny, or do not follow the inputs."""
+    """What makes a result on it worth little: outputs that are constant, or close to each other."""
 
 
 class Row(BaseModel):

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from passagent.confine.channel import Channel
 from passagent.confine.forking import serve
-from passagent.suites.outcomes import Answer, MadeTask, Refused
+from passagent.suites.outcomes import Answer, MadeTask, Reason, Refused
 from passagent.suites.problems import Problem
 
 _PRELOADED = (
@@ -26,7 +26,7 @@ _PRELOADED = (
     "passagent.suites.loading_problems",
 )
 _TOLERANCE = 1e-5
-"""Between the model's call and what Dynamo captured of it, times the precision of the dtype over float32's."""
+"""Between the model's call and what was captured of it; times the dtype's precision over float32's."""
 _TINY = 0.01
 """robust-kbench's least range, and standard deviation, of outputs."""
 
@@ -93,7 +93,7 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
         answer.weak = list(dict.fromkeys([*answer.weak, *_weak(expected)]))
     answer.tasks = [MadeTask(suffix=suffix, subgraphs=subgraphs) for suffix, subgraphs in whole.items()]
     if not answer.tasks:
-        what = "differs" if "differs from the model" in first_problem else "not_captured"
+        what: Reason = "differs" if "differs from the model" in first_problem else "not_captured"
         raise Refused(what, first_problem or "it has no call whose inputs fit")
     return answer
 
