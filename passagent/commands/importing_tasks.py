@@ -46,8 +46,9 @@ def import_tasks(
 def _told(row: Row, number: int, count: int) -> str:
     """One line about a problem, for people who wait."""
     cut = "".join(f", {name} cut from {was} to {now}" for name, (was, now) in row.cut.items())
+    left = f", {row.left_out} calls left out" if row.left_out else ""
     weak = f" ({', '.join(row.weak)})" if row.weak else ""
-    done = f"{row.operators} operators{cut}{weak}"
+    done = f"{row.operators} operators{cut}{left}{weak}"
     return f"{number}/{count} {row.name}: " + (f"{row.reason}: {row.message}" if row.reason else done)
 
 

@@ -32,6 +32,8 @@ from passagent.tasks.reader import FILES, GRAPH_LIST
 
 RECORD = "import.jsonl"
 _MOST_ANSWER = 256 << 20
+_LEAST = 1 << 16
+"""Bytes of inputs below which none are cut for want of memory."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -150,8 +152,17 @@ def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
 
 def _ask(problem: Problem, how: How, workers: _Workers) -> Answer:
     """What a fork makes of the problem; what it says is data, and is checked as such."""
+    most_bytes = how.most_bytes
+    answer = _ask_once(problem, how, workers, most_bytes)
+    while answer.reason == "memory" and most_bytes is not None and most_bytes > _LEAST:
+        most_bytes //= 8  # the inputs fit, what is computed of them does not
+        answer = _ask_once(problem, how, workers, most_bytes)
+    return answer
+
+
+def _ask_once(problem: Problem, how: How, workers: _Workers, most_bytes: int | None) -> Answer:
     server, kills = workers.mine(), memory_kills()
-    request = Request(problem=problem, device=how.device, threads=workers.threads, most_bytes=how.most_bytes)
+    request = Request(problem=problem, device=how.device, threads=workers.threads, most_bytes=most_bytes)
     cuda = how.device.startswith("cuda")
     memory = 0 if cuda else memory_bytes() * 3 // 4 // how.jobs
     limits = Limits(memory=memory, scratch=1 << 30, threads=256)

@@ -80,7 +80,7 @@ def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | N
         seed_all()
         model = module.Model(*arguments).to(device)
     if most_bytes is not None and input_bytes(inputs) > most_bytes:
-        raise Refused("memory", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB, and do not cut")
+        raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
     yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut)
 
 
@@ -106,29 +106,38 @@ def _size_of(module: ModuleType) -> int | None:
 def _cut(
     path: Path, text: str, module: ModuleType, most_bytes: int
 ) -> tuple[ModuleType, dict[str, list[int]]]:
-    """The module with the constant that is the inputs' leading size halved until they take no more.
+    """The module with constants halved that are sizes of its inputs, until these take no more.
 
-    The sizes of everything that depends on it follow. Raises Refused where there is no such constant.
+    What depends on a constant follows. Raises Refused where that is not enough.
     """
     with torch.device("meta"):
         tensors = [one for one in module.get_inputs() if isinstance(one, torch.Tensor) and one.dim()]
-    largest = max(tensors, key=lambda one: one.numel())
-    for name, value in _constants(text, module, largest.shape[0]):
-        size = value
-        while size > 1:
-            size //= 2
-            smaller = _module(path, _with_constant(text, name, size))
-            found = _size_of(smaller)
-            if found is None or found >= input_bytes(tensors):
+    size, cut = input_bytes(tensors), dict[str, list[int]]()
+    for name, value in _constants(text, module, tensors):
+        now = value
+        while size > most_bytes and now > 1:
+            smaller = _with_constant(text, name, now // 2)
+            try:
+                made = _module(path, smaller)
+            except Exception:  # it holds this number to be so large
                 break
-            if found <= most_bytes:
-                return smaller, {name: [value, size]}
-    taken = f"its inputs take {input_bytes(tensors) >> 20} MiB"
-    raise Refused("memory", f"{path.name}: {taken}, and cutting the leading dimension is not enough")
+            found = _size_of(made)
+            if found is None or found >= size:
+                break
+            now, size, text, module = now // 2, found, smaller, made
+            cut[name] = [value, now]
+    if size > most_bytes:
+        raise Refused("too_large", f"{path.name}: its inputs take {size >> 20} MiB, and do not get smaller")
+    return _module(path, text), cut
 
 
-def _constants(text: str, module: ModuleType, value: int) -> list[tuple[str, int]]:
-    """Names that the file gives this whole number at its top level; one that speaks of a batch first."""
+def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> list[tuple[str, int]]:
+    """Whole numbers at the top level of the file that are sizes of these tensors.
+
+    First what speaks of a batch, then leading sizes, then the largest.
+    """
+    leading = {one.shape[0] for one in tensors}
+    sizes = {size for one in tensors for size in one.shape}
     names = [
         target.id
         for node in ast.parse(text).body
@@ -136,9 +145,9 @@ def _constants(text: str, module: ModuleType, value: int) -> list[tuple[str, int
         for target in node.targets
         if isinstance(target, ast.Name)
     ]
-    found = [name for name in dict.fromkeys(names) if type(vars(module).get(name)) is int]
-    fitting = [name for name in found if vars(module)[name] == value]
-    return [(name, value) for name in sorted(fitting, key=lambda name: "batch" not in name.lower())]
+    found = [(name, vars(module).get(name)) for name in dict.fromkeys(names)]
+    fitting = [(name, value) for name, value in found if type(value) is int and value in sizes]
+    return sorted(fitting, key=lambda one: ("batch" not in one[0].lower(), one[1] not in leading, -one[1]))
 
 
 def _with_constant(text: str, name: str, value: int) -> str:

@@ -11,6 +11,7 @@ Reason = Literal[
     "missing_package",
     "needs_gpu",
     "memory",
+    "too_large",
     "timeout",
     "random",
     "no_tensor",
@@ -19,9 +20,10 @@ Reason = Literal[
     "differs",
 ]
 REASONS: tuple[str, ...] = get_args(Reason)
-"""fails: its code raises an error. random: two calls with the same inputs differ. no_tensor: a call returns
-none. no_model: it does not define what its suite asks for. not_captured: Dynamo or the layout of a task
-cannot hold it. differs: what was written does not compute what the problem does."""
+"""fails: its code raises an error. too_large: its inputs do not get small enough. random: two calls with the
+same inputs differ. no_tensor: a call returns none. no_model: it does not define what its suite asks for.
+not_captured: Dynamo or the layout of a task cannot hold it. differs: what was written does not compute what
+the problem does."""
 
 
 class Refused(Exception):
@@ -56,6 +58,8 @@ class Answer(BaseModel):
     """Outputs are equal bit for bit."""
     operators: int = 0
     cut: dict[str, list[int]] = {}
+    left_out: int = 0
+    """Calls that became no subgraph, where others did."""
     weak: list[str] = []
     """What makes a result on it worth little: outputs that are constant, or close to each other."""
 
@@ -74,5 +78,7 @@ class Row(BaseModel):
     is_exact: bool = False
     operators: int = 0
     cut: dict[str, list[int]] = {}
+    left_out: int = 0
+    """Calls that became no subgraph, where others did."""
     weak: list[str] = []
     seconds: float = 0.0

@@ -81,6 +81,7 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
         good = [graph for graph in extracted.graphs if graph.validation.ok]
         first_problem = first_problem or next(iter(extracted.problems), "")
         if len(good) < len(extracted.graphs):
+            answer.left_out += 1
             continue
         facts = {"origin": problem.origin.model_dump(), "cut": loaded.cut, "group": problem.name}
         for graph in good:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from passagent.errors import UsageError
+from passagent.errors import UsageError, closest
 from passagent.faults import os_fault
 
 
@@ -134,15 +134,16 @@ def _gpumode(root: Path, _levels: Sequence[int]) -> Iterator[Problem]:
 
 def _operators(words: str) -> Iterator[Problem]:
     """Operators of torch's own samples: `add,softmax`, or `all`."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db
+    except ModuleNotFoundError as error:
+        raise UsageError(f"torch's samples need {error.name}; pip install {error.name}") from error
 
     known = {info.name for info in op_db}
     names = sorted(known) if words == "all" else [word.strip() for word in words.split(",")]
     for name in names:
         if name not in known:
-            from passagent.errors import nearest
-
-            raise UsageError(f"opinfo: torch has no samples of {name!r}{nearest(name, sorted(known))[:200]}")
+            raise UsageError(f"opinfo: torch has no samples of {name!r}{closest(name, sorted(known))}")
         origin = Origin(suite="opinfo", file=name, licence="BSD-3-Clause")
         yield Problem(name=name.replace(".", "_"), group="operators", origin=origin)
 
