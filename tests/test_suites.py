@@ -1,0 +1,239 @@
+"""Problems of other suites become tasks; what does not is named in a word and a line."""
+
+import json
+import shutil
+
+import pytest
+
+from passagent.errors import UsageError
+from passagent.suites import import_problems as imports
+from passagent.suites.import_problems import RECORD, How, read_record
+from passagent.suites.import_problems import import_problems as run_import
+from passagent.suites.loading_problems import input_bytes, load_problem
+from passagent.suites.outcomes import Answer, MadeTask, Refused
+from passagent.suites.problems import find_problems
+from passagent.tasks import load_task
+
+HEAD = "import torch\nimport torch.nn as nn\n\n"
+SCALED = """
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.linear(x))) * 2
+
+batch_size = 4 * 16
+width = 32
+
+def get_inputs():
+    return [torch.rand(batch_size, width)]
+
+def get_init_inputs():
+    return [width]
+"""
+PLAIN = """
+class Model(nn.Module):
+    def forward(self, x):
+        {body}
+
+def get_inputs():
+    {inputs}
+
+def get_init_inputs():
+    return []
+"""
+
+
+def plain(body, inputs="return [torch.rand(4, 8)]"):
+    return HEAD + PLAIN.format(body=body, inputs=inputs)
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A directory in KernelBench's layout, and what writes a problem into it."""
+
+    def write(name, text, level=1):
+        place = tmp_path / "bench" / "KernelBench" / f"level{level}" / f"{name}.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "LICENSE").write_text("MIT License\n\nCopyright\n")
+    write.root = tmp_path / "bench"
+    return write
+
+
+def test_problems_come_in_the_order_of_their_numbers_with_where_they_are_from(suite):
+    for name in ("10_Tenth", "2_Second_", "1_First"):
+        suite(name, HEAD)
+    suite("1_Other", HEAD, level=2)
+    found = find_problems("kernelbench", str(suite.root), [1, 2])
+    assert [one.name for one in found] == [
+        "level1_1_First",
+        "level1_2_Second",
+        "level1_10_Tenth",
+        "level2_1_Other",
+    ]
+    assert (found[1].origin.file, found[1].origin.licence) == ("KernelBench/level1/2_Second_.py", "MIT")
+    assert find_problems("kernelbench", str(suite.root / "KernelBench"), [2])[0].name == "level2_1_Other"
+
+
+def test_a_place_without_problems_is_told_what_is_looked_for(suite, tmp_path):
+    with pytest.raises(UsageError, match=r"level1/\*\.py"):
+        find_problems("kernelbench", str(suite.root), [1])
+    with pytest.raises(UsageError, match="no such file"):
+        find_problems("kernelbench", str(tmp_path / "none"), [1])
+
+
+def test_what_depends_on_a_size_is_cut_with_it(suite, tmp_path):
+    suite("1_Scaled", HEAD + SCALED)
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    [loaded] = load_problem(problem, tmp_path, "cpu", 1024)
+    assert loaded.cut == {"batch_size": [64, 8]}
+    assert loaded.model.args[0].shape == (8, 32)
+    assert loaded.model.module(*loaded.model.args).shape == (8, 32)
+    [whole] = load_problem(problem, tmp_path, "cpu", None)
+    assert (whole.cut, whole.model.args[0].shape) == ({}, (64, 32))
+
+
+def test_inputs_that_no_constant_makes_smaller_are_too_large(suite, tmp_path):
+    suite("1_Fixed", plain("return x + 1", "return [torch.rand(64, 64)]"))
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    with pytest.raises(Refused) as refused:
+        list(load_problem(problem, tmp_path, "cpu", 1024))
+    assert refused.value.reason == "too_large"
+
+
+def test_definitions_and_tests_of_a_task_are_read(tmp_path):
+    (tmp_path / "norm.json").write_text(
+        json.dumps(
+            {
+                "name": "rms_norm",
+                "op_type": "norm",
+                "axes": {"batch": {"type": "var"}, "hidden": {"type": "const", "value": 32}},
+                "inputs": {
+                    "x": {"shape": ["batch", "hidden"], "dtype": "float16"},
+                    "eps": {"shape": None, "dtype": "float32"},
+                },
+                "reference": "def run(x, eps):\n    return x * (x.float().square().mean(-1, True) + eps)\n",
+            }
+        )
+    )
+    [problem] = find_problems("flashinfer", str(tmp_path), [1])
+    shapes = [one.model.args[0].shape for one in load_problem(problem, tmp_path, "cpu", None)]
+    assert shapes == [(1, 32), (16, 32), (128, 32)]
+    place = tmp_path / "problems" / "scale"
+    place.mkdir(parents=True)
+    (place / "task.yml").write_text("tests:\n  - {size: 4, seed: 1}\n  - {size: 512, seed: 1}\n")
+    (place.parent / "utils.py").write_text("FACTOR = 3\n")
+    (place / "reference.py").write_text(
+        "import torch\nfrom utils import FACTOR\n\n\ndef generate_input(size, seed):\n"
+        "    return torch.full((size,), float(seed)), torch.ones(size)\n\n\n"
+        "def ref_kernel(data):\n    return data[0] * FACTOR + data[1]\n"
+    )
+    [problem] = find_problems("gpumode", str(tmp_path), [1])
+    [loaded] = load_problem(problem, tmp_path, "cpu", 1024)  # the other one is larger
+    assert input_bytes(loaded.model.args) == 32
+    assert loaded.model.module(*loaded.model.args).tolist() == [4.0] * 4
+
+
+def answering(monkeypatch, answers):
+    asked = []
+
+    def ask(problem, how, workers):
+        asked.append(problem.name)
+        return answers[problem.name]
+
+    monkeypatch.setattr(imports, "_ask", ask)
+    return asked
+
+
+FILES = {"g": {"model.py": "x", "weight_meta.py": ""}}
+
+
+def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
+    suite("1_First", HEAD)
+    suite("2_Second", HEAD + "# two")
+    out = tmp_path / "tasks"
+    made = Answer(tasks=[MadeTask(suffix="", subgraphs=FILES)])
+    asked = answering(monkeypatch, {"level1_1_First": made, "level1_2_Second": Answer(reason="random")})
+    found = lambda: find_problems("kernelbench", str(suite.root), [1])  # noqa: E731
+    assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
+    assert [row.reason for row in run_import(found(), out, How())] == [None, "random"]
+    assert asked == ["level1_1_First", "level1_2_Second"]
+    suite("2_Second", HEAD + "# changed")
+    with (out / RECORD).open("a") as record:
+        record.write('{"name": "level1_1_Fir')  # as a killed process leaves it
+    (out / ".level1_9.part").mkdir()
+    shutil.rmtree(out / "level1_1_First")
+    list(run_import(found(), out, How()))
+    assert sorted(asked[2:]) == ["level1_1_First", "level1_2_Second"]
+    assert not list(out.glob(".*.part")) and (out / "level1_1_First" / "graph_list.txt").is_file()
+    assert read_record(out).keys() == {"level1_1_First", "level1_2_Second"}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        MadeTask(suffix="", subgraphs={"../g": {"model.py": ""}}),
+        MadeTask(suffix="/x", subgraphs=FILES),
+        MadeTask(suffix="", subgraphs={"g": {"../../model.py": ""}}),
+        MadeTask(suffix="", subgraphs={"g": {"sitecustomize.py": ""}}),
+    ],
+)
+def test_a_process_cannot_have_other_files_written(suite, tmp_path, monkeypatch, task):
+    suite("1_First", HEAD)
+
+    class Forked:
+        def run(self, *_args, **_kwargs):
+            return Answer(tasks=[task]).model_dump_json().encode(), {"status": 0}
+
+    monkeypatch.setattr(imports._Workers, "mine", lambda self: Forked())
+    [row] = run_import(find_problems("kernelbench", str(suite.root), [1]), tmp_path / "out" / "tasks", How())
+    assert (row.reason, row.tasks) == ("fails", [])
+    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["tasks", RECORD]
+
+
+@pytest.mark.long
+def test_a_problem_that_runs_for_ever_ends_in_time(suite, tmp_path):
+    suite("1_Endless", plain("while True: pass"))
+    found = find_problems("kernelbench", str(suite.root), [1])
+    [row] = run_import(found, tmp_path / "tasks", How(timeout_s=3.0))
+    assert (row.reason, row.message) == ("timeout", "takes more than 3 s")
+
+
+@pytest.mark.long
+def test_each_problem_becomes_a_task_or_a_reason(suite, tmp_path):
+    broken = "import torch\nx = x.tolist() and x if False else x\nreturn x + int(x.sum() > 3)"
+    cases = {
+        "1_Scaled": (HEAD + SCALED, None),
+        "2_Missing": ("import no_such_package\n", "missing_package"),
+        "3_Random": (plain("return x + torch.rand(4, 8)"), "random"),
+        "4_NoTensor": (plain("return 3"), "no_tensor"),
+        "5_NoModel": (HEAD + "def get_inputs():\n    return []\n", "no_model"),
+        "7_Memory": (plain("return x @ torch.zeros(8, 1 << 40)"), "memory"),
+        "8_Fails": (plain("return x.view(3, 3)"), "fails"),
+        "9_Exits": (HEAD + "import os\nos._exit(0)\n", "fails"),
+        "10_Breaks": (plain(broken.replace("\n", "\n        ")), None),
+        "11_Snoops": (HEAD + "open('/etc/shadow').read()\n", "fails"),
+        "12_Constant": (plain("return x * 0"), None),
+    }
+    for name, (text, _) in cases.items():
+        suite(name, text)
+    how = How(most_bytes=1 << 20)
+    rows = {
+        row.name.removeprefix("level1_"): row
+        for row in run_import(find_problems("kernelbench", str(suite.root), [1]), tmp_path / "tasks", how)
+    }
+    assert {name: row.reason for name, row in rows.items()} == {name: why for name, (_, why) in cases.items()}
+    assert "no_such_package" in rows["2_Missing"].message
+    assert rows["8_Fails"].message.startswith("8_Fails.py:7: RuntimeError: shape")
+    assert rows["12_Constant"].weak == ["constant output"]
+    assert len(rows["10_Breaks"].tasks) > 1
+    task = load_task(tmp_path / "tasks" / "level1_1_Scaled")
+    assert [one.name for one in task.subgraphs] == ["level1_1_Scaled"]
+    facts = json.loads((task.subgraphs[0].path / "graph_net.json").read_text())
+    assert facts["origin"]["licence"] == "MIT" and rows["1_Scaled"].is_exact
