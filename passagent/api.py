@@ -222,6 +222,7 @@ def bench(
     root: str | None = None,
     out: str | None = None,
     fresh: bool = False,
+    hold_out_shapes: float | None = None,
     config: str | None = None,
     settings: Settings | None = None,
 ) -> Bench:
@@ -235,7 +236,7 @@ def bench(
     from passagent.benchmark.sweep import run as measured
 
     given = settings_of({"device": device, "dispatch": dispatch, "model": model}, settings)
-    request = Request(tasks, compiler, config, given, iters, pass_dir, root, out, fresh)
+    request = Request(tasks, compiler, config, given, iters, pass_dir, root, out, fresh, hold_out_shapes)
     thread = LoopThread("passagent-bench")
     try:
         return Bench(thread.run(measured(request, lambda _: Unwatched())))

@@ -20,13 +20,14 @@ import tiny
 from test_bench_summary import evaluation, naive
 
 from passagent import cli
+from passagent.benchmark.held_out import held_out, unseen
 from passagent.benchmark.measure import EXPERT, plan
 from passagent.benchmark.results import Results, Row, open_results
 from passagent.benchmark.summary import METRICS
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, UsageError
 from passagent.evaluator import compilers
-from passagent.evaluator.result import GraphResult, Measured, Violation, Worst
+from passagent.evaluator.result import GraphResult, Measured, Speedup, Violation, Worst
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.tasks import load_task
 
@@ -311,6 +312,41 @@ def test_the_expert_beside_others(call, tmp_path):
     )
     assert code == 0
     assert json.loads(out)["results"][0]["status"] == "ok"
+
+
+@pytest.mark.long
+def test_held_out_shapes_are_measured_and_not_shown(call, tmp_path):
+    tiny.write_task(tmp_path / "task")
+    names = [one.name for one in load_task(tmp_path / "task").subgraphs]
+    [hidden] = held_out(names, 0.5)
+    words = ["bench", "task", "--compiler", "expert", "--hold-out-shapes", "1/2", *QUICK, "--out", "kept"]
+    code, out, _ = call(*words, "--json")
+    [both] = json.loads(out)["unseen_shapes"]
+    assert (code, both["compiler"], both["tasks"], both["subgraphs"]) == (0, "expert", 1, 1)
+    [seen] = (tmp_path / "kept/seen").glob("*/task/graph_list.txt")
+    assert [Path(line).name for line in seen.read_text().splitlines()] == [n for n in names if n != hidden]
+    assert {graph["name"] for graph in json.loads(out)["results"][0]["graphs"]} == set(names)
+    code, out, err = call(*words)
+    assert "AS unseen" in out and "1 of them made before" in out + err
+
+
+def test_each_part_has_its_own_score():
+    graphs = [GraphResult(name=f"g{n}", dtype="float32", status="ok", passes_from_t=-10) for n in range(4)]
+    hidden = held_out([graph.name for graph in graphs], 0.5)
+    for graph in graphs:
+        graph.speedup = Speedup(e2e=1.5 if graph.name in hidden else 3.0)
+    both = unseen("expert", [evaluation(graphs), evaluation(graphs[:1])], 0.5, 0.1, 0.0)
+    assert (both.tasks, both.subgraphs) == (1, 2)
+    assert (both.as_seen.value, both.as_unseen.value) == (pytest.approx(3.0), pytest.approx(1.5))
+    assert both.ratio == pytest.approx(0.5)
+    assert unseen("expert", [evaluation(graphs[:1])], 0.5, 0.1, 0.0) is None
+
+
+def test_what_is_held_out_depends_on_names_alone():
+    names = [f"g{number}" for number in range(9)]
+    assert held_out(names, 1 / 3) == held_out(names[::-1], 1 / 3)
+    assert len(held_out(names, 1 / 3)) == 3
+    assert (held_out(["g"], 0.9), len(held_out(names, 0.99))) == (set(), 8)
 
 
 def test_another_expert_is_measured_anew(tmp_path, monkeypatch):

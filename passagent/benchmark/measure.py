@@ -7,12 +7,13 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from passagent import __version__
 from passagent.benchmark.authored import PASSES, expert_version, first_pass
+from passagent.benchmark.held_out import seen_part
 from passagent.benchmark.results import Results, Row
 from passagent.config import Config
 from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
@@ -47,6 +48,8 @@ class Work:
     subject_key: str
     searched: bool = False
     """A search goes before it."""
+    seen: Task | None = None
+    """What its author sees of the task; None: all of it."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -96,11 +99,13 @@ def plan(
     config: Config,
     pass_dirs: Path | None,
     expert_searches: bool = False,
+    hold_out: tuple[float, Path] | None = None,
 ) -> list[Work]:
     """Every measurement of the benchmark, each once, in order.
 
     pass_dirs: the passes of task NAME are in `pass_dirs/NAME`; default: in its own `pass_dir`.
     expert_searches: the expert is measured after a search and not with its first pass.
+    hold_out: the share of each task's subgraphs that its author does not see, and where the rest is written.
     Raises UsageError for an unknown compiler, and if no task has passes and `pass_dir` is asked for.
     """
     chosen = list(dict.fromkeys(compilers))
@@ -115,6 +120,11 @@ def plan(
     for task in tasks:
         for compiler in chosen:
             work = _work(task, compiler, config, pass_dirs, expert_searches)
+            if hold_out is not None and work.subject is None:
+                share, directory = hold_out
+                part = seen_part(task, share, directory)
+                key = f"{work.subject_key} without {share:g} of the subgraphs"
+                work = replace(work, seen=part, subject_key=key)
             works.setdefault(work.key, work)
     of_passes = [work for work in works.values() if work.compiler == PASS_DIR]
     if of_passes and all(work.subject is NO_PASSES for work in of_passes):
@@ -188,11 +198,12 @@ async def _measure(
             from passagent.benchmark.searched import best_of_search
 
             settings = _with_expert(config) if compiler == EXPERT else config
+            seen = work.seen or work.task
             with Store.open(searches) as store:
-                row.run, found = await best_of_search(store, work.task, settings, pool, watch.search)
+                row.run, found = await best_of_search(store, seen, settings, pool, watch.search)
             subject = found or NO_PASSES
         elif work.subject is None:
-            written = await asyncio.to_thread(first_pass, work.task, config.evaluator.device)
+            written = await asyncio.to_thread(first_pass, work.seen or work.task, config.evaluator.device)
             written.write(searches.parent / PASSES / name)
             subject = written
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from passagent.benchmark.held_out import Unseen, unseen
 from passagent.benchmark.measure import EXPERT, RUN, Watch, Work, measure, plan
 from passagent.benchmark.results import SEARCHES, Row, identity, open_results
 from passagent.benchmark.summary import Summary, summarise
@@ -33,6 +34,8 @@ class Request:
     root: str | None = None
     out: str | None = None
     fresh: bool = False
+    hold_out: float | None = None
+    """Share of each task's subgraphs that the expert and searches do not see."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Measured:
     """Of each task that could not be loaded or measured: `task`, `compiler`, `reason`."""
     path: Path
     identity: dict[str, Any]
+    unseen: list[Unseen] = field(default_factory=list)
+    """Of each author, where subgraphs were held out."""
 
 
 async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured:
@@ -75,8 +80,9 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
         await open_model(config.model).close()
     tasks, broken = _load(find_tasks(list(request.tasks), request.root))
     pass_dirs = Path(request.pass_dirs) if request.pass_dirs else None
-    works = plan(tasks, request.compilers, config, pass_dirs, expert_searches=bool(request.iters))
     directory = Path(request.out) if request.out else _default_out(request.tasks, config)
+    hold_out = None if request.hold_out is None else (request.hold_out, directory)
+    works = plan(tasks, request.compilers, config, pass_dirs, bool(request.iters), hold_out)
     with (
         open_results(directory, identity(config.evaluator), request.fresh) as results,
         run_log(directory),
@@ -93,7 +99,20 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
         rows = [results.rows[work.key] for work in works]
     failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
     summaries = _summaries(request.compilers, rows, config, len(broken))
-    return Measured(summaries, rows, broken + failed, results.path, results.identity)
+    both = _unseen(request, rows, config)
+    return Measured(summaries, rows, broken + failed, results.path, results.identity, both)
+
+
+def _unseen(request: Request, rows: list[Row], config: Config) -> list[Unseen]:
+    """Both scores of each author, where subgraphs were held out."""
+    if request.hold_out is None:
+        return []
+    found = []
+    for compiler in dict.fromkeys(request.compilers):
+        own = [row.evaluation for row in rows if row.compiler == compiler and row.error is None]
+        evaluations = [one for one in own if one is not None] if compiler in (EXPERT, RUN) else []
+        found.append(unseen(compiler, evaluations, request.hold_out, config.evaluator.b, config.evaluator.p))
+    return [one for one in found if one is not None]
 
 
 def _load(paths: list[Path]) -> tuple[list[Task], list[dict[str, Any]]]:

@@ -50,6 +50,7 @@ def bench(
     root: opt.Root = None,
     out: opt.BenchOut = None,
     fresh: opt.BenchFresh = False,
+    hold_out_shapes: opt.HoldOut = None,
     plots: opt.Plots = None,
     config: opt.Config = None,
     set_: opt.Set = None,
@@ -62,7 +63,9 @@ def bench(
 
     settings = opt.settings_of(set_, {"model": model, "device": device, "dispatch": dispatch})
     compilers = compiler or ["eager", "inductor"]
-    request = benching.Request(tasks, compilers, config, settings, iters, pass_dir, root, out, fresh)
+    request = benching.Request(
+        tasks, compilers, config, settings, iters, pass_dir, root, out, fresh, opt.share_of(hold_out_shapes)
+    )
     benching.bench(request, plots, benching.form_of(json=json, csv=csv, markdown=markdown))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
@@ -237,6 +238,14 @@ BenchIters = Annotated[
 ]
 BenchOut = Annotated[str | None, option("--out", "Where results are kept.", show_default="runs/bench/NAME")]
 BenchFresh = Annotated[bool, option("--fresh", "Put the results in --out aside, measure anew.")]
+HoldOut = Annotated[
+    str | None,
+    option(
+        "--hold-out-shapes",
+        "Hide so many of a task's subgraphs, such as 1/3, from the expert and searches: AS on both.",
+        metavar="SHARE",
+    ),
+]
 Plots = Annotated[
     str | None,
     option("--plots", "Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR"),
@@ -401,6 +410,19 @@ ImportJobs = Annotated[int, option("--jobs", "Problems at a time.", "-j", min=1)
 MostRefused = Annotated[
     float, option("--most-refused", "Exit with 1 if a larger share became no task.", min=0.0, max=1.0)
 ]
+
+
+def share_of(text: str | None) -> float | None:
+    """`1/3` or `0.3` as a number. Raises BadParameter."""
+    if text is None:
+        return None
+    try:
+        share = float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        share = 0.0
+    if not 0 < share < 1:
+        raise typer.BadParameter(f"--hold-out-shapes {text}: write a share, such as 1/3")
+    return share
 
 
 def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:

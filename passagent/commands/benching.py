@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,6 +99,8 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
     match form:
         case "json":
             shown = bench_table.data(found.summaries, measured)
+            if found.unseen:
+                shown["unseen_shapes"] = [asdict(one) | {"ratio": one.ratio} for one in found.unseen]
             shown |= {"failed": found.failed, "identity": found.identity, "results_file": str(found.path)}
             print(json.dumps(shown))
         case "csv":
@@ -106,6 +109,8 @@ def _print(form: Form, found: Measured, stream: Any) -> None:
             sys.stdout.write(bench_table.markdown(found.summaries))
         case "table":
             print(bench_table.text(found.summaries))
+            if found.unseen:
+                print(bench_table.unseen_text(found.unseen))
     if form != "json":
         for item in found.failed:
             print(f"not measured: {item['task']} {item['compiler'] or ''}: {item['reason']}", file=stream)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from passagent.benchmark.held_out import Unseen
 from passagent.benchmark.results import Row
 from passagent.benchmark.summary import METRICS, Estimate, Summary
 from passagent.report.text import number, table
@@ -42,6 +43,22 @@ def text(summaries: Sequence[Summary]) -> str:
         cells = ["\n".join(filter(None, _shown(metric, getattr(summary, metric)))) for metric in METRICS]
         rows.append([summary.compiler, summary.dispatch, _tasks(summary), str(summary.subgraphs), *cells])
     return table(header, rows, indent="", drop=["dispatch", "subgraphs", "Sub. CR (%)", "fast_1 (%)"])
+
+
+def unseen_text(both: Sequence[Unseen]) -> str:
+    """A line for each author: AS on shapes that it saw, and on those that were held out."""
+    header = ["compiler", ">tasks", ">held out", ">AS seen", ">AS unseen", ">unseen/seen"]
+    rows = [
+        [
+            one.compiler,
+            str(one.tasks),
+            str(one.subgraphs),
+            *("\n".join(filter(None, _shown("as_score", score))) for score in (one.as_seen, one.as_unseen)),
+            number(one.ratio, 3),
+        ]
+        for one in both
+    ]
+    return table(header, rows, indent="")
 
 
 def markdown(summaries: Sequence[Summary]) -> str:
