@@ -52,6 +52,7 @@ ONLY_IN_A_TERMINAL = {
     "tasks hash": "prints",
     "tasks check": "prints; exit code 1 is what it is for",
     "tasks export": "writes another tool's tasks",
+    "tasks import": "writes tasks; their code must run shut in, apart from the caller",
     "tasks list": "prints names",
     "tasks reward": "is run by another tool's tests",
     "why": "prints",
