@@ -99,6 +99,15 @@ def test_what_depends_on_a_size_is_cut_with_it(suite, tmp_path):
     assert (whole.cut, whole.model.args[0].shape) == ({}, (64, 32))
 
 
+def test_sizes_that_must_be_equal_are_cut_together(suite, tmp_path):
+    text = plain("return x[0] * x[1]", "return [(torch.rand(rows, *shape), torch.rand(rows))]")
+    text += "\nrows = 256\nshape = (256,)\n"
+    suite("1_Twice", text)
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    [loaded] = load_problem(problem, tmp_path, "cpu", 5000)
+    assert [tuple(one.shape) for one in loaded.model.args[0]] == [(32, 32), (32,)]
+
+
 def test_inputs_that_no_constant_makes_smaller_are_too_large(suite, tmp_path):
     suite("1_Fixed", plain("return x + 1", "return [torch.rand(64, 64)]"))
     [problem] = find_problems("kernelbench", str(suite.root), [1])

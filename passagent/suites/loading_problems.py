@@ -65,23 +65,40 @@ def seed_all() -> None:
 def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
     """`Model(*get_init_inputs())(*get_inputs())`, seeded as KernelBench does before each of the three."""
     name, text = next(iter(problem.files.items()))
-    cut: dict[str, list[int]] = {}
     module = _module(place / name, text)
-    if most_bytes is not None and (size := _size_of(module)) is not None and size > most_bytes:
-        module, cut = _cut(place / name, text, module, most_bytes)
     for wanted in ("Model", "get_inputs", "get_init_inputs"):
         if not hasattr(module, wanted):
             raise Refused("no_model", f"{name}: defines no {wanted}")
+    cut: dict[str, list[int]] = {}
+    if most_bytes is not None and (size := _size_of(module)) is not None and size > most_bytes:
+        module, cut = _cut(place / name, text, most_bytes)
+    model, inputs = _made(module, device)
+    if cut and not _works(model, inputs):  # sizes that must be equal are written twice
+        module, cut = _cut(place / name, text, most_bytes or 0, together=True)
+        model, inputs = _made(module, device)
+    if most_bytes is not None and input_bytes(inputs) > most_bytes:
+        raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
+    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut)
+
+
+def _made(module: ModuleType, device: str) -> tuple[torch.nn.Module, list[Any]]:
+    """The model and its inputs."""
     with torch.device(device):
         seed_all()
         arguments = module.get_init_inputs()
         seed_all()
         inputs = [_placed(one, device) for one in module.get_inputs()]
         seed_all()
-        model = module.Model(*arguments).to(device)
-    if most_bytes is not None and input_bytes(inputs) > most_bytes:
-        raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
-    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut)
+        return module.Model(*arguments).to(device), inputs
+
+
+def _works(model: torch.nn.Module, inputs: list[Any]) -> bool:
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _module(path: Path, text: str) -> ModuleType:
@@ -104,19 +121,22 @@ def _size_of(module: ModuleType) -> int | None:
 
 
 def _cut(
-    path: Path, text: str, module: ModuleType, most_bytes: int
+    path: Path, text: str, most_bytes: int, together: bool = False
 ) -> tuple[ModuleType, dict[str, list[int]]]:
     """The module with constants halved that are sizes of its inputs, until these take no more.
 
-    What depends on a constant follows. Raises Refused where that is not enough.
+    What depends on a constant follows; `together`: so do equal numbers at the top level of the file. Raises
+    Refused where that is not enough.
     """
+    module = _module(path, text)
     with torch.device("meta"):
-        tensors = [one for one in module.get_inputs() if isinstance(one, torch.Tensor) and one.dim()]
+        leaves = pytree.tree_leaves(module.get_inputs())
+    tensors = [one for one in leaves if isinstance(one, torch.Tensor) and one.dim()]
     size, cut = input_bytes(tensors), dict[str, list[int]]()
     for name, value in _constants(text, module, tensors):
         now = value
         while size > most_bytes and now > 1:
-            smaller = _with_constant(text, name, now // 2)
+            smaller = _with_constant(text, name, now // 2, now if together else None)
             try:
                 made = _module(path, smaller)
             except Exception:  # it holds this number to be so large
@@ -150,17 +170,27 @@ def _constants(text: str, module: ModuleType, tensors: list[torch.Tensor]) -> li
     return sorted(fitting, key=lambda one: ("batch" not in one[0].lower(), one[1] not in leading, -one[1]))
 
 
-def _with_constant(text: str, name: str, value: int) -> str:
-    """The text with another number for `name`, everything else at its place."""
+def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
+    """The text with another number for `name`, and for numbers that are `equal`, all at their places."""
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
-        if isinstance(node, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == name for target in node.targets
-        ):
-            assert node.end_lineno is not None
-            targets = " = ".join(ast.unparse(target) for target in node.targets)
-            blank = "\n" * (node.end_lineno - node.lineno)
-            lines[node.lineno - 1 : node.end_lineno] = [f"{targets} = {value}\n{blank}"]
+        if not isinstance(node, ast.Assign):
+            continue
+        numbers = [
+            one
+            for one in ast.walk(node.value)
+            if isinstance(one, ast.Constant) and type(one.value) is int and one.value == equal
+        ]
+        is_it = any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        if not (is_it or numbers):
+            continue
+        for number in numbers:
+            number.value = value
+        if is_it:
+            node.value = ast.Constant(value)
+        assert node.end_lineno is not None
+        blank = "\n" * (node.end_lineno - node.lineno)
+        lines[node.lineno - 1 : node.end_lineno] = [f"{ast.unparse(node)}\n{blank}"]
     return "".join(lines)
 
 
