@@ -1,0 +1,79 @@
+"""KernelBench's problems as tasks: how many convert, and whether each computes what the problem does.
+
+    python benchmarks/import_kernelbench.py ~/KernelBench --max-input 8 --work /tmp/kernelbench
+
+Imports (or goes on with an import in --work) and writes benchmarks/results/import-kernelbench-DEVICE-DATE.json:
+a row for each problem, names and outcomes only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+from passagent.confine.environment import describe
+from passagent.suites.import_problems import How, import_problems
+from passagent.suites.problems import find_problems
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Import, print the table, keep the rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", help="a checkout of KernelBench")
+    parser.add_argument("--work", required=True, help="where the tasks go")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--max-input", type=int, help="MiB")
+    parser.add_argument("--timeout", type=float, default=900.0, help="s for a problem")
+    asked = parser.parse_args()
+    problems = find_problems("kernelbench", asked.path, [1, 2, 3])
+    how = How(asked.device, asked.max_input and asked.max_input << 20, asked.timeout)
+    rows = []
+    for row in import_problems(problems, Path(asked.work), how):
+        rows.append(row)
+        print(
+            f"{len(rows)}/{len(problems)} {row.name}: {row.reason or 'converted'} {row.message}", flush=True
+        )
+    levels = {}
+    for level in dict.fromkeys(row.group for row in rows):
+        own = [row for row in rows if row.group == level]
+        levels[level] = {
+            "problems": len(own),
+            "converted": sum(row.reason is None for row in own),
+            "exact": sum(row.is_exact for row in own if row.reason is None),
+            "tasks": sum(len(row.tasks) for row in own),
+            "refused": Counter(row.reason for row in own if row.reason),
+        }
+        print(level, levels[level])
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=HERE, check=False
+    )
+    kept = {
+        "what": "KernelBench's problems imported as tasks",
+        "commit": commit.stdout.strip(),
+        "suite_commit": problems[0].origin.commit,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe(asked.device),
+        "max_input_mib": asked.max_input,
+        "levels": levels,
+        "problems": [
+            row.model_dump(
+                include={"name", "reason", "message", "is_exact", "operators", "cut", "weak"},
+                exclude_defaults=True,
+            )
+            for row in rows
+        ],
+    }
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    path = HERE / "results" / f"import-kernelbench-{asked.device}-{day}.json"
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()
