@@ -2,24 +2,21 @@
 
     python benchmarks/import_kernelbench.py ~/KernelBench --max-input 8 --work /tmp/kernelbench
 
-Imports (or goes on with an import in --work) and writes benchmarks/results/import-kernelbench-DEVICE-DATE.json:
-a row for each problem, names and outcomes only.
+Imports (or goes on with an import in --work). Raw results go to
+benchmarks/results/import-kernelbench-DEVICE-DATE.json: a row for each problem, names and outcomes only.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
+
+from evaluator_repeatability import keep
 
 from passagent.confine.environment import describe
 from passagent.suites.import_problems import How, import_problems
 from passagent.suites.problems import find_problems
-
-HERE = Path(__file__).parent
 
 
 def main() -> None:
@@ -50,29 +47,15 @@ def main() -> None:
             "refused": Counter(row.reason for row in own if row.reason),
         }
         print(level, levels[level])
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=HERE, check=False
-    )
-    kept = {
-        "what": "KernelBench's problems imported as tasks",
-        "commit": commit.stdout.strip(),
+    fields = {"name", "reason", "message", "is_exact", "operators", "cut", "weak"}
+    data = {
+        "environment": describe(asked.device, 1),
         "suite_commit": problems[0].origin.commit,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe(asked.device),
         "max_input_mib": asked.max_input,
         "levels": levels,
-        "problems": [
-            row.model_dump(
-                include={"name", "reason", "message", "is_exact", "operators", "cut", "weak"},
-                exclude_defaults=True,
-            )
-            for row in rows
-        ],
+        "problems": [row.model_dump(include=fields, exclude_defaults=True) for row in rows],
     }
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
-    path = HERE / "results" / f"import-kernelbench-{asked.device}-{day}.json"
-    path.write_text(json.dumps(kept, indent=1) + "\n")
-    print(f"wrote {path}")
+    print(f"wrote {keep('import-kernelbench', asked.device, None, data)}")
 
 
 if __name__ == "__main__":
