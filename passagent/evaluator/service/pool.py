@@ -1,6 +1,7 @@
 """Evaluations for an asyncio program: one owner per device, a queue before them, faults retried elsewhere.
 
-A device measures one thing at a time, on the whole machine: its lock is held around each evaluation. After a
+A device judges one subject of this program at a time; its owner leases it from other programs stage by stage
+(hardware/leases.py). After a
 fault of the machine the device must pass a health check; one that fails it is quarantined, and its work goes
 to another. What crosses to an owner is plain data, and nothing here tells a caller where a device is, so that
 another pool (a cluster's) can take this one's place.
@@ -21,7 +22,7 @@ from passagent.config import EvaluatorConfig
 from passagent.confine.environment import core_shares
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.hardware import health
-from passagent.evaluator.hardware.devices import POLL_S, Device, DeviceLock, find_devices
+from passagent.evaluator.hardware.devices import Device, find_devices
 from passagent.evaluator.reference.eager import EagerGraph, read_graphs
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import StartedReferee
@@ -61,7 +62,7 @@ class DeviceSlot:
     """A device, its owner, and whether it can take work."""
 
     def __init__(self, device: Device, owner: RefereeProcess | RefereeInside) -> None:
-        self.device, self.owner, self.lock = device, owner, DeviceLock(device)
+        self.device, self.owner = device, owner
         self.is_busy = False
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -94,7 +95,7 @@ class EvaluatorPool:
         found = devices or find_devices(config.device)
         shares = core_shares(len(found))
         self._slots = [
-            DeviceSlot(device, _owner(device, config, cores, ahead))
+            DeviceSlot(device, _owner(device, config, cores, ahead, tell))
             for device, cores in zip(found, shares, strict=True)
         ]
         self._turn = asyncio.Lock()
@@ -208,7 +209,7 @@ class EvaluatorPool:
 
     @asynccontextmanager
     async def _next_slot(self) -> AsyncIterator[DeviceSlot]:
-        """The next free device in good health, its lock held meanwhile. Raises InfrastructureError."""
+        """The next free device in good health. Raises InfrastructureError."""
         while True:
             slot = await self._take()
             try:
@@ -221,39 +222,26 @@ class EvaluatorPool:
                 yield slot
                 return
             finally:
-                slot.lock.release()
                 slot.is_busy = False
                 self._changed.set()
 
     async def _take(self) -> DeviceSlot:
-        """Wait, first come first served, for a device that is free here and on the machine, and lock it."""
-        is_told = False
+        """Wait, first come first served, for a device that is free."""
         async with self._turn:
-            try:
-                while True:
-                    if self._is_closed:
-                        raise InfrastructureError("the evaluator was closed before it came to this candidate")
-                    slots = [slot for slot in self._slots if slot.is_open()]
-                    if not slots:
-                        raise InfrastructureError(f"no device is fit: {self._reasons()}")
-                    free = [slot for slot in slots if not slot.is_busy]
-                    for slot in sorted(free, key=lambda slot: slot.quarantine is not None):
-                        if slot.lock.try_acquire():
-                            slot.is_busy = True
-                            return slot
-                    # an owner that prepares for its first task is no other process
-                    others = [s for s in free if s.owner.pid is None or s.lock.holder_pid() != s.owner.pid]
-                    if others and not is_told:
-                        is_told = True
-                        used = [f"{slot.device.name} is in use by {slot.lock.holder()}" for slot in others]
-                        self.tell(f"waiting: {'; '.join(used)}")
-                    self._changed.clear()
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), POLL_S if free else PAUSES_S[0])
-            finally:
-                for slot in self._slots:
-                    if not slot.is_busy:
-                        slot.lock.release()
+            while True:
+                if self._is_closed:
+                    raise InfrastructureError("the evaluator was closed before it came to this candidate")
+                slots = [slot for slot in self._slots if slot.is_open()]
+                if not slots:
+                    raise InfrastructureError(f"no device is fit: {self._reasons()}")
+                free = [slot for slot in slots if not slot.is_busy]
+                if free:
+                    slot = min(free, key=lambda slot: slot.quarantine is not None)
+                    slot.is_busy = True
+                    return slot
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), PAUSES_S[0])
 
     def _reasons(self) -> str:
         """Of each quarantined device: since when, why, and when it is tried again."""
@@ -272,10 +260,14 @@ class EvaluatorPool:
 
 
 def _owner(
-    device: Device, config: EvaluatorConfig, cores: list[int], ahead: StartedReferee | None
+    device: Device,
+    config: EvaluatorConfig,
+    cores: list[int],
+    ahead: StartedReferee | None,
+    tell: Callable[[str], None],
 ) -> RefereeProcess | RefereeInside:
     if config.isolation == "sandboxed":
-        return RefereeProcess(device, config, cores, ahead)
+        return RefereeProcess(device, config, cores, ahead, tell)
     from passagent.evaluator.service.referee_inside import RefereeInside  # it takes torch
 
-    return RefereeInside(device, config)
+    return RefereeInside(device, config, tell)
