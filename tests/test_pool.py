@@ -20,8 +20,11 @@ from passagent.confine import environment
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.hardware import health, nvml
 from passagent.evaluator.hardware.devices import Device, find_device, find_devices
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.effort import PAIRS
 from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.reference import keeping
+from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.runner.starting import owner_ahead
 from passagent.evaluator.service import pool
 from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
@@ -423,3 +426,79 @@ def test_a_pool_on_a_gpu_survives_a_killed_evaluator(task):
 def test_devices_side_by_side_have_cores_of_their_own(monkeypatch, cores, count, shares):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert environment.core_shares(count) == shares
+
+
+def test_hyperthreads_of_a_core_stay_together(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
+    monkeypatch.setattr(environment, "_first_sibling", lambda core: core % 6)
+    assert environment.core_shares(2) == [[0, 6, 1, 7, 2, 8], [3, 9, 4, 10, 5, 11]]
+    assert environment.core_shares(4) == [[0, 6], [1, 7], [2, 8], [3, 9]]
+
+
+@pytest.mark.parametrize(("threads", "sets"), [(None, 1), (7, 8), (8, 7), (63, 1), (200, 1)])
+def test_a_cpu_of_many_cores_judges_several_candidates_at_once(monkeypatch, threads, sets):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(environment, "_first_sibling", lambda core: core)
+    slots = EvaluatorPool(CONFIG.model_copy(update={"threads": threads}))._slots
+    assert [slot.device.name for slot in slots] == ["cpu"] * sets
+    taken = [core for slot in slots for core in slot._cores]
+    assert len(taken) == len(set(taken)) > 64 - sets
+    assert all(len(slot._cores) > min(threads or 63, 63) for slot in slots)
+
+
+def test_cores_that_another_program_uses_are_taken_last(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(environment, "_first_sibling", lambda core: core)
+    evaluators = EvaluatorPool(CONFIG.model_copy(update={"threads": 31}))
+    first, second = evaluators._slots
+    with DeviceLease(first.device, first._cores).shared():
+        assert asyncio.run(evaluators._take()) is second
+        assert asyncio.run(evaluators._take()) is first
+
+
+@pytest.mark.parametrize(("others", "status"), [(0, "out_of_memory"), (2, "lost")])
+def test_memory_that_another_program_may_have_taken_is_charged_to_nobody(
+    task, own_cpu, others, status, monkeypatch
+):
+    async def healthy(*_):
+        return None
+
+    monkeypatch.setattr(health, "check", healthy)
+    graph = GraphResult(name="g", dtype="float32", status="out_of_memory", error="CUDA out of memory")
+    made = Evaluation(
+        task="t",
+        candidate="c",
+        device="cuda:0",
+        dispatch="direct",
+        timing="none",
+        status="out_of_memory",
+        as_score=None,
+        es=None,
+        evaluator_version="0",
+        graphs=[graph],
+        device_state={"before": {"other_processes": 0}, "after": {"other_processes": others}},
+    )
+
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append)
+
+        async def ask(request):
+            return made.model_dump()
+
+        evaluators._slots[0].owner.ask = ask
+        try:
+            return (await evaluators.evaluate(task, tiny.candidate())).status
+        except SubjectLost:
+            return "lost"
+
+    found, told = run(work)
+    assert found == status
+    reason = "cpu: out of memory on a GPU that 2 process(es) of other programs use"
+    assert told.count(reason) == (3 if others else 0)
+
+
+def test_eager_that_does_not_fit_beside_other_programs_is_no_fault_of_the_task(task, monkeypatch):
+    [subgraph] = load_task(task).subgraphs
+    assert isinstance(keeping.too_large(subgraph, "cpu"), TaskError)
+    monkeypatch.setattr(health, "device_state", lambda device: {"other_processes": 1})
+    assert isinstance(keeping.too_large(subgraph, "cuda:0"), InfrastructureError)

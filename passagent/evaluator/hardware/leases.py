@@ -185,6 +185,16 @@ class _Ticket:
         return [*self._all(unit, low, one), one, *self._all(unit, one + 1, high)]
 
 
+def is_in_use(device: Device, cores: Sequence[int]) -> bool:
+    """Whether a program uses the device, or one of the cores, at this moment."""
+    lease = DeviceLease(device, cores)
+    ticket = _Ticket(lease._path, lease._units, fcntl.F_WRLCK, os.getpid(), 0.0)
+    try:
+        return ticket.is_preceded()
+    finally:
+        ticket.close()
+
+
 def lease_directory() -> Path:
     """`$PASSAGENT_LEASES`, else /tmp: the same for all users of a machine."""
     return Path(os.environ.get("PASSAGENT_LEASES") or "/tmp")

@@ -38,7 +38,6 @@ from passagent.evaluator.runner.process import Answer, Worker, Zygote, answered
 from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.evaluator.runner.worker_messages import R, Request
-from passagent.machine_memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.reader import Subgraph
@@ -340,14 +339,14 @@ class Baseline:
             if death.killed_from_outside:
                 raise InfrastructureError(f"the baseline's worker {death.describe()}") from death
             if death.status == "out_of_memory":
-                raise _too_large(subgraph) from death
+                raise keeping.too_large(subgraph, self._config.device) from death
             raise TaskError(f"{subgraph.path}: eager {death.describe()}{last_line(death.log)}") from death
         if answer.error is not None:
             fault = endings.named_by_worker(f"{subgraph.path}: eager", answer.error)
             if fault is not None:
                 raise fault
             if answer.error.kind == "out_of_memory":
-                raise _too_large(subgraph)
+                raise keeping.too_large(subgraph, self._config.device)
             raise TaskError(f"{subgraph.path}: eager fails: {answer.error.message}")
         return answer.reply
 
@@ -388,11 +387,6 @@ class Baseline:
 
 def _key(subgraph: Subgraph, dispatch: str) -> str:
     return f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
-
-
-def _too_large(subgraph: Subgraph) -> TaskError:
-    free = f"{available_bytes() / 2**30:.1f} GiB were free"
-    return TaskError(f"{subgraph.path}: eager needs more memory than there is ({free}); use a smaller task")
 
 
 def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:

@@ -1,10 +1,10 @@
 """Evaluations for an asyncio program: one owner per device, a queue before them, faults retried elsewhere.
 
-A device judges one subject of this program at a time; its owner leases it from other programs stage by stage
-(hardware/leases.py). After a
-fault of the machine the device must pass a health check; one that fails it is quarantined, and its work goes
-to another. What crosses to an owner is plain data, and nothing here tells a caller where a device is, so that
-another pool (a cluster's) can take this one's place.
+A device judges one subject of this program at a time; between programs its owner leases it, stage by stage
+(hardware/leases.py). A CPU with cores for several is several devices. After a fault of the machine the device
+must pass a health check; one that fails it is quarantined, and its work goes to another. What crosses
+to an owner is plain data, and nothing here tells a caller where a device is, so that another pool (a
+cluster's) can take this one's place.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from passagent.confine.environment import core_shares
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device, find_devices
+from passagent.evaluator.hardware.leases import is_in_use
 from passagent.evaluator.reference.eager import EagerGraph, read_graphs
 from passagent.evaluator.result import Candidate, Evaluation, Subject
-from passagent.evaluator.runner.starting import StartedReferee
+from passagent.evaluator.runner.starting import StartedReferee, cpu_sets
 from passagent.evaluator.service.referee_process import Lost, RefereeProcess
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Quarantine:
 class DeviceSlot:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, owner: RefereeProcess | RefereeInside) -> None:
-        self.device, self.owner = device, owner
+    def __init__(self, device: Device, owner: RefereeProcess | RefereeInside, cores: list[int]) -> None:
+        self.device, self.owner, self._cores = device, owner, cores
         self.is_busy = False
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -70,6 +71,10 @@ class DeviceSlot:
     def is_open(self) -> bool:
         """Not in quarantine, or its time there is over."""
         return self.quarantine is None or self.quarantine.until <= time.monotonic()
+
+    def preference(self) -> tuple[bool, bool]:
+        """The lowest of several free ones is taken: a fit one, that no other program uses."""
+        return self.quarantine is not None, is_in_use(self.device, self._cores)
 
 
 class SubjectLost(InfrastructureError):
@@ -86,17 +91,17 @@ class EvaluatorPool:
         tell: Callable[[str], None] = log.warning,
         ahead: StartedReferee | None = None,
     ) -> None:
-        """`tell` gets a line for people about waiting, faults and quarantine; `ahead`: of the only device.
+        """`tell` gets a line for people about waits, faults, quarantine; `ahead`: the first device's owner.
 
         Raises UsageError if `config.device` is not here, or `config.target` cannot be used.
         """
         target_of(config)
         self.tell = tell
-        found = devices or find_devices(config.device)
+        found = devices or find_devices(config.device) * cpu_sets(config)
         shares = core_shares(len(found))
         self._slots = [
-            DeviceSlot(device, _owner(device, config, cores, ahead, tell))
-            for device, cores in zip(found, shares, strict=True)
+            DeviceSlot(device, _owner(device, config, cores, None if number else ahead, tell), cores)
+            for number, (device, cores) in enumerate(zip(found, shares, strict=True))
         ]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -169,6 +174,9 @@ class EvaluatorPool:
             raise
         if evaluation.status == "infrastructure":
             raise Lost(evaluation.error or "the machine failed an evaluation")
+        is_full = any(graph.status == "out_of_memory" for graph in evaluation.graphs)
+        if is_full and (crowd := health.others_on(evaluation.device_state)):
+            raise Lost(health.crowded(crowd))
         others = [other for other in self._slots if other is not slot and other.is_open()]
         if evaluation.status == "timeout":
             await self._clear(slot, quick=False)
@@ -236,7 +244,7 @@ class EvaluatorPool:
                     raise InfrastructureError(f"no device is fit: {self._reasons()}")
                 free = [slot for slot in slots if not slot.is_busy]
                 if free:
-                    slot = min(free, key=lambda slot: slot.quarantine is not None)
+                    slot = min(free, key=DeviceSlot.preference) if free[1:] else free[0]
                     slot.is_busy = True
                     return slot
                 self._changed.clear()
