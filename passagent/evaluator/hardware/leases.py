@@ -48,11 +48,14 @@ class DeviceLease:
         cores: Sequence[int] | None = None,
         tell: Callable[[str], None] = log.warning,
         pid: int | None = None,
+        is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
         """`cores`: of a CPU, those that all its work runs on; None: this process's. `pid`: of the program
-        that others are told of, None: this process. `tell` gets a line when a wait is long.
+        that others are told of, None: this process. `tell` gets a line when a wait is long, if somebody
+        waits for this program meanwhile (`is_heard`).
         """
         self._device, self._tell, self._pid = device, tell, pid or os.getpid()
+        self._is_heard = is_heard
         self._is_cpu = device.name == "cpu"
         self._units = sorted(cores or os.sched_getaffinity(0)) if self._is_cpu else [0]
         self._path = lease_directory() / f"passagent-{device.uuid}.lease"
@@ -112,7 +115,8 @@ class DeviceLease:
             # one of timing's own steps, in another thread, waits behind it for nothing
             while ticket.is_preceded() and not (kind == fcntl.F_RDLCK and self._is_exclusive):
                 now = time.monotonic()
-                if now - drawn > TELL_AFTER_S and now - self._told > TELL_EVERY_S:
+                is_long = now - drawn > TELL_AFTER_S and now - self._told > TELL_EVERY_S
+                if is_long and self._is_heard():
                     self._told = now
                     self._tell(f"waiting for {self._device.name}, {ticket.place()}")
                 time.sleep(_POLL_S)

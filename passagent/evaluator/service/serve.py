@@ -45,7 +45,7 @@ def main() -> None:
     os.dup2(2, 1)  # a stray print cannot reach the parent's parser
     requests: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
-
+    is_working = threading.Event()
     writing = threading.Lock()
 
     def say(line: dict[str, Any]) -> None:
@@ -57,11 +57,12 @@ def main() -> None:
         say(_outcome(work))
 
     referees: list[Referee] = []
-    is_asked = threading.Event()
 
     def tell(text: str) -> None:
-        if is_asked.is_set():
-            say({"told": text})
+        say({"told": text})
+
+    def is_heard() -> bool:
+        return is_working.is_set() or not requests.empty()
 
     def start() -> dict[str, Any]:
         config = json.loads(sys.argv[1])
@@ -74,7 +75,8 @@ def main() -> None:
         from passagent.evaluator.judging.referee import Referee
 
         torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
-        lease = DeviceLease(find_device(config["device"]), tell=tell, pid=os.getppid())
+        device = find_device(config["device"])
+        lease = DeviceLease(device, tell=tell, pid=os.getppid(), is_heard=is_heard)
         referees.append(Referee(EvaluatorConfig.model_validate(config), zygote, lease))
         return {"ready": True}
 
@@ -82,7 +84,7 @@ def main() -> None:
         from passagent.evaluator.service.asking import answer as answer_of
 
         request = json.loads(requests.get())
-        is_asked.set()
+        is_working.set()
         return {"result": answer_of(referees[0], request)}
 
     answer(start)
@@ -91,6 +93,7 @@ def main() -> None:
         _outcome(partial(_prepare, referees[0], sys.argv[3], requests.empty))
     while referees:
         answer(evaluate)
+        is_working.clear()
 
 
 def _prepare(referee: Referee, task_path: str, is_idle: Callable[[], bool]) -> dict[str, Any]:
