@@ -6,7 +6,11 @@ Each program judges in turn the expert's candidates, with kernels that are built
 candidate's place (A/A: 1.00 is the truth), under a bar as in a search, for `--seconds`. Three ways: a program
 alone; two that take turns whole (each holds a lock around every evaluation); two with leases only. Reported:
 evaluations a minute of all programs together, the longest wait for a lease, the part of an evaluation for
-which timing had the device, and by how much A/A misses 1. Under 4 minutes on a quiet machine.
+which timing had the device, and by how much A/A misses 1.
+
+On the CPU two more, of one program on the first half of the cores: with the other half quiet, and with a
+compiler running there all the time. They tell whether timing may lease a part of the cores. About 4 minutes
+on a quiet machine.
 
 Raw results go to benchmarks/results/leases-<device>-<date>.json. A machine that others use meanwhile changes
 all of it: `load_1m` of each way says how busy it was.
@@ -19,6 +23,7 @@ import fcntl
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -64,6 +69,29 @@ def noting(waits: list[tuple[str, float]], holds: list[float]) -> Iterator[None]
         yield
     finally:
         DeviceLease._granted, DeviceLease._end = granted, end  # type: ignore[method-assign]
+
+
+COMPILER = """
+import subprocess, sys
+text = '#include <algorithm>\\n#include <regex>\\nstd::regex r("a*b"); int main() {}'
+while True:
+    subprocess.run(["g++", "-O3", "-x", "c++", "-c", "-o", "/dev/null", "-"], input=text.encode())
+"""
+
+
+@contextmanager
+def compiling(cores: list[int]) -> Iterator[None]:
+    """A compiler runs on these cores, each all the time."""
+    running = [
+        subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", COMPILER], start_new_session=True)
+        for core in cores
+    ]
+    try:
+        yield
+    finally:
+        for one in running:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
 
 
 def program(args: argparse.Namespace) -> None:
@@ -113,11 +141,14 @@ def anew(candidate: Candidate, number: int) -> Candidate:
     return Candidate({name: text.replace('r"""\n', mark) for name, text in candidate.files.items()})
 
 
-def measured(args: argparse.Namespace, count: int, turns: str) -> dict[str, Any]:
-    """So many programs at once."""
+def measured(
+    args: argparse.Namespace, count: int = 1, turns: str = "", cores: list[int] | None = None
+) -> dict[str, Any]:
+    """So many programs at once, on these cores."""
     words = ["--program", "--device", args.device, "--task", args.task, "--seconds", str(args.seconds)]
     words += ["--subgraphs", str(args.subgraphs), *(["--turns", turns] if turns else [])]
-    command = [sys.executable, __file__, *words]
+    only = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+    command = [*only, sys.executable, __file__, *words]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     programs = [subprocess.Popen(command, **pipes) for _ in range(count)]
     try:
@@ -170,7 +201,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--task", default=str(ROOT / "examples/tasks/add_layer_norm"))
     parser.add_argument("--subgraphs", type=int, default=3, help="of the task, the first ones")
-    parser.add_argument("--seconds", type=float, default=45.0, help="of each way")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each way")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--program", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--turns", default="", help=argparse.SUPPRESS)
@@ -179,15 +210,18 @@ def main() -> None:
         program(args)
         return
     with tempfile.NamedTemporaryFile() as lock:
-        ways = {
-            name: measured(args, count, turns)
-            for name, count, turns in (("alone", 1, ""), ("turns", 2, lock.name), ("leases", 2, ""))
-        }
+        ways = {"alone": measured(args), "turns": measured(args, 2, lock.name), "leases": measured(args, 2)}
+    cores = sorted(os.sched_getaffinity(0))
+    first, rest = cores[: len(cores) // 2], cores[len(cores) // 2 :]
+    if args.device == "cpu" and first:
+        ways["half of the cores"] = measured(args, cores=first)
+        with compiling(rest):
+            ways["beside a compiler"] = measured(args, cores=first)
     for name, found in ways.items():
         waits = ", ".join(f"{kind} {s:.2f} s" for kind, s in found["longest_wait_s"].items())
         aa = "A/A none" if found["a/a_median"] is None else f"A/A {found['a/a_median']:.2%} at the median"
         print(
-            f"{name:7} {found['evaluations_a_minute']:6.1f} evaluations a minute, longest waits: {waits}; "
+            f"{name:17} {found['evaluations_a_minute']:6.1f} evaluations a minute, longest waits: {waits}; "
             f"timing {found['timing_share']:.0%} of an evaluation; {aa}; load {found['load_1m']}"
         )
     gain = ways["leases"]["evaluations_a_minute"] / ways["turns"]["evaluations_a_minute"]

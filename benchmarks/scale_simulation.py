@@ -4,16 +4,16 @@
 
 An agent thinks (a model call), has its candidate judged, writes it down, and begins again. A device has
 owners, each of which judges one candidate at a time: host work (recording, builds, the referee's own), steps
-that share the device (loading, checks) and timing, which has it alone for half a second at a time, first come,
-first served, as in passagent/evaluator/hardware/leases.py. The store is one server: a controller's own work for
-an iteration, as measured. Host cores are not modelled. What it is fed with:
+that share the device (loading, checks) and timing, which has it alone for half a second at a time,
+first come, first served (passagent/evaluator/hardware/leases.py). The store is one server: a controller's own
+work for an iteration, as measured. Host cores are not modelled. What it is fed with:
 
 - stages of the evaluations in evaluator-throughput-*-merge-cuda-*.json.gz, on H100s, 6 subgraphs each
 - iterations a second of one controller and of two on one file: search-overhead-cpu-2026-11-23.json
 - bytes of a node: store-size-cpu-2026-11-25.json
 
-A model's seconds are not measured here: `--think` are assumed, log-normally spread (sigma 0.5). The check is a
-search that was really run with a model of 20 s and evaluations of 3 s (search-busy-2026-11-21.json).
+A model's seconds are not measured here: `--think` are assumed, log-normally spread (sigma 0.5). The check is
+a search that was really run with a model of 20 s and evaluations of 3 s (search-busy-2026-11-21.json).
 Raw results go to benchmarks/results/scale-simulation-<date>.json; docs/scale.md tells what follows.
 """
 
