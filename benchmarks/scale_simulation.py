@@ -8,7 +8,7 @@ that share the device (loading, checks) and timing, which has it alone for half 
 first come, first served (passagent/evaluator/hardware/leases.py). The store is one server: a controller's own
 work for an iteration, as measured. Host cores are not modelled. What it is fed with:
 
-- stages of the evaluations in evaluator-throughput-*-merge-cuda-*.json.gz, on H100s, 6 subgraphs each
+- stages of the evaluations in evaluator-throughput-*-merge-cuda-*.json.gz, on H100s, 1 to 6 subgraphs each
 - iterations a second of one controller and of two on one file: search-overhead-cpu-2026-11-23.json
 - bytes of a node: store-size-cpu-2026-11-25.json
 
@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluator_repeatability import ROOT, keep
+
+from passagent.confine.environment import describe
 
 RESULTS = ROOT / "benchmarks/results"
 SLICE_S = 0.5
@@ -331,6 +333,7 @@ def main() -> None:
     cost = campaign(args.tasks * args.trials * args.steps, measured, write_s, args)
     print(json.dumps(cost, indent=1))
     data = {
+        "environment": describe("cpu", 1),
         "fed with": {"evaluations": len(measured), "mean_s": mean, "iterations_a_second": rates},
         "check": {"measured": busy["busy"], "simulated": check["timing_busy"]},
         "agents a device": agents,
