@@ -47,7 +47,7 @@ from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.runner.process import Worker
 from passagent.evaluator.runner.worker_messages import Request, TakeGraph
-from passagent.evaluator.timing.timing import measure_passbench
+from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.expert.author import author
 from passagent.expert.choices import default, neighbours
 from passagent.expert.reading import graph_of

@@ -82,7 +82,7 @@ def made(tmp_path_factory):
     locks = str(tmp_path_factory.mktemp("locks"))
     done(
         ["bash", RECIPE / "tiny/run.sh", place / "out"],
-        env=os.environ | {"PATH": path, "XDG_RUNTIME_DIR": locks},
+        env=os.environ | {"PATH": path, "PASSAGENT_LEASES": locks},
     )
     return place / "out"
 

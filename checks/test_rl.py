@@ -41,7 +41,7 @@ def done(*command, **more):
 
 @pytest.fixture(autouse=True)
 def _own_locks(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
+    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
 
 
 def test_grpo_takes_a_step_and_the_reward_is_what_eval_gives(tmp_path):

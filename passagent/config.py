@@ -60,7 +60,8 @@ class EvaluatorConfig(_Section):
     values, the candidate's trials first and eager's after, behind torch.compile's guards."""
     threads: int | None = Field(None, ge=1)
     """OpenMP threads of eager and candidate alike; None: all cores but one, which the referee and the machine
-    need: a thread that has to wait for its core holds up all others, and that would be timed."""
+    need: a thread that has to wait for its core holds up all others, and that would be timed. With fewer, a
+    CPU judges several candidates at once, each on so many cores and one more."""
     timeout_s: float = Field(120.0, gt=0)
     """Wall clock for one step of a candidate (load, one subgraph's checks, one block of timing), s."""
     memory_gb: float = Field(16.0, gt=0)

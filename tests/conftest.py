@@ -12,7 +12,7 @@ settings.load_profile("passagent")
 def _own_locks(tmp_path_factory):
     """No test waits for another program's measurements, nor for those of another process of pytest-xdist."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
+        patch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
         yield
 
 

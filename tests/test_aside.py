@@ -5,13 +5,15 @@ import time
 
 import pytest
 
+from passagent.evaluator.hardware.devices import find_device
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import comparisons as aside
 from passagent.evaluator.judging.comparisons import Comparisons
 
 
 @pytest.fixture
 def beside():
-    one = Comparisons()
+    one = Comparisons(DeviceLease(find_device("cpu")))
     yield one
     one.close()
 

@@ -24,6 +24,25 @@ def test_what_the_throughput_is_divided_into_is_there():
         pass
 
 
+def test_the_simulation_lends_a_device_as_leases_do():
+    simulation = importlib.import_module("scale_simulation")
+    clock, order = simulation.Clock(), []
+    device = simulation.Lease(clock)
+
+    def one(name, alone):
+        yield device.take(alone)
+        order.append((name, clock.now))
+        yield clock.sleep(1.0)
+        device.give(alone)
+
+    for name, alone in (("step", False), ("other step", False), ("timing", True), ("late step", False)):
+        clock.start(one(name, alone))
+    clock.run(10.0)
+    assert order == [("step", 0.0), ("other step", 0.0), ("timing", 1.0), ("late step", 2.0)]
+    busy = simulation.simulate(8, 1, 1, 20.0, [simulation.Stages(0, 0, 3.0)], spread=0.0, seconds=900)
+    assert 0.95 < busy["timing_busy"] <= 1.0
+
+
 def test_graph_dispatch_sums_up_by_size_and_names_what_is_slower():
     """A subgraph that the expert leaves alone takes eager's time; Inductor's faster draw counts."""
     summary = importlib.import_module("graph_dispatch").summary

@@ -9,6 +9,8 @@ from tiny import write_task as write_tiny
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import UsageError
+from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import recorder
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.result import MANIFEST, Candidate
@@ -235,7 +237,8 @@ def test_plans_fit_a_gpu_by_whatever_name(device, tasks, monkeypatch):
     monkeypatch.setattr(recorder, "device_facts", lambda name: dict(H100))
     monkeypatch.setattr(recorder.Recorder, "_built", lambda *_: iter(()))
     case = read_case(HERE / "honest/cuda_vectorised_with_a_tail.py")
-    one = recorder.Recorder(CONFIG.model_copy(update={"device": device}))
+    lease = DeviceLease(Device(device, "GPU-none", "none"))
+    one = recorder.Recorder(CONFIG.model_copy(update={"device": device}), lease)
     try:
         first = one.prepare(case.candidate, tasks[case.task].subgraphs, None)
         files = artefact.write(first.plans.recording)

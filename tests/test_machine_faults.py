@@ -224,7 +224,7 @@ def test_the_memory_that_is_free_is_that_of_the_control_group(memory_group):
 
 @pytest.mark.long
 def test_an_evaluator_that_is_killed_for_memory_ends_no_candidate(small, memory_group, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path))
     task, told = write_task(tmp_path / "task", [1 << 11, 1 << 11]), []
 
     async def judge() -> None:
@@ -273,7 +273,7 @@ def test_errors_of_the_system_are_named_and_others_are_not():
 
 
 def test_what_a_candidate_says_of_the_machine_is_not_believed(small, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path))
     says = [os.strerror(number) for number in (errno.ENOSPC, errno.EROFS, errno.ENOMEM)]
     bad = [tiny.candidate(setup=f"{tiny.KERNEL}\nraise RuntimeError({words!r})") for words in says]
 

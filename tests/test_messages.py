@@ -158,7 +158,7 @@ def told(scratch, request, frames):
         finally:
             os._exit(0)
     theirs.close()
-    worker = Worker(Parent(), pid, Channel(ours), scratch, {})
+    worker = Worker(Parent(), pid, Channel(ours), scratch, {}, None)
     try:
         return worker.ask(request, 20.0)
     finally:

@@ -1,9 +1,8 @@
-"""The pool: a device measures one thing at a time, faults are retried, sick devices quarantined."""
+"""The pool: a device judges one subject at a time, faults are retried, sick devices quarantined."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import signal
@@ -20,9 +19,12 @@ from passagent.config import EvaluatorConfig
 from passagent.confine import environment
 from passagent.errors import InfrastructureError, TaskError, UsageError
 from passagent.evaluator.hardware import health, nvml
-from passagent.evaluator.hardware.devices import Device, DeviceLock, find_device, find_devices, measuring_on
+from passagent.evaluator.hardware.devices import Device, find_device, find_devices
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.effort import PAIRS
 from passagent.evaluator.judging.referee import Referee
+from passagent.evaluator.reference import keeping
+from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.runner.starting import owner_ahead
 from passagent.evaluator.service import pool
 from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
@@ -33,7 +35,7 @@ SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget
 """Some seconds for a subgraph."""
 MISSING = Device("cuda:7", "GPU-test-missing", "none")
 PROGRAM = """
-import asyncio, json, sys, time
+import asyncio, sys, time
 sys.path.insert(0, {tests!r})
 import tiny
 from passagent.config import EvaluatorConfig
@@ -42,9 +44,7 @@ from passagent.evaluator.service.pool import EvaluatorPool
 async def main():
     pool = EvaluatorPool(EvaluatorConfig.model_validate_json(sys.argv[1]), tell=lambda text: None)
     watch = asyncio.create_task(tell_pid(pool))
-    spans = tiny.spans_of(pool)
-    evaluation = await pool.evaluate(sys.argv[2], tiny.candidate())
-    print(json.dumps([evaluation.status, spans]), flush=True)
+    await pool.evaluate(sys.argv[2], tiny.candidate())
     await pool.close()
 
 async def tell_pid(pool):
@@ -64,7 +64,7 @@ def task(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _own_locks(tmp_path_factory, monkeypatch):
     """No test waits for another program's measurements."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
+    monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def _no_memory_kills(monkeypatch):
 
 @pytest.fixture
 def own_cpu():
-    """A CPU with a lock of its own, beside that of `cpu`."""
+    """A CPU with another UUID than `cpu`."""
     return Device("cpu", "cpu-a", "cpu")
 
 
@@ -91,7 +91,7 @@ def run(work):
 
 
 def other_process(task: Path, config: EvaluatorConfig) -> subprocess.Popen[str]:
-    """A process with a pool of its own on `cpu`; it prints its owner's pid, then the outcome."""
+    """A process with a pool of its own on `cpu`; it prints its owner's pid."""
     program = PROGRAM.format(tests=str(Path(__file__).parent))
     command = [sys.executable, "-c", program, config.model_dump_json(), str(task)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -153,47 +153,22 @@ def judged_by(ahead, task):
 
 
 def test_an_owner_that_was_started_ahead_is_the_devices_and_has_prepared(task):
-    [cpu] = find_devices("cpu")
     with owner_ahead(CONFIG, task) as ahead:
         pid = ahead.process.pid
         zygote_baseline_and_spares = 1 + 1 + 2 * PAIRS  # and, if a compiler was asked, the tool server
         wait_for(lambda: len(descendants(pid)) >= zygote_baseline_and_spares)
-        wait_for(lambda: DeviceLock(cpu).holder_pid() is None)
         assert judged_by(ahead, task) == ("ok", pid, [])
     with owner_ahead(CONFIG.model_copy(update={"device": "cuda:0,cuda:1"}), task) as several:
         assert several is None
 
 
-def test_who_asks_while_the_owner_prepares_is_not_told_to_wait(task):
-    [cpu] = find_devices("cpu")
-    with owner_ahead(CONFIG, task) as ahead:
-        wait_for(lambda: f"preparing for {task}" in DeviceLock(cpu).holder(), every_s=0.005)
-        assert judged_by(ahead, task) == ("ok", ahead.process.pid, [])
-
-
-def test_references_are_prepared_while_nobody_waits(tmp_path, own_cpu):
-    lock, other = DeviceLock(own_cpu), DeviceLock(own_cpu)
+def test_references_are_prepared_while_nothing_is_asked(tmp_path):
     found = load_task(tiny.write_task(tmp_path / "task"))
     with Referee(CONFIG) as referee:
-        assert lock.try_acquire() and not lock.is_waited_for()
-        assert not other.try_acquire() and lock.is_waited_for()
-        referee.prepare(found, lambda: not lock.is_waited_for())
+        referee.prepare(found, lambda: False)
         assert len(referee._baseline._kept) == 1
-        other.release()
-        referee.prepare(found, lambda: not lock.is_waited_for())
+        referee.prepare(found, lambda: True)
         assert len(referee._baseline._kept) == len(found.subgraphs) > 1
-        lock.release()
-
-
-def test_an_owner_does_not_prepare_where_others_measure(task):
-    with measuring_on(find_devices("cpu")[0]), owner_ahead(CONFIG, task) as ahead:
-        assert select.select([ahead.socket], [], [], 120)[0]
-        time.sleep(1.0)
-        named = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(ahead.process.pid)]
-        assert [one for one in named if b"tool_server.py" not in one and b"plan.child" not in one] == [
-            name for name in named if b"passagent.evaluator.runner.zygote" in name
-        ]
-        assert sum(b"passagent.evaluator.runner.zygote" in name for name in named) == 1  # no worker
 
 
 def test_an_owner_that_fails_to_prepare_judges_all_the_same(task, tmp_path):
@@ -286,64 +261,6 @@ def test_neither_a_cancelled_evaluation_nor_a_broken_task_leaves_an_answer_behin
     (wrong, evaluation), told = run(work)
     assert evaluation.candidate == wrong.key and evaluation.status != "ok"
     assert told == []
-
-
-@pytest.mark.long
-def test_two_processes_never_measure_on_the_cpu_at_once(task):
-    async def work(told):
-        evaluators = EvaluatorPool(CONFIG, tell=told.append)
-        try:
-            assert (await evaluators.evaluate(task, tiny.candidate())).status == "ok"
-            spans = tiny.spans_of(evaluators)
-            other = other_process(task, CONFIG)
-            while other.poll() is None:
-                await evaluators.evaluate(task, tiny.candidate())
-            lines = other.stdout.read().splitlines()
-            return spans, json.loads(lines[-1])
-        finally:
-            await evaluators.close()
-
-    (spans, (status, [(start, end)])), _ = run(work)
-    assert status == "ok"
-    assert spans
-    assert all(ended <= start or end <= started for started, ended in spans), "two evaluations at once"
-
-
-def test_a_waiting_process_says_for_whom_and_is_next():
-    device = Device("cpu", "cpu-queue", "cpu")
-    first, second, third = DeviceLock(device), DeviceLock(device), DeviceLock(device)
-    assert first.try_acquire()
-    assert not second.try_acquire()
-    assert f"pid {os.getpid()} " in second.holder()
-    first.release()
-    assert not first.try_acquire() and not third.try_acquire(), "the second was there before"
-    assert first.holder() == "another process"
-    assert second.try_acquire()
-    assert not first.try_acquire()
-    second.release()
-    assert first.try_acquire()
-    first.release()
-    with measuring_on(device):
-        assert not third.try_acquire()
-    assert third.try_acquire()
-    third.release()
-
-
-def test_a_lock_ends_with_its_process():
-    device = Device("cpu", "cpu-dead", "cpu")
-    program = (
-        "import sys, time\nfrom passagent.evaluator.hardware.devices import *\n"
-        f"lock = DeviceLock({device!r})\nprint(lock.try_acquire(), flush=True)\ntime.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "True\n"
-    lock = DeviceLock(device)
-    assert not lock.try_acquire()
-    assert f"pid {process.pid} " in lock.holder()
-    process.kill()
-    process.wait()
-    assert lock.try_acquire()
-    lock.release()
 
 
 @pytest.mark.long
@@ -509,3 +426,79 @@ def test_a_pool_on_a_gpu_survives_a_killed_evaluator(task):
 def test_devices_side_by_side_have_cores_of_their_own(monkeypatch, cores, count, shares):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert environment.core_shares(count) == shares
+
+
+def test_hyperthreads_of_a_core_stay_together(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
+    monkeypatch.setattr(environment, "_first_sibling", lambda core: core % 6)
+    assert environment.core_shares(2) == [[0, 6, 1, 7, 2, 8], [3, 9, 4, 10, 5, 11]]
+    assert environment.core_shares(4) == [[0, 6], [1, 7], [2, 8], [3, 9]]
+
+
+@pytest.mark.parametrize(("threads", "sets"), [(None, 1), (7, 8), (8, 7), (63, 1), (200, 1)])
+def test_a_cpu_of_many_cores_judges_several_candidates_at_once(monkeypatch, threads, sets):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(environment, "_first_sibling", lambda core: core)
+    slots = EvaluatorPool(CONFIG.model_copy(update={"threads": threads}))._slots
+    assert [slot.device.name for slot in slots] == ["cpu"] * sets
+    taken = [core for slot in slots for core in slot._cores]
+    assert len(taken) == len(set(taken)) > 64 - sets
+    assert all(len(slot._cores) > min(threads or 63, 63) for slot in slots)
+
+
+def test_cores_that_another_program_uses_are_taken_last(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(environment, "_first_sibling", lambda core: core)
+    evaluators = EvaluatorPool(CONFIG.model_copy(update={"threads": 31}))
+    first, second = evaluators._slots
+    with DeviceLease(first.device, first._cores).shared():
+        assert asyncio.run(evaluators._take()) is second
+        assert asyncio.run(evaluators._take()) is first
+
+
+@pytest.mark.parametrize(("others", "status"), [(0, "out_of_memory"), (2, "lost")])
+def test_memory_that_another_program_may_have_taken_is_charged_to_nobody(
+    task, own_cpu, others, status, monkeypatch
+):
+    async def healthy(*_):
+        return None
+
+    monkeypatch.setattr(health, "check", healthy)
+    graph = GraphResult(name="g", dtype="float32", status="out_of_memory", error="CUDA out of memory")
+    made = Evaluation(
+        task="t",
+        candidate="c",
+        device="cuda:0",
+        dispatch="direct",
+        timing="none",
+        status="out_of_memory",
+        as_score=None,
+        es=None,
+        evaluator_version="0",
+        graphs=[graph],
+        device_state={"before": {"other_processes": 0}, "after": {"other_processes": others}},
+    )
+
+    async def work(told):
+        evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append)
+
+        async def ask(request):
+            return made.model_dump()
+
+        evaluators._slots[0].owner.ask = ask
+        try:
+            return (await evaluators.evaluate(task, tiny.candidate())).status
+        except SubjectLost:
+            return "lost"
+
+    found, told = run(work)
+    assert found == status
+    reason = "cpu: out of memory on a GPU that 2 process(es) of other programs use"
+    assert told.count(reason) == (3 if others else 0)
+
+
+def test_eager_that_does_not_fit_beside_other_programs_is_no_fault_of_the_task(task, monkeypatch):
+    [subgraph] = load_task(task).subgraphs
+    assert isinstance(keeping.too_large(subgraph, "cpu"), TaskError)
+    monkeypatch.setattr(health, "device_state", lambda device: {"other_processes": 1})
+    assert isinstance(keeping.too_large(subgraph, "cuda:0"), InfrastructureError)

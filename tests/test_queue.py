@@ -31,7 +31,8 @@ from many import (  # noqa: F401
 )
 from wire_server import Said, WireServer
 
-from passagent.evaluator.hardware.devices import DeviceLock, find_device
+from passagent.evaluator.hardware.devices import find_device
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.store import Store, confirmations, nodes, participants, runs
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -203,16 +204,14 @@ def test_ctrl_c_while_the_finalists_are_measured(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_a_device_that_another_process_holds_ends_when_asked(tmp_path: Path) -> None:
-    """The lock is not released before all have ended: a search that waits for it would never end."""
+    """The lease does not end before all have ended: a search that waits for it would never end."""
     there = Runs(tmp_path, iters=2, islands=2)
-    lock = DeviceLock(find_device("cpu"))
-    assert lock.try_acquire()
-    try:
+    with DeviceLease(find_device("cpu")).exclusive():
         for number, ask in enumerate((signal.SIGINT, signal.SIGTERM, "stop")):
             process = there.start("resume" if number else "run", prepare=measure_for_real)
             there.wait(
                 lambda store, n=number: (
-                    there.said().count("waiting: cpu is in use by pid") > n
+                    there.said().count("waiting for cpu, 1 before you") > n
                     and len(nodes.of_run(store, there.run(store).id)) == 2
                 )
             )
@@ -227,8 +226,6 @@ def test_who_waits_for_a_device_that_another_process_holds_ends_when_asked(tmp_p
                 assert {(node.state, node.owner) for node in nodes.of_run(store, there.run(store).id)} == {
                     ("proposed", None)
                 }
-    finally:
-        lock.release()
     assert "Traceback" not in there.said()
     finish(there.start("resume"), there)
     there.check()

@@ -31,10 +31,10 @@ from passagent.evaluator.runner.samples import Samples, Timing
 from passagent.evaluator.timing import clocks, timing, turns
 from passagent.evaluator.timing.copying import charge
 from passagent.evaluator.timing.estimate import interval, line, log_ratios, ratio
+from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.evaluator.timing.timing import (
     TimedCallError,
     measure,
-    measure_passbench,
 )
 from passagent.tasks import Subgraph, TensorMeta
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
-from typing import Any
 
 from passagent.evaluator.result import MANIFEST, Candidate
 
@@ -108,19 +106,3 @@ def candidate(body: str = HONEST, setup: str = KERNEL, imports: str = "", **othe
     imports = imports or "from passagent.kernels import cpp_kernel"
     files = {"Fused.py": PASS.format(imports=imports, setup=setup, body=body), MANIFEST: '["Fused"]'}
     return Candidate(files | others)
-
-
-def spans_of(pool: Any) -> list[tuple[float, float]]:
-    """From when to when the pool's first device is at an evaluation, monotonic s; grows with each."""
-    owner, spans = pool._slots[0].owner, []
-    ask = owner.ask
-
-    async def timed(request: Any) -> Any:
-        begun = time.monotonic()
-        try:
-            return await ask(request)
-        finally:
-            spans.append((begun, time.monotonic()))
-
-    owner.ask = timed
-    return spans

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -32,14 +33,27 @@ _ALLOWED = {
 
 
 def core_shares(count: int) -> list[list[int]]:
-    """This process's cores in `count` equal parts, one for each device measured side by side.
+    """This process's cores in `count` parts, one for each device measured side by side.
 
-    Two devices that time calls on one core at the same moment would disturb each other. With fewer than two
-    cores for each, all get all.
+    Two devices that time calls on one core at the same moment would disturb each other, also by its two
+    hyperthreads: these stay together. With fewer than two cores for each, all get all.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (_first_sibling(core), core))
     size = len(cores) // count
-    return [cores[i * size : (i + 1) * size] if size >= 2 else cores for i in range(count)]
+    if size < 2:
+        return [sorted(cores)] * count
+    if any(_first_sibling(core) != core for core in cores):
+        size = max(2, size // 2 * 2)
+    return [cores[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _first_sibling(core: int) -> int:
+    """The lowest of the core's hyperthreads: itself where it has no other, or nothing tells."""
+    try:
+        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return core
+    return int(re.split("[,-]", listed)[0])
 
 
 def worker_threads(wanted: int | None) -> int:

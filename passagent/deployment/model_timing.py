@@ -15,7 +15,8 @@ import torch.utils._pytree as pytree
 from passagent.deployment.inductor_pass import inductor_options
 from passagent.deployment.loading import Package
 from passagent.errors import PassagentError
-from passagent.evaluator.hardware.devices import find_device, measuring_on
+from passagent.evaluator.hardware.devices import find_device
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.timing import estimate
 from passagent.extraction.factories import Model
 
@@ -93,8 +94,8 @@ def measure_model(
                 sides[f"{modes[0]}, without {name}"] = _with_passes(model, modes[0], fewer)[0]
         expected = _outputs(sides["eager"])
         unequal = [name for name, call in sides.items() if not _are_close(_outputs(call), expected)]
-        with measuring_on(find_device("cuda:0" if is_cuda else "cpu")):
-            times = _times(sides, is_cuda)
+        with DeviceLease(find_device("cuda:0" if is_cuda else "cpu")).exclusive() as share:
+            times = _times(sides, is_cuda, share)
     return Measurement(
         device=torch.cuda.get_device_name() if is_cuda else "cpu",
         us={name: estimate.typical_ns(blocks) / 1e3 for name, blocks in times.items()},
@@ -151,7 +152,7 @@ def _graphed(call: Call) -> Call:
     return replay
 
 
-def _times(sides: dict[str, Call], is_cuda: bool) -> dict[str, list[list[int]]]:
+def _times(sides: dict[str, Call], is_cuda: bool, share: Callable[[], float]) -> dict[str, list[list[int]]]:
     """Nanoseconds of the calls of each side's blocks. Sides take turns, each time in another order."""
     wait = torch.cuda.synchronize if is_cuda else _nothing
     calls = {}
@@ -164,6 +165,7 @@ def _times(sides: dict[str, Call], is_cuda: bool) -> dict[str, list[list[int]]]:
             sides[name]()
             block = [_timed(sides[name], wait) for _ in range(calls[name])]
             times.setdefault(name, []).append(block)
+            share()
     return {name: times[name] for name in sides}
 
 

@@ -15,13 +15,12 @@ __all__ = ["Candidate", "Evaluation", "evaluate"]
 def evaluate(task: Task, candidate: Candidate, config: EvaluatorConfig | None = None) -> Evaluation:
     """Judge one candidate, for notebooks and scripts: the same referee, the same result.
 
-    Waits while another process measures on the device. Raises TaskError if eager itself fails, UsageError for
+    It shares the device with other programs. Raises TaskError if eager itself fails, UsageError for
     a device that is not here.
     """
-    from passagent.evaluator.hardware.devices import find_device, measuring_on
     from passagent.evaluator.judging.referee import Referee
 
-    with Referee(config) as referee, measuring_on(find_device(referee.config.device)):
+    with Referee(config) as referee:
         return referee.evaluate(task, candidate)
 
 

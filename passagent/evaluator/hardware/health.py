@@ -56,6 +56,17 @@ def is_throttled(state: dict[str, Any]) -> bool:
     return any(SICK_REASONS & set(one.get("throttle", [])) for one in states)
 
 
+def others_on(state: dict[str, Any]) -> int:
+    """Processes of other programs that used the GPU when a device_state, or one of several, was taken."""
+    states = [state, *(value for value in state.values() if isinstance(value, dict))]
+    return max(int(one.get("other_processes", 0)) for one in states)
+
+
+def crowded(others: int) -> str:
+    """In words: why memory ran out is not known, as so many processes of other programs took some."""
+    return f"out of memory on a GPU that {others} process(es) of other programs use"
+
+
 async def check(device: Device, quick: bool = False) -> str | None:
     """What is wrong with the device, in a line; None if it is healthy. `quick` launches no kernel."""
     process = await asyncio.create_subprocess_exec(

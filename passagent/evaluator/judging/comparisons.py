@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
+from passagent.evaluator.hardware.leases import DeviceLease
+
 _MOST = 2
 """Pieces of work that wait or run, at most."""
 _ROOM = 1 << 30
@@ -17,7 +19,8 @@ _ROOM = 1 << 30
 class Comparisons:
     """Work on a thread of its own, in order. What it raises is raised to who waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease: DeviceLease) -> None:
+        self._lease = lease
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
         self._under_way: deque[tuple[Future[None], int]] = deque()
         self._lock = threading.Lock()
@@ -30,7 +33,7 @@ class Comparisons:
         with self._lock:
             while len(self._under_way) >= _MOST or (self._under_way and self._held() + nbytes > _ROOM):
                 self._first()
-            self._under_way.append((self._thread.submit(work), nbytes))
+            self._under_way.append((self._thread.submit(self._done, work), nbytes))
             if nbytes > _ROOM:
                 self.wait()
 
@@ -52,6 +55,10 @@ class Comparisons:
     def close(self) -> None:
         """Wait, and end the thread."""
         self._thread.shutdown()
+
+    def _done(self, work: Callable[[], None]) -> None:
+        with self._lease.host():
+            work()
 
     def _held(self) -> int:
         return sum(nbytes for _, nbytes in self._under_way)

@@ -17,6 +17,7 @@ from typing import Any
 from passagent.config import EvaluatorConfig
 from passagent.confine import tools
 from passagent.errors import InfrastructureError
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.agreement import judge_sets
 from passagent.evaluator.judging.comparisons import Comparisons
 from passagent.evaluator.judging.eager_worker import EagerAhead, EagerWorker
@@ -45,12 +46,12 @@ from passagent.evaluator.runner.endings import WorkerDied, WorkerTimeout, last_l
 from passagent.evaluator.target import uses_triton
 from passagent.evaluator.timing import clocks
 from passagent.evaluator.timing.estimate import typical_ns
+from passagent.evaluator.timing.passbench import measure_passbench
 from passagent.evaluator.timing.timing import (
     PATIENCE,
     TimedCallError,
     Timing,
     measure,
-    measure_passbench,
     together,
 )
 from passagent.tasks.reader import Subgraph, Task
@@ -69,6 +70,7 @@ class Judging:
         config: EvaluatorConfig,
         baseline: Baseline,
         workers: Workers,
+        lease: DeviceLease,
         bar: float | None = None,
         prepared: Prepared | None = None,
     ) -> None:
@@ -76,7 +78,7 @@ class Judging:
         `prepared`: a candidate's plans, which workers replay.
         """
         self.task, self.subject, self.config = task, subject, config
-        self.baseline, self.workers = baseline, workers
+        self.baseline, self.workers, self._lease = baseline, workers, lease
         self.bar, self._prepared = bar, prepared
         self._is_candidate = isinstance(subject, Candidate)
         self.stopped_early: str | None = None
@@ -91,7 +93,7 @@ class Judging:
         self._timings: dict[str, list[Timing]] = {}
         self._paces: dict[str, float | None] = {}
         self.pairs = pairs_of(config.device, self.dispatch, bar, len(task.subgraphs))
-        self._comparisons = Comparisons()
+        self._comparisons = Comparisons(lease)
         self._has_room = has_room(config.device)
         self._held_bytes = held_bytes(config.device)
         self._lanes: dict[str, int] = {}
@@ -346,20 +348,23 @@ class Judging:
         known = reference if self._eager.compiler is None else replace(reference, pace_ns=None)
         try:
             with self.workers.quiet, self._comparisons.finished():
-                if self.passbench:
-                    timing = measure_passbench(side, self._eager, reference, self.config)
-                else:
-                    # Who stays under the bar is seen at a glance.
-                    patience = 1 if self.bar is not None and result.name not in self._timings else PATIENCE
-                    timing = measure(
-                        side,
-                        self._eager,
-                        known,
-                        checks.verify,
-                        checks.surprise,
-                        part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
-                        patience,
-                    )
+                with self._lease.exclusive() as share:
+                    if self.passbench:
+                        timing = measure_passbench(side, self._eager, reference, self.config, share)
+                    else:
+                        # Who stays under the bar is seen at a glance.
+                        is_first = self.bar is not None and result.name not in self._timings
+                        timing = measure(
+                            side,
+                            self._eager,
+                            known,
+                            checks.verify,
+                            checks.surprise,
+                            part_of(self.config, self.dispatch, self.bar, len(self.graphs)),
+                            1 if is_first else PATIENCE,
+                            share,
+                        )
+                if not self.passbench:
                     checks.finish()
         except TimedCallError as failure:
             raise_for(failure.error)

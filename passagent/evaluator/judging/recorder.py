@@ -18,6 +18,7 @@ from passagent.confine import fork_server
 from passagent.errors import UsageError
 from passagent.evaluator import captures
 from passagent.evaluator.candidate import PLAN
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.integrity.filenames import check_files
 from passagent.evaluator.judging.verdict import Failed, Refused
 from passagent.evaluator.reference.baseline import Baseline
@@ -66,8 +67,8 @@ class Prepared:
 class Recorder:
     """Records candidates for one device. `close()` ends its process."""
 
-    def __init__(self, config: EvaluatorConfig) -> None:
-        self._config = config
+    def __init__(self, config: EvaluatorConfig, lease: DeviceLease) -> None:
+        self._config, self._lease = config, lease
         self._facts = device_facts(config.device)
         records = config.dispatch != "python"
         self._process = recorder_process.start() if records else None  # it imports torch while others do
@@ -135,6 +136,10 @@ class Recorder:
         plans = {(n, p): plan for n, one in enumerate(recording.passes) for p, plan in enumerate(one.plans)}
 
         def build(plan: Plan) -> _Outcome:
+            with self._lease.host():
+                return built(plan)
+
+        def built(plan: Plan) -> _Outcome:
             try:
                 check(plan)
                 for kernel in plan.kernels.values():
@@ -159,14 +164,15 @@ class Recorder:
         if self._process is None or self._process.process.poll() is not None:
             self.close()
             self._process = recorder_process.start()
-        answer = record.record(
-            self._process,
-            candidate,
-            subgraphs,
-            device,
-            self._facts,
-            self._config.single_replacement_func,
-        )
+        with self._lease.host():
+            answer = record.record(
+                self._process,
+                candidate,
+                subgraphs,
+                device,
+                self._facts,
+                self._config.single_replacement_func,
+            )
         if isinstance(answer, Recorded):
             return answer
         if answer.status != "refused":

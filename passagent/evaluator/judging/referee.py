@@ -17,6 +17,7 @@ from passagent.errors import UsageError
 from passagent.evaluator.compilers import is_compiled
 from passagent.evaluator.hardware.devices import find_device
 from passagent.evaluator.hardware.health import device_state
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging import unrecorded
 from passagent.evaluator.judging.effort import check_task_room, dispatch_of
 from passagent.evaluator.judging.judging import Judging
@@ -38,14 +39,19 @@ from passagent.tasks.reader import Task
 class Referee:
     """Judges candidates on one device. Not for concurrent use; `close()` ends its processes."""
 
-    def __init__(self, config: EvaluatorConfig | None = None, started: Started | None = None) -> None:
-        """`started`: its zygote's process, if that is on its way."""
+    def __init__(
+        self,
+        config: EvaluatorConfig | None = None,
+        started: Started | None = None,
+        lease: DeviceLease | None = None,
+    ) -> None:
+        """`started`: its zygote's process, if that is on its way. `lease`: of the device; None: its own."""
         self.config = config or EvaluatorConfig()
-        find_device(self.config.device)
+        self.lease = lease or DeviceLease(find_device(self.config.device))
         self._free_bytes = available_bytes()
-        self.workers = Workers(self.config, started)
-        self._baseline = Baseline(self.workers.zygote, self.config)
-        self._recorder = Recorder(self.config)
+        self.workers = Workers(self.config, self.lease, started)
+        self._baseline = Baseline(self.workers.zygote, self.config, self.lease)
+        self._recorder = Recorder(self.config, self.lease)
 
     def __enter__(self) -> Referee:
         return self
@@ -77,8 +83,6 @@ class Referee:
             if elements > SMALL or not is_wanted():
                 break
             self._baseline.reference(subgraph, dispatch)
-        if is_wanted():
-            self.workers.settle()  # who measures on the device next is not disturbed
 
     def describe(self, task: Task, seconds: float) -> list[EagerGraph]:
         """Eager on the subgraphs of `task`, as many as are begun in so many seconds. Raises as `evaluate`."""
@@ -102,7 +106,7 @@ class Referee:
             if isinstance(found, Evaluation):
                 return found
             prepared = found
-        judging = Judging(task, subject, self.config, self._baseline, self.workers, bar, prepared)
+        judging = Judging(task, subject, self.config, self._baseline, self.workers, self.lease, bar, prepared)
         self._prepare_workers(judging.dispatch, subject)
         with named("the evaluator"):  # no descriptor, no memory for an arena: the machine's fault
             judging.run()

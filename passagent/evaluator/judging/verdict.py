@@ -25,7 +25,8 @@ from passagent.evaluator.runner import hostless
 from passagent.evaluator.runner.worker_messages import Error, ReportedViolation
 from passagent.evaluator.sizes import ERROR, MESSAGE
 from passagent.evaluator.timing import estimate
-from passagent.evaluator.timing.timing import OF_PASSBENCH, Timing
+from passagent.evaluator.timing.passbench import OF_PASSBENCH
+from passagent.evaluator.timing.timing import Timing
 from passagent.evaluator.worker_text import plain, shortened
 from passagent.tasks.reader import Subgraph, Task
 

@@ -11,6 +11,7 @@ from passagent.cache import cache_dir
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import worker_threads
 from passagent.evaluator.compilers import is_compiled
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.eager_worker import EagerWorkers
 from passagent.evaluator.judging.effort import spares_of
 from passagent.evaluator.result import Candidate, Subject
@@ -28,14 +29,14 @@ class Workers:
     `quiet` is held while calls are timed; workers are made and killed by who holds it.
     """
 
-    def __init__(self, config: EvaluatorConfig, started: Started | None = None) -> None:
+    def __init__(self, config: EvaluatorConfig, lease: DeviceLease, started: Started | None = None) -> None:
         """`started`: the zygote's process, if that is on its way. Raises InfrastructureError."""
-        self._config = config
+        self._config, self._lease = config, lease
         self._threads = worker_threads(config.threads)
         self.zygote: Zygote | InsideZygote = (
-            InsideZygote(self._threads)
+            InsideZygote(self._threads, lease)
             if config.isolation == "in-process"
-            else Zygote(config.device, self._threads, started=started)
+            else Zygote(config.device, self._threads, started=started, lease=lease)
         )
         self.quiet = threading.Lock()
         self.spares: deque[Future[Worker]] = deque()
@@ -46,7 +47,7 @@ class Workers:
         self._building = ThreadPoolExecutor(1, thread_name_prefix="builds")
         if config.device == "cpu":
             # once for a compiler; what fails here is told by a kernel's build
-            self._ahead.submit(build.prepare)
+            self._ahead.submit(self._prepare_headers)
 
     def prepare(self) -> None:
         """Begin to make the workers of the next evaluation: later it would disturb what is timed."""
@@ -71,7 +72,9 @@ class Workers:
             return self.zygote.fork(None, sandboxed=False)  # it runs compilers itself
         if interpreter:
             if self._interpreter is None:
-                self._interpreter = Zygote(self._config.device, self._threads, interpreter=True)
+                self._interpreter = Zygote(
+                    self._config.device, self._threads, interpreter=True, lease=self._lease
+                )
             return self._interpreter.fork(self._config.memory_gb)
         return self._spare()
 
@@ -94,8 +97,12 @@ class Workers:
         if self._interpreter is not None:
             self._interpreter.close()
 
+    def _prepare_headers(self) -> None:
+        with self._lease.host():
+            build.prepare()
+
     def _kill_in_quiet(self, worker: Worker) -> None:
-        with self.quiet:
+        with self.quiet, self._lease.shared():
             worker.kill()
 
     def _spare(self) -> Worker:

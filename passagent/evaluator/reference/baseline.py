@@ -27,6 +27,7 @@ from passagent.evaluator import captures
 from passagent.evaluator.correctness.exactness import Expected, Fact
 from passagent.evaluator.correctness.inplace import States
 from passagent.evaluator.correctness.sets import BEYOND_SET, SETS
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.reference import beyond, keeping, pace
 from passagent.evaluator.reference.eager import EagerGraph, Output
 from passagent.evaluator.reference.reference import Reference, describe, load_request, of_eager, run_request
@@ -37,7 +38,6 @@ from passagent.evaluator.runner.process import Answer, Worker, Zygote, answered
 from passagent.evaluator.runner.samples import counted
 from passagent.evaluator.runner.thread_worker import InsideZygote
 from passagent.evaluator.runner.worker_messages import R, Request
-from passagent.machine_memory import available_bytes
 from passagent.tasks.graphio import operator_name
 from passagent.tasks.inputs import BEYOND, RARE, make_inputs
 from passagent.tasks.reader import Subgraph
@@ -64,8 +64,8 @@ _SPARSE = 16 << 30
 class Baseline:
     """The trusted worker of a referee; started at first use, started again if it is lost."""
 
-    def __init__(self, zygote: Zygote | InsideZygote, config: EvaluatorConfig) -> None:
-        self._zygote, self._config = zygote, config
+    def __init__(self, zygote: Zygote | InsideZygote, config: EvaluatorConfig, lease: DeviceLease) -> None:
+        self._zygote, self._config, self._lease = zygote, config, lease
         self._worker: Worker | None = None
         self._outputs: Arena | None = None
         self._kept: OrderedDict[str, Reference] = OrderedDict()
@@ -101,7 +101,8 @@ class Baseline:
         samples: list[int] = []
         while len(samples) < _DESCRIBED_CALLS and sum(samples) < _DESCRIBED_NS:
             request = run_request(reference, 0, windows * 3, settle=windows[0])
-            samples += self.ask(request, self._config.timeout_s).reply.samples
+            with self._lease.exclusive():
+                samples += self.ask(request, self._config.timeout_s).reply.samples
         names = [
             operator_name(node["target"])
             for node in reference.nodes
@@ -224,7 +225,8 @@ class Baseline:
         arena, described, is_small = None, [], keeping.is_small(subgraph)
         variants = _VARIANTS if is_small else _VARIANTS[: BEYOND_SET + 1]
         try:
-            with ThreadPoolExecutor(min(len(variants), len(os.sched_getaffinity(0)))) as beside:
+            cores = len(os.sched_getaffinity(0))
+            with self._lease.host(), ThreadPoolExecutor(min(len(variants), cores)) as beside:
                 for values in (beside.map if is_small else map)(drawn, variants):
                     arena = arena or Arena.create(len(variants) * keeping.room_of(values))
                     described.append(describe(values, subgraph, arena))
@@ -337,14 +339,14 @@ class Baseline:
             if death.killed_from_outside:
                 raise InfrastructureError(f"the baseline's worker {death.describe()}") from death
             if death.status == "out_of_memory":
-                raise _too_large(subgraph) from death
+                raise keeping.too_large(subgraph, self._config.device) from death
             raise TaskError(f"{subgraph.path}: eager {death.describe()}{last_line(death.log)}") from death
         if answer.error is not None:
             fault = endings.named_by_worker(f"{subgraph.path}: eager", answer.error)
             if fault is not None:
                 raise fault
             if answer.error.kind == "out_of_memory":
-                raise _too_large(subgraph)
+                raise keeping.too_large(subgraph, self._config.device)
             raise TaskError(f"{subgraph.path}: eager fails: {answer.error.message}")
         return answer.reply
 
@@ -385,11 +387,6 @@ class Baseline:
 
 def _key(subgraph: Subgraph, dispatch: str) -> str:
     return f"{dispatch}:{hashlib.sha256(repr(subgraph).encode()).hexdigest()[:32]}"
-
-
-def _too_large(subgraph: Subgraph) -> TaskError:
-    free = f"{available_bytes() / 2**30:.1f} GiB were free"
-    return TaskError(f"{subgraph.path}: eager needs more memory than there is ({free}); use a smaller task")
 
 
 def _with_inputs(eager: list[torch.Tensor], states: list[States]) -> list[torch.Tensor]:

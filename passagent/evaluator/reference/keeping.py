@@ -7,7 +7,10 @@ from typing import Any
 
 from passagent.confine.channel import Arena
 from passagent.confine.environment import device_memory_bytes
+from passagent.errors import InfrastructureError, PassagentError, TaskError
+from passagent.evaluator.hardware import health
 from passagent.evaluator.runner.fresh import MORE
+from passagent.machine_memory import available_bytes
 from passagent.tasks.reader import Subgraph
 from passagent.tasks.room import itemsize
 
@@ -43,3 +46,11 @@ def are_too_many(sizes: Collection[int], device: str) -> bool:
 def room_of(values: list[Any]) -> int:
     """Bytes that a set of inputs needs."""
     return sum(Arena.room(value) for value in values if isinstance(value, list))
+
+
+def too_large(subgraph: Subgraph, device: str) -> PassagentError:
+    """The error where eager ran out of memory: the task's, unless other programs use the GPU, too."""
+    if others := health.device_state(device).get("other_processes"):
+        return InfrastructureError(f"{device}: {health.crowded(others)}; eager did not fit ({subgraph.path})")
+    free = f"{available_bytes() / 2**30:.1f} GiB were free"
+    return TaskError(f"{subgraph.path}: eager needs more memory than there is ({free}); use a smaller task")

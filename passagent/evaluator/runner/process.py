@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -19,6 +19,7 @@ from passagent.confine.channel import Channel, ChannelClosed, ChannelTimeout
 from passagent.confine.environment import worker_memory
 from passagent.confine.unseen import hidden
 from passagent.errors import InfrastructureError, PassagentError
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import endings, worker_messages
 from passagent.evaluator.runner.endings import (
     Ending,
@@ -74,9 +75,15 @@ class Zygote:
     """
 
     def __init__(
-        self, device: str, threads: int, interpreter: bool = False, started: Started | None = None
+        self,
+        device: str,
+        threads: int,
+        interpreter: bool = False,
+        started: Started | None = None,
+        lease: DeviceLease | None = None,
     ) -> None:
-        self._device, self._threads, self._interpreter = device, threads, interpreter
+        """`lease`: its workers share the device for each step; None: nobody else uses it."""
+        self._device, self._threads, self._interpreter, self._lease = device, threads, interpreter, lease
         self._lock = threading.Lock()
         self._take(started or start_zygote(device, threads, interpreter))
 
@@ -152,7 +159,7 @@ class Zygote:
             if "errno" in reply:
                 raise OSError(reply["errno"], os.strerror(reply["errno"]))
             raise InfrastructureError(str(reply["error"]) + last_line(tail(scratch / "log")))
-        return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"])
+        return Worker(self, int(reply["pid"]), Channel(ours), scratch, reply["protections"], self._lease)
 
     def ending(self, pid: int) -> Ending | None:
         """How a worker ended; None if it does not begin to end within a second, or the zygote is lost."""
@@ -193,10 +200,16 @@ class Worker:
     """One forked process, the channel to it, and its sandbox's layers (`protections`: "on" or "off: WHY")."""
 
     def __init__(
-        self, zygote: Zygote, pid: int, channel: Channel, scratch: Path, protections: dict[str, str]
+        self,
+        zygote: Zygote,
+        pid: int,
+        channel: Channel,
+        scratch: Path,
+        protections: dict[str, str],
+        lease: DeviceLease | None,
     ) -> None:
         self.pid, self.scratch, self.protections = pid, scratch, protections
-        self._zygote, self._channel = zygote, channel
+        self._zygote, self._channel, self._lease = zygote, channel, lease
         self._parent = zygote._process
         self._memory_kills = memory_kills()
         self._is_reaped = self._is_closed = False
@@ -204,9 +217,13 @@ class Worker:
     def ask(self, request: Request[R], timeout_s: float, fds: tuple[int, ...] = ()) -> Answer[R]:
         """Send a request and wait for its reply, building the kernels that the worker asks for meanwhile.
 
-        Raises WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then
-        killed.
+        Before that it waits until the device may be used, if another program times on it. Raises
+        WorkerTimeout and WorkerDied, PassagentError if this machine cannot build; the worker is then killed.
         """
+        with self._lease.shared() if self._lease is not None else nullcontext():
+            return self._answered(request, timeout_s, fds)
+
+    def _answered(self, request: Request[R], timeout_s: float, fds: tuple[int, ...]) -> Answer[R]:
         deadline = time.monotonic() + timeout_s
         started: int | None = None
         ended: int | None = None

@@ -50,6 +50,15 @@ class StartedReferee:
             self.process.wait(_END_S)
 
 
+def cpu_sets(config: EvaluatorConfig) -> int:
+    """Candidates that are judged at a time on the CPU, each on cores of its own: `threads`, and one for its
+    referee. One where all cores are the workers', and on a GPU.
+    """
+    if config.device != "cpu" or config.threads is None or config.isolation != "sandboxed":
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // (config.threads + 1))
+
+
 def start_referee(
     device: str, config: EvaluatorConfig, cores: Sequence[int], task_path: Path | None = None
 ) -> StartedReferee:
@@ -87,7 +96,7 @@ def owner_ahead(config: EvaluatorConfig, task_path: Path) -> Iterator[StartedRef
         yield None
         return
     [device] = devices
-    started = start_referee(device, config, core_shares(1)[0], task_path)
+    started = start_referee(device, config, core_shares(cpu_sets(config))[0], task_path)
     try:
         yield started
     finally:

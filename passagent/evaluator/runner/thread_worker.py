@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from passagent.confine.channel import Channel
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner import worker
 from passagent.evaluator.runner.endings import WorkerDied
 from passagent.evaluator.runner.process import Worker
@@ -30,8 +31,9 @@ _END_S = 5.0
 class InsideZygote:
     """Stands where a Zygote stands; what it forks is a thread."""
 
-    def __init__(self, threads: int) -> None:
-        """`threads`: of OpenMP, for each worker."""
+    def __init__(self, threads: int, lease: DeviceLease) -> None:
+        """`threads`: of OpenMP, for each worker. `lease`: they share the device for each step."""
+        self._lease = lease
         self._threads, self._before = threads, torch.get_num_threads()
         self._scratch = Path(tempfile.mkdtemp(prefix="passagent-"))
         self._workers: list[ThreadWorker] = []
@@ -45,7 +47,7 @@ class InsideZygote:
     ) -> ThreadWorker:
         """A worker. Limits and places are this process's own, whatever is asked for."""
         with named("a worker cannot be started"):
-            made = ThreadWorker(Path(tempfile.mkdtemp(dir=self._scratch)), self._threads)
+            made = ThreadWorker(Path(tempfile.mkdtemp(dir=self._scratch)), self._threads, self._lease)
         self._workers = [one for one in self._workers if one.is_alive()] + [made]
         return made
 
@@ -64,9 +66,9 @@ class InsideZygote:
 class ThreadWorker(Worker):
     """One thread that serves (worker.py), and the channel to it."""
 
-    def __init__(self, scratch: Path, threads: int) -> None:
+    def __init__(self, scratch: Path, threads: int, lease: DeviceLease) -> None:
         ours, theirs = socket.socketpair()
-        self.scratch, self.protections = scratch, {}
+        self.scratch, self.protections, self._lease = scratch, {}, lease
         self._channel, self._is_closed, self._log = Channel(ours), False, ""
         self._thread = threading.Thread(target=self._serve, args=(theirs, threads), daemon=True)
         self._thread.start()

@@ -1,9 +1,10 @@
 """Evaluations for an asyncio program: one owner per device, a queue before them, faults retried elsewhere.
 
-A device measures one thing at a time, on the whole machine: its lock is held around each evaluation. After a
-fault of the machine the device must pass a health check; one that fails it is quarantined, and its work goes
-to another. What crosses to an owner is plain data, and nothing here tells a caller where a device is, so that
-another pool (a cluster's) can take this one's place.
+A device judges one subject of this program at a time; between programs its owner leases it, stage by stage
+(hardware/leases.py). A CPU with cores for several is several devices. After a fault of the machine the device
+must pass a health check; one that fails it is quarantined, and its work goes to another. What crosses
+to an owner is plain data, and nothing here tells a caller where a device is, so that another pool (a
+cluster's) can take this one's place.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from passagent.config import EvaluatorConfig
 from passagent.confine.environment import core_shares
 from passagent.errors import InfrastructureError, MachineFault, TaskError
 from passagent.evaluator.hardware import health
-from passagent.evaluator.hardware.devices import POLL_S, Device, DeviceLock, find_devices
+from passagent.evaluator.hardware.devices import Device, find_devices
+from passagent.evaluator.hardware.leases import is_in_use
 from passagent.evaluator.reference.eager import EagerGraph, read_graphs
 from passagent.evaluator.result import Candidate, Evaluation, Subject
-from passagent.evaluator.runner.starting import StartedReferee
+from passagent.evaluator.runner.starting import StartedReferee, cpu_sets
 from passagent.evaluator.service.referee_process import Lost, RefereeProcess
 
 if TYPE_CHECKING:
@@ -60,8 +62,8 @@ class Quarantine:
 class DeviceSlot:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, owner: RefereeProcess | RefereeInside) -> None:
-        self.device, self.owner, self.lock = device, owner, DeviceLock(device)
+    def __init__(self, device: Device, owner: RefereeProcess | RefereeInside, cores: list[int]) -> None:
+        self.device, self.owner, self._cores = device, owner, cores
         self.is_busy = False
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
@@ -69,6 +71,10 @@ class DeviceSlot:
     def is_open(self) -> bool:
         """Not in quarantine, or its time there is over."""
         return self.quarantine is None or self.quarantine.until <= time.monotonic()
+
+    def preference(self) -> tuple[bool, bool]:
+        """The lowest of several free ones is taken: a fit one, that no other program uses."""
+        return self.quarantine is not None, is_in_use(self.device, self._cores)
 
 
 class SubjectLost(InfrastructureError):
@@ -85,17 +91,17 @@ class EvaluatorPool:
         tell: Callable[[str], None] = log.warning,
         ahead: StartedReferee | None = None,
     ) -> None:
-        """`tell` gets a line for people about waiting, faults and quarantine; `ahead`: of the only device.
+        """`tell` gets a line for people about waits, faults, quarantine; `ahead`: the first device's owner.
 
         Raises UsageError if `config.device` is not here, or `config.target` cannot be used.
         """
         target_of(config)
         self.tell = tell
-        found = devices or find_devices(config.device)
+        found = devices or find_devices(config.device) * cpu_sets(config)
         shares = core_shares(len(found))
         self._slots = [
-            DeviceSlot(device, _owner(device, config, cores, ahead))
-            for device, cores in zip(found, shares, strict=True)
+            DeviceSlot(device, _owner(device, config, cores, None if number else ahead, tell), cores)
+            for number, (device, cores) in enumerate(zip(found, shares, strict=True))
         ]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -168,6 +174,9 @@ class EvaluatorPool:
             raise
         if evaluation.status == "infrastructure":
             raise Lost(evaluation.error or "the machine failed an evaluation")
+        is_full = any(graph.status == "out_of_memory" for graph in evaluation.graphs)
+        if is_full and (crowd := health.others_on(evaluation.device_state)):
+            raise Lost(health.crowded(crowd))
         others = [other for other in self._slots if other is not slot and other.is_open()]
         if evaluation.status == "timeout":
             await self._clear(slot, quick=False)
@@ -208,7 +217,7 @@ class EvaluatorPool:
 
     @asynccontextmanager
     async def _next_slot(self) -> AsyncIterator[DeviceSlot]:
-        """The next free device in good health, its lock held meanwhile. Raises InfrastructureError."""
+        """The next free device in good health. Raises InfrastructureError."""
         while True:
             slot = await self._take()
             try:
@@ -221,39 +230,26 @@ class EvaluatorPool:
                 yield slot
                 return
             finally:
-                slot.lock.release()
                 slot.is_busy = False
                 self._changed.set()
 
     async def _take(self) -> DeviceSlot:
-        """Wait, first come first served, for a device that is free here and on the machine, and lock it."""
-        is_told = False
+        """Wait, first come first served, for a device that is free."""
         async with self._turn:
-            try:
-                while True:
-                    if self._is_closed:
-                        raise InfrastructureError("the evaluator was closed before it came to this candidate")
-                    slots = [slot for slot in self._slots if slot.is_open()]
-                    if not slots:
-                        raise InfrastructureError(f"no device is fit: {self._reasons()}")
-                    free = [slot for slot in slots if not slot.is_busy]
-                    for slot in sorted(free, key=lambda slot: slot.quarantine is not None):
-                        if slot.lock.try_acquire():
-                            slot.is_busy = True
-                            return slot
-                    # an owner that prepares for its first task is no other process
-                    others = [s for s in free if s.owner.pid is None or s.lock.holder_pid() != s.owner.pid]
-                    if others and not is_told:
-                        is_told = True
-                        used = [f"{slot.device.name} is in use by {slot.lock.holder()}" for slot in others]
-                        self.tell(f"waiting: {'; '.join(used)}")
-                    self._changed.clear()
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), POLL_S if free else PAUSES_S[0])
-            finally:
-                for slot in self._slots:
-                    if not slot.is_busy:
-                        slot.lock.release()
+            while True:
+                if self._is_closed:
+                    raise InfrastructureError("the evaluator was closed before it came to this candidate")
+                slots = [slot for slot in self._slots if slot.is_open()]
+                if not slots:
+                    raise InfrastructureError(f"no device is fit: {self._reasons()}")
+                free = [slot for slot in slots if not slot.is_busy]
+                if free:
+                    slot = min(free, key=DeviceSlot.preference) if free[1:] else free[0]
+                    slot.is_busy = True
+                    return slot
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), PAUSES_S[0])
 
     def _reasons(self) -> str:
         """Of each quarantined device: since when, why, and when it is tried again."""
@@ -272,10 +268,14 @@ class EvaluatorPool:
 
 
 def _owner(
-    device: Device, config: EvaluatorConfig, cores: list[int], ahead: StartedReferee | None
+    device: Device,
+    config: EvaluatorConfig,
+    cores: list[int],
+    ahead: StartedReferee | None,
+    tell: Callable[[str], None],
 ) -> RefereeProcess | RefereeInside:
     if config.isolation == "sandboxed":
-        return RefereeProcess(device, config, cores, ahead)
+        return RefereeProcess(device, config, cores, ahead, tell)
     from passagent.evaluator.service.referee_inside import RefereeInside  # it takes torch
 
-    return RefereeInside(device, config)
+    return RefereeInside(device, config, tell)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
 from passagent.evaluator.hardware.devices import Device
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.service.asking import answer
 from passagent.evaluator.service.referee_process import Lost
@@ -20,21 +22,28 @@ class RefereeInside:
 
     pid = None
 
-    def __init__(self, device: Device, config: EvaluatorConfig) -> None:
+    def __init__(self, device: Device, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
+        """`tell` gets lines for people, on the event loop."""
         self._config = config.model_copy(update={"device": device.name})
+        self._device, self._tell = device, tell
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="referee")
         self._referee: Referee | None = None
 
     async def ask(self, request: dict[str, Any]) -> Any:
         """See RefereeProcess.ask."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, request)
+        loop = asyncio.get_running_loop()
 
-    def _ask(self, request: dict[str, Any]) -> Any:
+        def tell(text: str) -> None:
+            loop.call_soon_threadsafe(self._tell, text)
+
+        return await loop.run_in_executor(self._thread, self._ask, request, tell)
+
+    def _ask(self, request: dict[str, Any], tell: Callable[[str], None]) -> Any:
         is_new = self._referee is None
         try:
             with named("the evaluator"):
                 if self._referee is None:
-                    self._referee = Referee(self._config)
+                    self._referee = Referee(self._config, lease=DeviceLease(self._device, tell=tell))
                 return answer(self._referee, request)
         except MachineFault:
             raise

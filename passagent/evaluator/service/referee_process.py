@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 from passagent.config import EvaluatorConfig
@@ -46,9 +47,16 @@ class RefereeProcess:
     """Starts its process, on `cores`, when it is first asked (or takes `ahead`), and again after `stop`."""
 
     def __init__(
-        self, device: Device, config: EvaluatorConfig, cores: list[int], ahead: StartedReferee | None = None
+        self,
+        device: Device,
+        config: EvaluatorConfig,
+        cores: list[int],
+        ahead: StartedReferee | None = None,
+        tell: Callable[[str], None] = log.warning,
     ) -> None:
+        """`tell` gets the lines for people that come before an answer."""
         self.device, self._config, self._cores, self._ahead = device, config, cores, ahead
+        self._tell = tell
         self._started: StartedReferee | None = None
         self._connection: Connection | None = None
         self._memory_kills = memory_kills()
@@ -97,9 +105,11 @@ class RefereeProcess:
             if request is not None:
                 writer.write(json.dumps(request).encode() + b"\n")
                 await writer.drain()
-            line = await reader.readline()
-            if line:
-                return json.loads(line)  # type: ignore[no-any-return]
+            while line := await reader.readline():
+                said: dict[str, Any] = json.loads(line)
+                if "told" not in said:
+                    return said
+                self._tell(said["told"])
         except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
             log.info("%s: %s", self.device.name, error)
         ended = await _end_of(started.process)

@@ -1,7 +1,7 @@
 """A referee as a process: a request a line on stdin, an answer a line on stdout; it ends with its parent.
 
 The first answer says that it is ready, before any request. Until there is one it prepares for the task that
-it was told of.
+it was told of. Before an answer there may be lines for people: `{"told": TEXT}`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from passagent.confine.environment import worker_threads
 from passagent.errors import InfrastructureError, MachineFault, PassagentError, TaskError, UsageError
-from passagent.evaluator.hardware.devices import DeviceLock, find_device
+from passagent.evaluator.hardware.devices import find_device
+from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.runner.starting import start_zygote
 from passagent.faults import named
 
@@ -44,12 +45,24 @@ def main() -> None:
     os.dup2(2, 1)  # a stray print cannot reach the parent's parser
     requests: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    is_working = threading.Event()
+    writing = threading.Lock()
+
+    def say(line: dict[str, Any]) -> None:
+        with writing:
+            answers.write(json.dumps(line) + "\n")
+            answers.flush()
 
     def answer(work: Callable[[], dict[str, Any]]) -> None:
-        answers.write(json.dumps(_outcome(work)) + "\n")
-        answers.flush()
+        say(_outcome(work))
 
     referees: list[Referee] = []
+
+    def tell(text: str) -> None:
+        say({"told": text})
+
+    def is_heard() -> bool:
+        return is_working.is_set() or not requests.empty()
 
     def start() -> dict[str, Any]:
         config = json.loads(sys.argv[1])
@@ -62,31 +75,32 @@ def main() -> None:
         from passagent.evaluator.judging.referee import Referee
 
         torch.set_num_threads(1)  # the cores are the workers': threads of this process would wait for them
-        referees.append(Referee(EvaluatorConfig.model_validate(config), zygote))
+        device = find_device(config["device"])
+        lease = DeviceLease(device, tell=tell, pid=os.getppid(), is_heard=is_heard)
+        referees.append(Referee(EvaluatorConfig.model_validate(config), zygote, lease))
         return {"ready": True}
 
     def evaluate() -> dict[str, Any]:
         from passagent.evaluator.service.asking import answer as answer_of
 
-        return {"result": answer_of(referees[0], json.loads(requests.get()))}
+        request = json.loads(requests.get())
+        is_working.set()
+        return {"result": answer_of(referees[0], request)}
 
     answer(start)
     if referees and len(sys.argv) > 3:
-        _outcome(partial(_prepare, referees[0], sys.argv[3]))  # what fails, the first evaluation tells
+        # what fails, the first evaluation tells
+        _outcome(partial(_prepare, referees[0], sys.argv[3], requests.empty))
     while referees:
         answer(evaluate)
+        is_working.clear()
 
 
-def _prepare(referee: Referee, task_path: str) -> dict[str, Any]:
-    """Prepare for the task unless somebody measures on the device."""
+def _prepare(referee: Referee, task_path: str, is_idle: Callable[[], bool]) -> dict[str, Any]:
+    """Prepare for the task while nothing is asked."""
     from passagent.tasks.reader import load_task
 
-    lock = DeviceLock(find_device(referee.config.device), f"passagent, preparing for {task_path}")
-    try:
-        if lock.try_acquire():
-            referee.prepare(load_task(task_path), lambda: not lock.is_waited_for())
-    finally:
-        lock.release()
+    referee.prepare(load_task(task_path), is_idle)
     return {}
 
 

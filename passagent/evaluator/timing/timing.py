@@ -80,6 +80,8 @@ Verify = Callable[[int, Windows, Kept], None]
 """Judge a timed call: (input set, windows, what the worker kept of it)."""
 Surprise = Callable[[], None]
 """Audit the candidate, between timed calls."""
+Share = Callable[[], float]
+"""Let another program time, if one waits; for how long it did, s (DeviceLease.exclusive)."""
 
 
 class TimedCallError(Exception):
@@ -98,10 +100,12 @@ def measure(
     surprise: Surprise,
     config: EvaluatorConfig,
     patience: int = PATIENCE,
+    share: Share = lambda: 0.0,
 ) -> Timing:
     """Time both workers on the subgraph of `reference`, which they hold; on a GPU for `patience` budgets.
 
-    Raises WorkerDied and WorkerTimeout of the candidate, TimedCallError, what `verify` and `surprise` raise.
+    The time of others, of which `share` tells, is in no budget. Raises WorkerDied and WorkerTimeout of the
+    candidate, TimedCallError, what `verify` and `surprise` raise.
     """
     draw = Draw(reference.rotation)
     first, *probed = [draw.next() for _ in range(1 + _PROBE_CALLS)]
@@ -114,7 +118,9 @@ def measure(
             _block(side, reference, 1, warming, config, settle=first)
     pairs = _blocks if config.device == "cpu" else _groups
     patience = 1 if config.device == "cpu" else patience
-    timing = pairs(candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience)
+    timing = pairs(
+        candidate, baseline, reference, verify, surprise, draw, per_call_s, config, patience, share
+    )
     copying.charge(timing.eager, timing.compiled)
     logs, line = _estimated(timing, reference.pace_ns)
     timing.speedup, (timing.low, timing.high) = estimate.ratio(logs, line), estimate.interval(logs, line)
@@ -130,10 +136,11 @@ def measure(
             sides = [(candidate, compiled), (baseline, eager)]
             for side, samples in sides[:: secrets.choice((1, -1))]:
                 samples.add(_block(side, reference, chosen, values, config, core=core))
+            share()
 
         timing.hidden = clocks.hides_time(pair, in_place)
     if config.device != "cpu":
-        _device_times(candidate, baseline, reference, timing, draw, config)
+        _device_times(candidate, baseline, reference, timing, draw, config, share)
     return timing
 
 
@@ -153,6 +160,7 @@ def _blocks(
     per_call_s: float,
     config: EvaluatorConfig,
     patience: int,
+    share: Share,
 ) -> Timing:
     timing = _begin(candidate, baseline, reference)
     begun = time.monotonic()
@@ -178,6 +186,10 @@ def _blocks(
             surprise()
         if pair + 1 >= MIN_PAIRS and _enough(timing, reference, begun, config, patience):
             return timing
+        if shared := share():
+            for side in (candidate, baseline):  # others have used the caches
+                _block(side, reference, chosen, [draw.next() for _ in range(calls)], config)
+            begun += shared
 
 
 def _block_length(per_call_s: float) -> int:
@@ -196,16 +208,18 @@ def _groups(
     per_call_s: float,
     config: EvaluatorConfig,
     patience: int,
+    share: Share,
 ) -> Timing:
-    # Young processes are slower at first: where calls are short, a first, short series is for warming up.
-    timing = _begin(candidate, baseline, reference) if per_call_s >= turns.LONG_CALL_S else None
-    begun = time.monotonic()
+    # Young processes are slower at first, and after others: where calls are short, a short series warms up.
+    timing, begun = _begin(candidate, baseline, reference), time.monotonic()
+    is_warm = per_call_s >= turns.LONG_CALL_S
     most = turns.groups_in(config.budget_s / 2, per_call_s)
     cores: list[int] = []
     while True:
         groups: list[Turns] = []
+        series = time.monotonic()
         count = most - secrets.randbelow(most // 2)
-        if timing is None:
+        if not is_warm:
             count = min(count, turns.WARMING)
         verified = secrets.SystemRandom().sample(range(count), turns.KEPT)
         for number in range(count):
@@ -214,16 +228,18 @@ def _groups(
                 secrets.SystemRandom().shuffle(cores)
             is_verified = number in verified
             groups.append(turns.group(draw, reference, per_call_s, cores.pop(), is_verified))
-        answer = _in_turn(candidate, baseline, reference, groups, timing or Timing(), config)
+        answer = _in_turn(candidate, baseline, reference, groups, timing if is_warm else Timing(), config)
         checked = [(group, group.keep) for group in groups if group.keep is not None]
         for (group, (place, position)), kept in zip(checked, answer.reply.kept, strict=True):
             verify(group.set, group.turns[place][position], kept)
         if secrets.randbelow(_AUDITED_SERIES) == 0:
             surprise()
-        if timing is None:
-            timing, begun = _begin(candidate, baseline, reference), time.monotonic()
-        elif _enough(timing, reference, begun, config, patience):
+        if is_warm and _enough(timing, reference, begun, config, patience):
             return timing
+        if not is_warm:
+            is_warm, begun = True, begun + time.monotonic() - series
+        if shared := share():
+            is_warm, begun = per_call_s >= turns.LONG_CALL_S, begun + shared
 
 
 def _in_turn(
@@ -336,6 +352,7 @@ def _device_times(
     timing: Timing,
     draw: Draw,
     config: EvaluatorConfig,
+    share: Share,
 ) -> None:
     """Time between events, without the host's share: kept beside the end-to-end times."""
     for _ in range(2):
@@ -346,33 +363,7 @@ def _device_times(
             if answer.error is not None:
                 raise TimedCallError(answer.error)
             samples.device += answer.reply.samples
-
-
-OF_PASSBENCH = "speedup: ratio of the medians of all calls of each side"
-"""The estimator of `measure_passbench`, for people."""
-
-
-def measure_passbench(
-    candidate: Side, baseline: Side, reference: Reference, config: EvaluatorConfig
-) -> Timing:
-    """PassBench's protocol as it is: 25 warm-ups and 100 trials of the candidate, then the same of eager.
-
-    One set of values behind the same addresses throughout, no pairing, no verification, medians.
-    """
-    timing = Timing()
-    still = reference.rotation.first()
-    for side, samples in ((candidate, timing.compiled), (baseline, timing.eager)):
-        for calls in (config.warmups, config.trials):
-            request = run_request(reference, 0, [still] * max(1, calls))
-            answer = side.ask(request.model_copy(update={"often": reference.mutated}), config.timeout_s)
-            if answer.error is not None:
-                raise TimedCallError(answer.error)
-        samples.add(answer)
-    timing.pairs = [1]
-    eager, compiled = (float(np.median(samples.e2e)) for samples in (timing.eager, timing.compiled))
-    timing.eager_ns, timing.speedup = eager, eager / max(compiled, 1.0)
-    timing.low = timing.high = timing.speedup
-    return timing
+            share()
 
 
 def _block(
