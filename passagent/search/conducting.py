@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from passagent import extend
+from passagent.cluster.opening import check_devices, open_pool
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
 from passagent.faults import os_fault
@@ -136,7 +135,7 @@ def forked(
         config = override(stored_config(run), anew | settings)
         task = stored_task(run)
         if parts.evaluator is None:
-            find_devices(config.evaluator.device)
+            check_devices(config.evaluator)
         model = _model(config, parts)
         with store.transaction():
             new = new_run(store, task, config)
@@ -172,7 +171,7 @@ async def work(
             session.events.note(line)
 
         try:
-            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell, ahead=parts.ahead)
+            evaluator = parts.evaluator or open_pool(config.evaluator, tell, parts.ahead)
             session = open_session(
                 store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
             )

@@ -2,8 +2,8 @@
 
 A device measures one thing at a time, on the whole machine: its lock is held around each evaluation. After a
 fault of the machine the device must pass a health check; one that fails it is quarantined, and its work goes
-to another. What crosses to an owner is plain data, and nothing here tells a caller where a device is, so that
-another pool (a cluster's) can take this one's place.
+to another. What crosses to an owner is plain data, and nothing here knows where a device is: a fleet
+(passagent.cluster) may bring owners of other machines.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import core_shares
@@ -25,10 +26,8 @@ from passagent.evaluator.hardware.devices import POLL_S, Device, DeviceLock, fin
 from passagent.evaluator.reference.eager import EagerGraph, read_graphs
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import StartedReferee
-from passagent.evaluator.service.referee_process import Lost, RefereeProcess
-
-if TYPE_CHECKING:
-    from passagent.evaluator.service.referee_inside import RefereeInside
+from passagent.evaluator.service.device_owner import DeviceOwner, Fleet, Lost
+from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.evaluator.target import target_of
 from passagent.faults import speaks_of_places
 
@@ -38,10 +37,28 @@ ATTEMPTS = 3
 """Times that an evaluation is begun on a healthy device before it is given up."""
 DESCRIBE_S = 20.0
 """For telling what eager does on a task; subgraphs that are not begun by then are not described, s."""
+MACHINES = 10
+"""Machines that an evaluation may lose, or one so often; then it is given up."""
+OUTAGE_S = 120.0
+"""Machines may all be out of reach for so long, s; then a network is no longer waited for."""
 STARTS = 2
 """Times that an owner may fail to start on a healthy device before that is quarantined."""
 PAUSES_S = (5.0, 20.0, 80.0, 320.0, 600.0)
 """Time in quarantine after the first, second, ... failed health check in a row, s."""
+
+
+_pinned: ContextVar[list[str] | None] = ContextVar("pinned", default=None)
+"""The name of the device that evaluations are made on, once the first of them has one; None: on any."""
+
+
+@contextmanager
+def on_one_device() -> Iterator[None]:
+    """What is evaluated meanwhile is evaluated on one device, as long as that is fit."""
+    token = _pinned.set([])
+    try:
+        yield
+    finally:
+        _pinned.reset(token)
 
 
 @dataclass
@@ -60,9 +77,11 @@ class Quarantine:
 class DeviceSlot:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, owner: RefereeProcess | RefereeInside) -> None:
-        self.device, self.owner, self.lock = device, owner, DeviceLock(device)
+    def __init__(self, owner: DeviceOwner, lock: DeviceLock | None) -> None:
+        """`lock`: None for a device of another machine, which locks it itself."""
+        self.device, self.owner, self.lock = owner.device, owner, lock
         self.is_busy = False
+        self.evaluations, self.faults, self.busy_s = 0, 0, 0.0
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
 
@@ -84,22 +103,32 @@ class EvaluatorPool:
         devices: Sequence[Device] | None = None,
         tell: Callable[[str], None] = log.warning,
         ahead: StartedReferee | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         """`tell` gets a line for people about waiting, faults and quarantine; `ahead`: of the only device.
 
+        fleet: whose devices these are, if not this machine's.
         Raises UsageError if `config.device` is not here, or `config.target` cannot be used.
         """
         target_of(config)
         self.tell = tell
-        found = devices or find_devices(config.device)
-        shares = core_shares(len(found))
-        self._slots = [
-            DeviceSlot(device, _owner(device, config, cores, ahead))
-            for device, cores in zip(found, shares, strict=True)
-        ]
+        self._fleet = fleet
+        self._attending: asyncio.Task[None] | None = None
+        if fleet is None:
+            found = devices or find_devices(config.device)
+            owners = [_owner(*one, config, ahead) for one in zip(found, core_shares(len(found)), strict=True)]
+            self._slots = [DeviceSlot(owner, DeviceLock(owner.device)) for owner in owners]
+        else:
+            self._slots = [DeviceSlot(owner, None) for owner in fleet.owners]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._is_closed = False
+        self._begun = time.monotonic()
+
+    @property
+    def size(self) -> int:
+        """Devices, fit or not."""
+        return len(self._slots)
 
     async def evaluate(self, task_path: Path, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
@@ -114,14 +143,19 @@ class EvaluatorPool:
         else:
             request["compiler"], name = subject, f"compiler {subject}"
         losses: list[str] = []
+        machines = 0
         while len(losses) < ATTEMPTS:
             async with self._next_slot() as slot:
                 try:
                     return await self._measure(slot, request)
                 except Lost as lost:
                     await slot.owner.stop()
+                    slot.faults += 1
+                    machines += lost.machine
                     if not self._is_closed and await self._is_fit(slot, lost):
                         losses.append(str(lost))
+                    if machines == MACHINES:
+                        raise InfrastructureError(f"{name} lost {MACHINES} machines: {lost}") from lost
                 except (asyncio.CancelledError, MachineFault):
                     await slot.owner.stop()  # its answer would be read as the next caller's
                     raise
@@ -161,11 +195,14 @@ class EvaluatorPool:
 
     async def _measure(self, slot: DeviceSlot, request: dict[str, Any]) -> Evaluation:
         """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""
+        begun = time.monotonic()
         try:
             evaluation = Evaluation.model_validate(await slot.owner.ask(request))
         except TaskError:
             await self._clear(slot, quick=False)
             raise
+        finally:
+            slot.busy_s += time.monotonic() - begun
         if evaluation.status == "infrastructure":
             raise Lost(evaluation.error or "the machine failed an evaluation")
         others = [other for other in self._slots if other is not slot and other.is_open()]
@@ -180,25 +217,26 @@ class EvaluatorPool:
         if slot.quarantine is not None:
             self.tell(f"{slot.device.name} is fit again")
         slot.failed_starts, slot.quarantine = 0, None
+        slot.evaluations += 1
         return evaluation
 
     async def _clear(self, slot: DeviceSlot, quick: bool) -> None:
         """Raise Lost if the device is sick."""
-        problem = await health.check(slot.device, quick)
+        problem = await slot.owner.check(quick)
         if problem is not None:
             raise Lost(problem)
 
     async def _is_fit(self, slot: DeviceSlot, lost: Lost) -> bool:
         """After a loss: whether the device is healthy and the loss must be the subject's or chance's."""
         self.tell(f"{slot.device.name}: {lost}")
-        problem = await health.check(slot.device)
+        problem = await slot.owner.check()
         if problem is None and lost.starting:
             slot.failed_starts += 1
             if slot.failed_starts >= STARTS:
                 problem = f"its evaluator does not start: {lost}"
         if problem is not None:
             self._quarantine(slot, problem)
-        return problem is None and not lost.starting
+        return problem is None and not lost.starting and not lost.machine
 
     def _quarantine(self, slot: DeviceSlot, reason: str) -> None:
         times = slot.quarantine.times + 1 if slot.quarantine else 1
@@ -209,11 +247,13 @@ class EvaluatorPool:
     @asynccontextmanager
     async def _next_slot(self) -> AsyncIterator[DeviceSlot]:
         """The next free device in good health, its lock held meanwhile. Raises InfrastructureError."""
+        if self._fleet is not None and self._attending is None:
+            self._attending = asyncio.create_task(self._fleet.attend(self._add))
         while True:
             slot = await self._take()
             try:
                 if slot.quarantine is not None:
-                    problem = await health.check(slot.device)
+                    problem = await slot.owner.check()
                     if problem is not None:
                         self._quarantine(slot, problem)
                         continue
@@ -221,38 +261,52 @@ class EvaluatorPool:
                 yield slot
                 return
             finally:
-                slot.lock.release()
+                if slot.lock is not None:
+                    slot.lock.release()
                 slot.is_busy = False
                 self._changed.set()
 
     async def _take(self) -> DeviceSlot:
         """Wait, first come first served, for a device that is free here and on the machine, and lock it."""
         is_told = False
+        patient_until = time.monotonic() + (OUTAGE_S if self._fleet is not None else 0.0)
         async with self._turn:
             try:
                 while True:
                     if self._is_closed:
                         raise InfrastructureError("the evaluator was closed before it came to this candidate")
                     slots = [slot for slot in self._slots if slot.is_open()]
+                    if not slots and time.monotonic() < patient_until:
+                        if not is_told:
+                            is_told = True
+                            self.tell(f"waiting: no device is fit: {self._reasons()}")
+                        await asyncio.sleep(POLL_S)
+                        continue
                     if not slots:
                         raise InfrastructureError(f"no device is fit: {self._reasons()}")
+                    slots = [slot for slot in slots if slot.owner.is_placed] or slots
+                    if pinned := [slot for slot in slots if slot.device.name in (_pinned.get() or ())]:
+                        slots = pinned
                     free = [slot for slot in slots if not slot.is_busy]
                     for slot in sorted(free, key=lambda slot: slot.quarantine is not None):
-                        if slot.lock.try_acquire():
+                        if slot.lock is None or slot.lock.try_acquire():
                             slot.is_busy = True
+                            if (names := _pinned.get()) is not None:
+                                names[:] = [slot.device.name]
                             return slot
                     # an owner that prepares for its first task is no other process
-                    others = [s for s in free if s.owner.pid is None or s.lock.holder_pid() != s.owner.pid]
+                    locks = [(s, s.lock) for s in free if s.lock is not None]
+                    others = [(s, lock) for s, lock in locks if lock.holder_pid() != (s.owner.pid or -1)]
                     if others and not is_told:
                         is_told = True
-                        used = [f"{slot.device.name} is in use by {slot.lock.holder()}" for slot in others]
+                        used = [f"{slot.device.name} is in use by {lock.holder()}" for slot, lock in others]
                         self.tell(f"waiting: {'; '.join(used)}")
                     self._changed.clear()
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait(), POLL_S if free else PAUSES_S[0])
             finally:
                 for slot in self._slots:
-                    if not slot.is_busy:
+                    if not slot.is_busy and slot.lock is not None:
                         slot.lock.release()
 
     def _reasons(self) -> str:
@@ -269,11 +323,44 @@ class EvaluatorPool:
         self._is_closed = True
         self._changed.set()
         await asyncio.gather(*(slot.owner.stop() for slot in self._slots))
+        if self._attending is not None:
+            self._attending.cancel()
+            await asyncio.gather(self._attending, return_exceptions=True)
+        if self._fleet is not None:
+            await self._fleet.close()
+
+    def _add(self, owner: DeviceOwner) -> None:
+        """A device that came later."""
+        self._slots.append(DeviceSlot(owner, None))
+        self._changed.set()
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Of each device, as plain data: what it is and does, and the share of the time that it was busy."""
+        up_s = time.monotonic() - self._begun
+        return [
+            {
+                "device": slot.device.name,
+                "model": slot.device.model,
+                "state": _state(slot),
+                "busy": min(1.0, slot.busy_s / up_s) if up_s > 0 else 0.0,
+                "evaluations": slot.evaluations,
+                "faults": slot.faults,
+            }
+            for slot in self._slots
+        ]
+
+
+def _state(slot: DeviceSlot) -> str:
+    if slot.quarantine is not None:
+        return f"quarantined since {slot.quarantine.since}: {slot.quarantine.reason}"
+    if not slot.owner.is_placed:
+        return "waits for a place"
+    return "busy" if slot.is_busy else "idle"
 
 
 def _owner(
-    device: Device, config: EvaluatorConfig, cores: list[int], ahead: StartedReferee | None
-) -> RefereeProcess | RefereeInside:
+    device: Device, cores: list[int], config: EvaluatorConfig, ahead: StartedReferee | None
+) -> DeviceOwner:
     if config.isolation == "sandboxed":
         return RefereeProcess(device, config, cores, ahead)
     from passagent.evaluator.service.referee_inside import RefereeInside  # it takes torch

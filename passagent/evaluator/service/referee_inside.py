@@ -8,10 +8,11 @@ from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
+from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.service.asking import answer
-from passagent.evaluator.service.referee_process import Lost
+from passagent.evaluator.service.device_owner import Lost
 from passagent.faults import named
 
 
@@ -19,14 +20,16 @@ class RefereeInside:
     """Makes its referee when it is first asked, and again after `stop`; a thread of its own asks it."""
 
     pid = None
+    is_placed = True
 
     def __init__(self, device: Device, config: EvaluatorConfig) -> None:
+        self.device = device
         self._config = config.model_copy(update={"device": device.name})
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="referee")
         self._referee: Referee | None = None
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """See RefereeProcess.ask."""
+        """See DeviceOwner."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, request)
 
     def _ask(self, request: dict[str, Any]) -> Any:
@@ -44,6 +47,10 @@ class RefereeInside:
             raise
         except Exception as error:
             raise Lost(f"{type(error).__name__}: {error}") from error
+
+    async def check(self, quick: bool = False) -> str | None:
+        """See DeviceOwner."""
+        return await health.check(self.device, quick)
 
     async def stop(self) -> None:
         """End its workers, when it has answered what it was asked."""
