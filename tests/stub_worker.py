@@ -51,26 +51,38 @@ class StubOwner:
         pass
 
 
-def facts(devices: int = 1, words: str = "stub cpu; python; torch", **changes: str) -> dict[str, Any]:
+def facts(
+    devices: int = 1, words: str = "stub cpu; python; torch", name: str = "cpu", **changes: str
+) -> dict[str, Any]:
     """What such a machine says of itself."""
     offered = [
-        {"name": "cpu", "uuid": f"stub-{number}", "model": "stub", "label": "stub cpu", "words": words}
+        {"name": name, "uuid": f"stub-{number}", "model": "stub", "label": "stub cpu", "words": words}
         | {"machine": FIGURES}
         for number in range(devices)
     ]
     return {"host": "stub", "versions": machine_facts.versions() | changes, "devices": offered}
 
 
+def make_host(device: str) -> Any:
+    """Of an actor of Ray, in the place of ray_seats.make_host."""
+    from passagent.cluster.host import Host
+
+    return Host(facts(name=device), StubOwner)
+
+
 class StubWorker:
     """A process of this program."""
 
-    def __init__(self, place: Path, port: int = 0, **options: Any) -> None:
+    def __init__(
+        self, place: Path, port: int = 0, listen: str = "127.0.0.1", prefix: Any = (), **options: Any
+    ) -> None:
+        """`prefix`: of its command, such as `ip netns exec NAME`."""
         self.log, token = place / "evaluated.log", place / "token"
         token.write_text("a-token-for-tests-only\n")
         self.log.touch()
         environment = os.environ | {"STUB_LOG": str(self.log), "STUB_SECONDS": str(options.pop("seconds", 0))}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, f"127.0.0.1:{port}", str(token), json.dumps(options)],
+            [*prefix, sys.executable, __file__, f"{listen}:{port}", str(token), json.dumps(options)],
             stdout=subprocess.PIPE,
             text=True,
             env=environment | {"XDG_RUNTIME_DIR": str(place)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,8 @@ from passagent.errors import PassagentError
 from passagent.tasks.examples import locate
 from passagent.tasks.reader import FILES, GRAPH_LIST, subgraph_places
 
+LEAST_FREE = 64 << 20
+"""Bytes that the disk must have free."""
 UNUSED_S = 3600.0
 """A worker forgets contents that nothing has asked for in this time, s."""
 
@@ -90,6 +93,11 @@ class Contents:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+
+    def lack(self) -> str | None:
+        """What is wrong with the disk that they are on; None if nothing is."""
+        free = shutil.disk_usage(self._blobs).free
+        return f"{free >> 20} MB free in {self._blobs.parent}" if free < LEAST_FREE else None
 
     def get(self, key: str) -> bytes:
         """A content. Raises OSError."""

@@ -205,6 +205,8 @@ class Host:
         """What is wrong with a device; None if it is healthy."""
         if self.is_draining:
             return {"problem": "it is being drained: it takes no new work"}
+        if problem := self._contents.lack():
+            return {"problem": problem}
         found = self.devices[body["device"]]
         return {"problem": await health.check(found.device, bool(body.get("quick")))}
 

@@ -25,6 +25,8 @@ GATHER_S = 20.0
 """When the first has one, the others have so long, s; who is later joins the run when it comes."""
 TOLD_AFTER_S = 10.0
 LOOK_S = 1.0
+REST_S = 60.0
+"""Where an actor could not be made, another is tried after this time, s."""
 
 
 class Cluster:
@@ -35,6 +37,10 @@ class Cluster:
         self.kind, self._make, self.users = kind_wanted(config), make, 0
         self._is_ours = ray_seats.connect(config.pool.partition("://")[2] or None)
         self.seats: list[Seat] = []
+        self.failed: list[str] = []
+        """Actors that could not be made, a line each."""
+        self._resting: dict[str | None, float] = {}
+        """Where none is made again before that time, by time.monotonic(); None: on any GPU."""
         try:
             self.seat_more()
             if not self.seats:
@@ -46,19 +52,29 @@ class Cluster:
 
     def _gather(self, config: EvaluatorConfig) -> None:
         until = time.monotonic() + PLACE_S
-        while not self._placed():
+        while not self.placed():
+            if not any(seat.has_actor for seat in self.seats):
+                raise InfrastructureError(f"--pool {config.pool}: {'; '.join(self.failed)}")
             if time.monotonic() > until:
                 said = f"{self.waiting()}; gave up after {PLACE_S:.0f} s"
                 raise InfrastructureError(f"--pool {config.pool}: {said}")
             time.sleep(0.05)
         until = min(until, time.monotonic() + GATHER_S)
-        while self._placed() < len(self.seats) and time.monotonic() < until:
+        while self.placed() < sum(seat.has_actor for seat in self.seats) and time.monotonic() < until:
             time.sleep(0.05)
         found = [one for seat in self.seats if seat.hello is not None for one in self.offered(seat)]
         self.reference = reference_of(found, self.kind)
 
-    def _placed(self) -> int:
-        return sum(seat.look() for seat in self.seats)
+    def placed(self) -> int:
+        """How many seats have a place; what fails one is kept in `failed`."""
+        count = 0
+        for seat in self.seats:
+            try:
+                count += seat.look()
+            except PassagentError as error:
+                self.failed.append(str(error))
+                self._resting[seat.node] = time.monotonic() + REST_S
+        return count
 
     def offered(self, seat: Seat) -> list[Offered]:
         """The device of a seat that has a place. Raises UsageError for unlike versions."""
@@ -70,12 +86,15 @@ class Cluster:
         made = []
         nodes: list[str | None]
         if self.kind == "cuda":
-            nodes = [None] * (ray_seats.gpus() - sum(seat.has_actor for seat in self.seats))
+            nodes = [None] * (
+                ray_seats.gpus() - sum(seat.has_actor or seat.is_refused for seat in self.seats)
+            )
         else:
-            taken = {seat.node for seat in self.seats if seat.has_actor}
+            taken = {seat.node for seat in self.seats if seat.has_actor or seat.is_refused}
             nodes = [node for node in ray_seats.live_nodes() if node not in taken]
         idle = [seat for seat in self.seats if not seat.has_actor and not seat.is_refused]
-        for node in nodes:
+        now = time.monotonic()
+        for node in [node for node in nodes if self._resting.get(node, now) <= now]:
             seat = idle.pop() if idle else Seat(len(self.seats), self.kind, self._make)
             seat.take(node)
             if seat not in self.seats:
@@ -146,6 +165,7 @@ class RayFleet:
         self._tell, self._told = tell, ""
         self._asker = Asker(config, tell, uuid.uuid4().hex)
         self._met: set[str] = set()
+        self._failures = 0
         for seat in self._cluster.seats:
             self._meet(seat)
         self.owners: list[DeviceOwner] = [self._owner(seat) for seat in self._cluster.seats]
@@ -186,11 +206,11 @@ class RayFleet:
     def _look(self) -> list[Seat]:
         """The seats that are new. Says what has a place now, and what waits for one."""
         made = self._cluster.seat_more()
+        self._cluster.placed()
+        for line in self._cluster.failed[self._failures :]:
+            self._tell(line)
+        self._failures = len(self._cluster.failed)
         for seat in self._cluster.seats:
-            try:
-                seat.look()
-            except PassagentError as error:
-                self._say(str(error))
             self._meet(seat)
         waited = [time.monotonic() - seat.asked_at for seat in self._cluster.seats if seat.hello is None]
         if max(waited, default=0.0) > TOLD_AFTER_S and (waiting := self._cluster.waiting()):
