@@ -22,6 +22,7 @@ from passagent.cluster import machine_facts
 from passagent.config import EvaluatorConfig
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.result import Candidate
+from passagent.evaluator.service.device_owner import Lost
 
 FIGURES = {"issue_s": 1e-6, "bandwidths": [[1 << 20, 1e10], [1 << 24, 1e10], [1 << 27, 1e10]]}
 
@@ -39,6 +40,9 @@ class StubOwner:
         if "describe_s" in request or request.get("outline"):
             return []
         candidate = Candidate(request["files"])
+        well = os.environ.get("STUB_WELL")
+        if well and not os.path.exists(well):
+            raise Lost("the device gave no answer")
         with open(os.environ["STUB_LOG"], "a") as log:
             log.write(f"{os.getpid()} {candidate.key}\n")
         await asyncio.sleep(float(os.environ.get("STUB_SECONDS", "0")))
@@ -122,6 +126,7 @@ def main() -> None:
     listen, token, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     problem = options.pop("problem", None)
     if problem:
+        os.environ["STUB_WELL"] = problem
         from passagent.evaluator.hardware import health
 
         async def check(device: Device, quick: bool = False) -> str | None:

@@ -139,10 +139,8 @@ class HttpFleet:
 
     def __init__(self, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
         """Raises UsageError as `survey`."""
-        self.reference, found, said = survey(config)
+        self.reference, found, self._said = survey(config)
         self._kind, self._tell = kind_wanted(config), tell
-        for line in said:
-            tell(line)
         self._asker = Asker(config, tell, uuid.uuid4().hex)
         self._client = httpx2.AsyncClient(
             timeout=None, limits=httpx2.Limits(max_connections=None), **_how(read_token(config))
@@ -159,6 +157,8 @@ class HttpFleet:
 
     async def attend(self, add: Callable[[DeviceOwner], None]) -> None:
         """See Fleet: a sign of life to each worker every BEAT_S."""
+        for line in self._said:  # not before: who opens a pool may not be ready to hear
+            self._tell(line)
         while True:
             await asyncio.gather(*(self._greet(link, add) for link in self._links.values()))
             await asyncio.sleep(BEAT_S)

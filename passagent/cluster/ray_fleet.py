@@ -162,7 +162,9 @@ class RayFleet:
         """Raises UsageError, InfrastructureError as `survey`."""
         self._cluster = _cluster(config)
         self._cluster.users += 1
-        self._tell, self._told = tell, ""
+        self._early: list[str] = []
+        self._tell: Callable[[str], None] = self._early.append
+        self._told = ""
         self._asker = Asker(config, tell, uuid.uuid4().hex)
         self._met: set[str] = set()
         self._failures = 0
@@ -195,6 +197,9 @@ class RayFleet:
 
     async def attend(self, add: Callable[[DeviceOwner], None]) -> None:
         """See Fleet: places that Ray has found meanwhile, nodes and GPUs that are new, signs of life."""
+        self._tell = self._asker.tell  # not before: who opens a pool may not be ready to hear
+        for line in self._early:
+            self._tell(line)
         while True:
             for seat in await asyncio.to_thread(self._look):
                 add(self._owner(seat))

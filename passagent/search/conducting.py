@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from passagent.models.types import Model
 from passagent.search import attendance, planting
 from passagent.search.beginning import Parts, begin
 from passagent.search.controller import search
+from passagent.search.device_report import report
 from passagent.search.going_on import resume_command
 from passagent.search.runlog import run_log
 from passagent.search.session import Session
@@ -176,12 +178,14 @@ async def work(
                 store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
             )
             begun(session)
+            reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
             try:
                 try:
                     outcome = await search(session)
                 finally:
                     session.events.look()
             finally:
+                reporting.cancel()
                 for one in (session.model, session.validator, session.evaluator):
                     if one is not None:
                         await one.close()
