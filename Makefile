@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-long check-models clean
+.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-long check-models check-cluster clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -27,6 +27,11 @@ check-site: $(VENV)/.installed-test
 # Other people's tools, each in an environment of its own under .envs (checks/environments.py).
 check-exports: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py checks/test_distill.py
+
+# Pools over machines: Ray in an environment of its own, HTTP workers in network namespaces (root, iproute2).
+check-cluster: $(VENV)/.installed-test
+	@command -v ip >/dev/null && [ $$(id -u) = 0 ] || { echo "check-cluster: needs root and the command ip; install iproute2"; exit 2; }
+	$(BIN)/python -m pytest checks/test_cluster.py
 
 # What takes long: tests marked so, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test

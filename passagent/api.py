@@ -50,6 +50,10 @@ class Options(TypedDict, total=False):
     price: str | Sequence[str] | None
     """`MODEL=IN,OUT`, USD per million tokens."""
     device: str | None
+    pool: str | None
+    """`local`, `http://HOST:PORT,...`, `ray[://ADDRESS]` (docs/cluster.md)."""
+    token_file: str | None
+    deterministic: bool | None
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None
     iters: int | None
     """Episodes over the life of the run."""
@@ -215,6 +219,8 @@ def bench(
     *,
     compiler: Sequence[str] = ("eager", "inductor"),
     device: str | None = None,
+    pool: str | None = None,
+    token_file: str | None = None,
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
     pass_dir: str | None = None,
     model: str | None = None,
@@ -235,7 +241,8 @@ def bench(
     from passagent.benchmark.sweep import Request
     from passagent.benchmark.sweep import run as measured
 
-    given = settings_of({"device": device, "dispatch": dispatch, "model": model}, settings)
+    options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
+    given = settings_of(options | {"model": model}, settings)
     request = Request(tasks, compiler, config, given, iters, pass_dir, root, out, fresh, hold_out_shapes)
     thread = LoopThread("passagent-bench")
     try:
@@ -256,6 +263,8 @@ def collect(
     root: str | None = None,
     seed: int | None = None,
     device: str | None = None,
+    pool: str | None = None,
+    token_file: str | None = None,
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
     base_url: str | None = None,
     max_time: float | None = None,
@@ -280,8 +289,9 @@ def collect(
         return Collection(campaign.merge(tasks, str(runs_dir)))
     given = settings_of(
         {
-            "model": model, "seed": seed, "device": device, "dispatch": dispatch, "base_url": base_url,
-            "max_time": max_time, "max_tokens": max_tokens, "max_cost": max_cost, "price": price,
+            "model": model, "seed": seed, "device": device, "pool": pool, "token_file": token_file,
+            "dispatch": dispatch, "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
+            "max_cost": max_cost, "price": price,
         },
         settings,
     )  # fmt: skip

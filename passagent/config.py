@@ -29,6 +29,10 @@ class EvaluatorConfig(_Section):
 
     device: str = "cpu"
     """`cpu`, `cuda`, `cuda:N`, several of one model as `cuda:N,cuda:M`, or `cuda:all`."""
+    pool: str = "local"
+    """Whose devices: `local`, workers (`http://HOST:PORT,...`), or `ray[://ADDRESS]` (docs/cluster.md)."""
+    token_file: str | None = None
+    """Holds the token of HTTP workers."""
     dispatch: Literal["direct", "dynamo", "graph", "python"] = "direct"
     """`direct` calls the rewritten graph, in which each pass is a plan: what its host code decided once, in
     another process. `dynamo` keeps torch.compile's guards around it. `graph` leaves out the host's share, as
@@ -40,9 +44,8 @@ class EvaluatorConfig(_Section):
     one more pair of workers, and each subgraph has `vs_reference`. Correctness, speedup and AS are relative
     to eager in either case, so that they mean the same."""
     isolation: Literal["sandboxed", "in-process"] = "sandboxed"
-    """`in-process`: kernels run in threads of the process that evaluates, for plans that you trust, in
-    notebooks, tests and trainers: no process is started for them, and nothing shuts them in. Host code is
-    still recorded in a process of its own, as that replaces functions of torch."""
+    """`in-process`: kernels of plans that you trust run in threads of the process that evaluates, in
+    notebooks, tests and trainers. Nothing shuts them in; host code is still recorded in another process."""
     warmups: int = Field(25, ge=0)
     """Calls before timing starts, each side."""
     trials: int = Field(100, ge=2)
@@ -59,9 +62,8 @@ class EvaluatorConfig(_Section):
     """`paired`: both sides in turn, fresh values for every call. `passbench`: the paper's, with one set of
     values, the candidate's trials first and eager's after, behind torch.compile's guards."""
     threads: int | None = Field(None, ge=1)
-    """OpenMP threads of eager and candidate alike; None: all cores but one, which the referee and the machine
-    need: a thread that has to wait for its core holds up all others, and that would be timed. With fewer, a
-    CPU judges several candidates at once, each on so many cores and one more."""
+    """OpenMP threads of eager and candidate alike; None: all cores but one, for the referee. With fewer a CPU
+    judges several candidates at once, each on so many cores and one more."""
     timeout_s: float = Field(120.0, gt=0)
     """Wall clock for one step of a candidate (load, one subgraph's checks, one block of timing), s."""
     memory_gb: float = Field(16.0, gt=0)
@@ -253,6 +255,8 @@ class SearchConfig(_Section):
     iters: int = Field(12, ge=1, le=_LARGEST)
     """Episodes of the whole run."""
     seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
+    deterministic: bool = False
+    """Nothing that a prompt shows depends on how quick devices are: it is waited for, however long."""
     policy: str = "evolutionary"
     """Who selects parents: one of POLICIES, or a class of your own (`pkg.mod:MyPolicy`, see extend.py)."""
     stop: list[str] = []
@@ -287,8 +291,8 @@ class SearchConfig(_Section):
     similar: float = Field(0.9, ge=0, le=1)
     """A candidate that has this share of its source in common with an earlier one is told so."""
     finalists: int = Field(3, ge=0)
-    """Best candidates measured again, side by side, before a run ends; what comes of it names the winner. In
-    a short run two: it takes half of the run's own evaluations, or three rounds of two."""
+    """Best candidates measured again, side by side, before a run ends: that names the winner. In a short
+    run two: it takes half of the run's own evaluations, or three rounds of two."""
     confirm_rounds: int = Field(4, ge=2)
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
     confirm_every: int = Field(0, ge=0)

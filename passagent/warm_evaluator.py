@@ -26,6 +26,8 @@ class Evaluator:
         self,
         device: str | None = None,
         *,
+        pool: str | None = None,
+        token_file: str | None = None,
         dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
         validator: str | None = None,
         runs_dir: str | Path | None = None,
@@ -34,18 +36,18 @@ class Evaluator:
     ) -> None:
         """Raises UsageError for a device that is not here, and for a wrong setting.
 
-        device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`. dispatch, validator: as `passagent eval`
-        has them. runs_dir: where evaluations are kept and found again; None: nowhere. config: a preset's
-        name or a YAML file.
+        device: `cpu` (the default), `cuda`, `cuda:N`, `cuda:all`. pool, token_file, dispatch, validator: as
+        `passagent eval` has them. runs_dir: where evaluations are kept and found again; None: nowhere.
+        config: a preset's name or a YAML file.
         """
         from passagent.agent.validator import open_validator
-        from passagent.evaluator.service.pool import EvaluatorPool
+        from passagent.cluster.opening import open_pool
 
-        options = {"device": device, "dispatch": dispatch, "validator": validator}
-        self._config = load_config(config, settings_of(options, settings))
+        options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
+        self._config = load_config(config, settings_of(options | {"validator": validator}, settings))
         self._runs_dir = runs_dir
         self._model = open_validator(self._config)
-        self._pool = EvaluatorPool(self._config.evaluator)
+        self._pool = open_pool(self._config.evaluator)
         self._thread = LoopThread("passagent-evaluator")
 
     def evaluate(self, task: Task | str | Path, candidate: CandidateLike, *, fresh: bool = False) -> Result:

@@ -31,6 +31,7 @@ QUICK = {
 }  # fmt: skip
 QUICK_EVALUATOR = {key: value for key, value in QUICK.items() if key.startswith("evaluator.")}
 ONLY_IN_A_TERMINAL = {
+    "worker": "a server",
     "diff": "Node holds what is compared; the command shows it",
     "doctor": "prints findings; exit code 1 is what it is for",
     "drain": "acts on a run of another process",

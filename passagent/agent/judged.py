@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from passagent.agent import validator
+from passagent.cluster.opening import environment_key
 from passagent.config import Config
 from passagent.evaluator.result import Candidate
 from passagent.evaluator.service import known
@@ -32,7 +33,7 @@ async def judged(
     if store is None:
         found = Known(0, await judge(task.path, candidate), now(), from_store=False)
     else:
-        environment = known.environment_key(config.evaluator)
+        environment = environment_key(config.evaluator)
         fits = partial(validator.settings_fit, config=config.validator)
         recalled = None if fresh else known.recall(store, task, candidate, environment, fits)
         found = recalled or await known.evaluate(judge, store, task, candidate, environment, fresh)

@@ -15,10 +15,10 @@ from passagent import __version__
 from passagent.benchmark.authored import PASSES, expert_version, first_pass
 from passagent.benchmark.held_out import seen_part
 from passagent.benchmark.results import Results, Row
+from passagent.cluster.opening import open_pool
 from passagent.config import Config
 from passagent.errors import InfrastructureError, PassagentError, UsageError, nearest
 from passagent.evaluator.compilers import PREFIX, check
-from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import MANIFEST, Candidate, Evaluation, Subject
 from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.events import OnEvent
@@ -160,7 +160,7 @@ async def measure(works: list[Work], config: Config, results: Results, searches:
     What a task or the machine fails is stored as such. Raises UsageError (a model's key, a device), and what
     the store and the disk raise.
     """
-    pool = EvaluatorPool(config.evaluator, tell=watch.say)
+    pool = open_pool(config.evaluator, tell=watch.say)
     waiting = iter(works)
 
     async def go_through() -> None:
@@ -170,7 +170,7 @@ async def measure(works: list[Work], config: Config, results: Results, searches:
             results.add(row)
             watch.done(row)
 
-    workers = [asyncio.create_task(go_through()) for _ in find_devices(config.evaluator.device)]
+    workers = [asyncio.create_task(go_through()) for _ in range(pool.size)]
     try:
         await asyncio.gather(*workers)
     finally:

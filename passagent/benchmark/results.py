@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from passagent.cluster.opening import LOCAL, environment_key
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import describe, evaluator_version, worker_threads
 from passagent.errors import PassagentError, UsageError
@@ -66,11 +67,18 @@ class Row(BaseModel):
 
 def identity(config: EvaluatorConfig) -> dict[str, Any]:
     """What a result depends on beside task and subject: evaluator, machine, versions, protocol."""
+    protocol = config.model_dump(mode="json", exclude={"pool", "token_file"})
+    if config.pool != LOCAL:
+        return {"evaluator": evaluator_version(), "host": environment_key(config)} | protocol
     threads = worker_threads(config.threads)
     found = describe(first_device(config.device), threads)
     machine = {name: found[name] for name in _MACHINE if name in found}
-    protocol = config.model_dump(mode="json") | {"threads": threads}
-    return {"evaluator": evaluator_version(), "host": platform.node()} | machine | protocol
+    return (
+        {"evaluator": evaluator_version(), "host": platform.node()}
+        | machine
+        | protocol
+        | {"threads": threads}
+    )
 
 
 class Results:

@@ -11,9 +11,9 @@ from passagent.benchmark.held_out import Unseen, unseen
 from passagent.benchmark.measure import EXPERT, RUN, Watch, Work, measure, plan
 from passagent.benchmark.results import SEARCHES, Row, identity, open_results
 from passagent.benchmark.summary import Summary, summarise
+from passagent.cluster.opening import check_devices
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, TaskError
-from passagent.evaluator.hardware.devices import find_devices
 from passagent.models import open_model
 from passagent.search.runlog import run_log
 from passagent.tasks import Task, load_task
@@ -75,7 +75,7 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
     given = {"search.iters": request.iters} if searches and request.iters is not None else {}
     config = load_config(request.preset, request.settings | given)
-    find_devices(config.evaluator.device)
+    check_devices(config.evaluator)
     if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()
     tasks, broken = _load(find_tasks(list(request.tasks), request.root))

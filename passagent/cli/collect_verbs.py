@@ -21,6 +21,8 @@ def collect(
     root: opt.Root = None,
     seed: opt.FirstSeed = None,
     device: opt.Device = None,
+    pool: opt.Pool = None,
+    token_file: opt.TokenFile = None,
     dispatch: opt.DispatchOption = None,
     base_url: opt.BaseUrl = None,
     max_time: opt.MaxTime = None,

@@ -16,6 +16,8 @@ def evaluate(
     task: opt.TaskArgument,
     pass_dir: opt.PassDir = None,
     device: opt.Device = None,
+    pool: opt.Pool = None,
+    token_file: opt.TokenFile = None,
     dispatch: opt.DispatchOption = None,
     strict_passbench: opt.StrictPassbench = False,
     validator: opt.Validator = None,
@@ -32,7 +34,8 @@ def evaluate(
     """
     from passagent.commands import evaluating
 
-    settings = opt.settings_of(set_, {"device": device, "dispatch": dispatch, "validator": validator})
+    options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
+    settings = opt.settings_of(set_, options | {"validator": validator})
     settings |= {"evaluator.protocol": "passbench"} if strict_passbench else {}
     settings |= {"validator.base_url": base_url} if base_url else {}
     evaluating.evaluate(task, pass_dir, config, settings, runs_dir, fresh, json)
@@ -43,6 +46,8 @@ def bench(
     tasks: opt.TasksArgument,
     compiler: opt.Compiler = None,
     device: opt.Device = None,
+    pool: opt.Pool = None,
+    token_file: opt.TokenFile = None,
     dispatch: opt.DispatchOption = None,
     pass_dir: opt.BenchPassDir = None,
     model: opt.BenchModel = None,
@@ -61,7 +66,8 @@ def bench(
     """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
     from passagent.commands import benching
 
-    settings = opt.settings_of(set_, {"model": model, "device": device, "dispatch": dispatch})
+    options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
+    settings = opt.settings_of(set_, options | {"model": model})
     compilers = compiler or ["eager", "inductor"]
     request = benching.Request(
         tasks, compilers, config, settings, iters, pass_dir, root, out, fresh, opt.share_of(hold_out_shapes)

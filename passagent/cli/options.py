@@ -108,6 +108,17 @@ Set = Annotated[list[str] | None, option("--set", "A setting, such as search.eli
 Device = Annotated[
     str | None, option("--device", "cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.", show_default="cpu")
 ]
+Pool = Annotated[
+    str | None,
+    option(
+        "--pool",
+        "Whose devices: local, workers (http://HOST:PORT,...), or ray[://ADDRESS].",
+        show_default="local",
+    ),
+]
+TokenFile = Annotated[
+    str | None, option("--token-file", "Of --pool http://...: the workers' token.", metavar="FILE")
+]
 PlanDevice = Annotated[
     str | None,
     option(
@@ -146,6 +157,21 @@ InternalFormOption = Annotated[
 ]
 Target = Annotated[str, option("--target", "cpu or cuda.")]
 
+# Of a worker
+SshArgument = Annotated[
+    str | None, argument("[ssh://HOST]", "Start it on another machine, forwarded here.", show_default=False)
+]
+Listen = Annotated[str, option("--listen", "Where it listens; with ssh://HOST, on this machine.")]
+WorkerDevice = Annotated[str, option("--device", "cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.")]
+WorkerToken = Annotated[
+    str, option("--token-file", "Who calls has to have this token; made if it is not there.", metavar="FILE")
+]
+TlsCert = Annotated[str | None, option("--tls-cert", "Serve https with this certificate.", metavar="FILE")]
+TlsKey = Annotated[str | None, option("--tls-key", "The certificate's key.", metavar="FILE")]
+RemoteCommand = Annotated[
+    str, option("--remote-command", "With ssh://HOST: passagent there.", metavar="COMMAND")
+]
+
 # Of models
 Model = Annotated[
     list[str] | None,
@@ -175,6 +201,14 @@ SeedDir = Annotated[
     str | None,
     option(
         "--seed-dir", "A pass directory that the first episode of every island starts from.", metavar="DIR"
+    ),
+]
+Deterministic = Annotated[
+    bool | None,
+    option(
+        "--deterministic/--no-deterministic",
+        "Let nothing that a prompt shows depend on how quick devices are.",
+        show_default=False,
     ),
 ]
 MaxTime = Annotated[float | None, option("--max-time", "Stop after this time, s.")]

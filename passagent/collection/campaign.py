@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from passagent.cluster.opening import check_devices, open_pool
 from passagent.collection import merging, trial_list, trials
 from passagent.collection.collection_figures import Summary, summarise
 from passagent.collection.lock import alone, is_held
@@ -16,8 +17,6 @@ from passagent.collection.trial_list import Listing, Pair
 from passagent.collection.work import Collection, Watch
 from passagent.config import Config, load_config
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.hardware.devices import find_devices
-from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.models import open_model
 from passagent.models.types import Model
 from passagent.search.beginning import Parts
@@ -112,7 +111,7 @@ def prepared(request: Request, parts: Parts | None = None) -> Iterator[Prepared]
     config = load_config(request.preset or PRESET, settings)
     config = trial_list.settings_of_trials(config, settings)
     check_roles(config.search)
-    find_devices(config.evaluator.device)
+    check_devices(config.evaluator)
     model: Model = parts.model or open_model(config.model)
     check_money(config, model)
     listing = trial_list.list_tasks(find_tasks(list(request.tasks), request.root))
@@ -135,7 +134,7 @@ async def work(prepared: Prepared, watch: Watch, begun: Callable[[Collection], o
     Raises what ends a collection (work.Collection.run), with how to go on.
     """
     parts, config = prepared.parts, prepared.config
-    evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=watch.say)
+    evaluator = parts.evaluator or open_pool(config.evaluator, tell=watch.say)
     collection = Collection(prepared.store, config, prepared.model, evaluator, watch, parts.diagnose)
     begun(collection)
     todo = [pair for pair in prepared.pairs if pair not in prepared.done]

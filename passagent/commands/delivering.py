@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from passagent.cluster.opening import check_devices, environment_key, open_pool
 from passagent.config import EvaluatorConfig
 from passagent.confine.fork_server import ForkServer
 from passagent.errors import UsageError
 from passagent.evaluator.candidate import PLANS, Candidate
-from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.service import known
 from passagent.evaluator.service.pool import EvaluatorPool
@@ -138,14 +138,12 @@ class Measuring:
     async def measure(self, candidate: Candidate) -> Evaluation:
         """The evaluation, from the store or made now. Raises PassagentError."""
         try:
-            find_devices(self.config.device)
+            check_devices(self.config)
         except UsageError as error:
             raise UsageError(f"{error}; --no-measure writes the pass without measuring it again") from error
         if self.pool is None:
-            self.pool = EvaluatorPool(
-                self.config, tell=lambda text: print(f"passagent: {text}", file=sys.stderr)
-            )
-        environment = known.environment_key(self.config)
+            self.pool = open_pool(self.config, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
+        environment = environment_key(self.config)
         found = await known.evaluate(self.pool.evaluate, self.store, self.task, candidate, environment)
         return found.evaluation
 

@@ -57,9 +57,9 @@ def evaluate(
 async def _evaluate(
     store: Store, task: Task, candidate: Candidate, config: Config, model: Model | None, fresh: bool
 ) -> Known:
-    from passagent.evaluator.service.pool import EvaluatorPool
+    from passagent.cluster.opening import open_pool
 
-    pool = EvaluatorPool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
+    pool = open_pool(config.evaluator, tell=lambda text: print(f"passagent: {text}", file=sys.stderr))
     try:
         return await judged(pool.evaluate, store, task, candidate, config, model, fresh)
     finally:

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from passagent.agent.context import ParentView
 from passagent.agent.prompt import compose
+from passagent.cluster.opening import device_label, machine_of
 from passagent.config import Config
-from passagent.confine.environment import device_name
 from passagent.errors import UsageError
-from passagent.evaluator.hardware.devices import first_device
-from passagent.evaluator.reference import eager
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience import load_hints
 from passagent.experience.hints import Hint
-from passagent.experience.machine import Machine, measure_machine
+from passagent.experience.machine import Machine
 from passagent.models.types import Message
+from passagent.search.describing import kept_eager
 from passagent.search.gathering import episode_context
 from passagent.search.relatives import Told
 from passagent.search.setup import stored_config, stored_task
@@ -92,7 +91,6 @@ def would_be_shown(store: Store, run: Run, parent: Node) -> list[Message]:
         migrated=0,
         seed=episode_seed(run.seed, number),
     )
-    device = first_device(config.evaluator.device)
     task = stored_task(run)
     known = _Known(
         store,
@@ -100,8 +98,8 @@ def would_be_shown(store: Store, run: Run, parent: Node) -> list[Message]:
         task,
         config,
         load_hints(),
-        device_name(device),
-        measure_machine(device),
-        eager.kept(task, config.evaluator, device),
+        device_label(config.evaluator),
+        machine_of(config.evaluator),
+        kept_eager(task, config.evaluator),
     )
     return compose(episode_context(known, episode, parent))

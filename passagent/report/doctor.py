@@ -18,6 +18,7 @@ _CHECKS = (
     search_checks.finalists,
     machine_checks.models,
     machine_checks.device,
+    machine_checks.devices,
     machine_checks.processes,
     machine_checks.left_behind,
     machine_checks.files,

@@ -8,6 +8,7 @@ from passagent.report import run_figures
 from passagent.report.finding import Finding
 from passagent.report.text import clock, number, printable
 from passagent.search import attendance
+from passagent.search.device_report import devices_of
 from passagent.store import Store
 from passagent.store.runs import Run
 
@@ -53,6 +54,20 @@ def device(store: Store, run: Run, config: Config) -> Finding:
         advice = "more islands (search.islands) keep it busy while models think"
         return Finding("device", "warn", said, advice, shown)
     return Finding("device", "ok", said, "", shown)
+
+
+def devices(store: Store, run: Run, config: Config) -> Finding:
+    """Whether every device that a process last had is fit."""
+    found = devices_of(store.runs_dir / run.id)
+    bad = [one for one in found if one["state"].startswith(("quarantined", "waits"))]
+    faults = sum(one["faults"] for one in found)
+    said = f"{len(found) - len(bad)} of {len(found)} fit, {faults} faults charged to no candidate"
+    busy = ", ".join(f"{one['busy']:.0%}" for one in found)
+    said += f"; busy {busy}" if found else ""
+    if bad:
+        advice = "; ".join(f"{one['device']} {one['state']}" for one in bad)
+        return Finding("devices", "warn", said, advice, {"devices": found})
+    return Finding("devices", "ok", said if found else "none was used yet", "", {"devices": found})
 
 
 def processes(store: Store, run: Run, config: Config) -> Finding:

@@ -18,6 +18,7 @@ from passagent.report.run_summary import (
 from passagent.report.text import clock, interval, number, table, thousands
 from passagent.search import attendance
 from passagent.search.attendance import UnderWay
+from passagent.search.device_report import are_worth_a_line, devices_of
 from passagent.search.going_on import runs_dir_flag
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.participants import BEAT_S
@@ -61,6 +62,7 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
             }
             for island in islands
         ],
+        "devices": devices_of(store.runs_dir / run.id, [process.pid for process in working]),
         "under_way": [
             episode._asdict() | {"doing": _doing(episode, state)}
             for episode in attendance.under_way(store, run.id)
@@ -137,6 +139,8 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     if data["eta_s"] is not None:
         lines.append(f"at this pace it ends in {clock(data['eta_s'])}")
     lines.append(_island_table(data))
+    if are_worth_a_line(data["devices"]):
+        lines.append(_device_table(data["devices"]))
     if data["state"] == "paused" or not data["processes"]:
         lines.append(f"go on: passagent resume {name}{flag}")
     return "\n".join(lines)
@@ -185,6 +189,17 @@ def _island_table(data: dict[str, Any]) -> str:
             ]
         )
     return table(header, rows, drop=["nodes", "step", "episode", "role"])
+
+
+def _device_table(devices: list[dict[str, Any]]) -> str:
+    """A line for each device."""
+    header = ["device", "model", "state", ">busy", ">evaluations", ">faults"]
+    rows = [
+        [one["device"], one["model"], one["state"], f"{one['busy']:.0%}", *map(str, counts)]
+        for one in devices
+        if (counts := (one["evaluations"], one["faults"]))
+    ]
+    return table(header, rows, drop=["model"])
 
 
 def _doing_text(episode: dict[str, Any]) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from passagent.agent.context import EpisodeContext
 from passagent.agent.prompt import compose
+from passagent.cluster.opening import device_label
 from passagent.config import Config
-from passagent.confine.environment import device_name
-from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.target import target_of
 from passagent.tasks import Task
 
@@ -17,11 +16,10 @@ def task_text(task: Task, config: Config, role: str, rules: bool = True, here: b
     here: whether candidates are judged on this machine, so that its figures belong into the text. Raises
     UsageError for an unknown role, and for a device that is not on this machine.
     """
-    device = config.evaluator.device
     context = EpisodeContext(
         task=task,
         target=target_of(config.evaluator),
-        device_name=device_name(first_device(device)) if here else "",
+        device_name=device_label(config.evaluator) if here else "",
         role=role,
         seed=0,
         limits=config.agent,

@@ -12,11 +12,12 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from passagent.cluster.opening import environment_key, open_pool
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service import known
-from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
+from passagent.evaluator.service.pool import SubjectLost
 from passagent.store import Store
 from passagent.tasks import Task
 from passagent.threads import LoopThread
@@ -35,8 +36,8 @@ class SharedEvaluator:
     def __init__(self, config: EvaluatorConfig, runs_dir: str | None) -> None:
         """`runs_dir`: where evaluations are kept and found again; None: nowhere. Raises UsageError."""
         self._config, self._runs_dir = config, runs_dir
-        self._pool = EvaluatorPool(config, tell=log.warning)
-        self._environment = known.environment_key(config)
+        self._pool = open_pool(config, tell=log.warning)
+        self._environment = environment_key(config)
         self._store: Store | None = None
         self._faults = 0
         self._last_fault = ""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from passagent.cluster.opening import LOCAL, check_devices
 from passagent.config import Config
-from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.judging.effort import check_task_room
 from passagent.evaluator.runner.starting import StartedReferee, owner_ahead
 from passagent.tasks.reader import Task
@@ -39,7 +39,11 @@ def begin(config: Config, task: Task, parts: Parts) -> Iterator[Parts]:
     if parts.evaluator is not None:
         yield parts
         return
+    if config.evaluator.pool != LOCAL:
+        check_devices(config.evaluator)
+        yield parts
+        return
     check_task_room(task, config.evaluator.device)
     with owner_ahead(config.evaluator, task.path) as ahead:
-        find_devices(config.evaluator.device)
+        check_devices(config.evaluator)
         yield replace(parts, ahead=ahead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from passagent import extend
+from passagent.cluster.opening import check_devices, open_pool
 from passagent.config import Config, override
 from passagent.errors import PassagentError, UsageError
-from passagent.evaluator.hardware.devices import find_devices
 from passagent.evaluator.result import Candidate
-from passagent.evaluator.service.pool import EvaluatorPool
 from passagent.evaluator.target import target_of
 from passagent.events import OnEvent
 from passagent.faults import os_fault
@@ -24,6 +24,7 @@ from passagent.models.types import Model
 from passagent.search import attendance, planting
 from passagent.search.beginning import Parts, begin
 from passagent.search.controller import search
+from passagent.search.device_report import report
 from passagent.search.going_on import resume_command
 from passagent.search.runlog import run_log
 from passagent.search.session import Session
@@ -136,7 +137,7 @@ def forked(
         config = override(stored_config(run), anew | settings)
         task = stored_task(run)
         if parts.evaluator is None:
-            find_devices(config.evaluator.device)
+            check_devices(config.evaluator)
         model = _model(config, parts)
         with store.transaction():
             new = new_run(store, task, config)
@@ -172,17 +173,19 @@ async def work(
             session.events.note(line)
 
         try:
-            evaluator = parts.evaluator or EvaluatorPool(config.evaluator, tell=tell, ahead=parts.ahead)
+            evaluator = parts.evaluator or open_pool(config.evaluator, tell, parts.ahead)
             session = open_session(
                 store, run, prepared.task, config, on_event, prepared.model, evaluator, parts.diagnose
             )
             begun(session)
+            reporting = asyncio.create_task(report(evaluator, store.runs_dir / run.id))
             try:
                 try:
                     outcome = await search(session)
                 finally:
                     session.events.look()
             finally:
+                reporting.cancel()
                 for one in (session.model, session.validator, session.evaluator):
                     if one is not None:
                         await one.close()

@@ -6,13 +6,17 @@ import asyncio
 import math
 import time
 
+from passagent.cluster.opening import LOCAL
+from passagent.config import EvaluatorConfig
 from passagent.errors import PassagentError
 from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.reference import eager
+from passagent.evaluator.reference.eager import EagerGraph
 from passagent.search.session import Session
 from passagent.search.writers import EXPERT
 from passagent.store.episodes import Episode
 from passagent.store.runs import SEEDS
+from passagent.tasks import Task
 
 WAIT_S = 20.0
 """An episode waits so long for it, s; then its prompt does without, and later ones have it."""
@@ -27,23 +31,28 @@ async def describe(session: Session, episode: Episode) -> None:
     """
     if session.eager:
         return
-    device = first_device(session.config.evaluator.device)
-    session.eager = eager.kept(session.task, session.config.evaluator, device)
+    session.eager = kept_eager(session.task, session.config.evaluator)
     if session.eager or episode.island == SEEDS or session.model.name == EXPERT:
         return
     if session.describing is None:
-        session.describing = asyncio.create_task(_measure(session, device))
+        session.describing = asyncio.create_task(_measure(session))
     until = math.inf if session.waits_for_eager else time.monotonic() + WAIT_S
     while not session.describing.done() and time.monotonic() < until:
         session.check()
         await asyncio.wait({session.describing}, timeout=_LOOK_S)
 
 
-async def _measure(session: Session, device: str) -> None:
+async def _measure(session: Session) -> None:
     """Ask the evaluator. A task or machine that fails here fails at the first candidate, too."""
     try:
         session.eager = await session.evaluator.describe(session.task.path)
     except PassagentError as error:
         session.events.note(f"eager could not be measured for the prompts: {error}")
-    if session.eager:
-        eager.keep(session.task, session.config.evaluator, device, session.eager)
+    config = session.config.evaluator
+    if session.eager and config.pool == LOCAL:
+        eager.keep(session.task, config, first_device(config.device), session.eager)
+
+
+def kept_eager(task: Task, config: EvaluatorConfig) -> tuple[EagerGraph, ...]:
+    """What was measured of the task on this machine within a day; () if nothing was, or on others."""
+    return eager.kept(task, config, first_device(config.device)) if config.pool == LOCAL else ()

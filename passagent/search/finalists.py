@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.evaluator.service.known import keep
+from passagent.evaluator.service.pool import on_one_device
 from passagent.search.candidates import evaluate
 from passagent.search.pairing import Round, is_settled, round_of, standing
 from passagent.search.session import Session
@@ -78,6 +79,11 @@ def _ends(store: Store, node: Node) -> tuple[float, float]:
 
 async def _measure(session: Session, series: int) -> None:
     """Measure what is still open of the series, until its outcome is known or a person stops the search."""
+    with on_one_device():
+        await _measure_rounds(session, series)
+
+
+async def _measure_rounds(session: Session, series: int) -> None:
     store, run = session.store, session.run
     environment = session.environment
     for row in confirmations.series_rows(store, run.id, series):

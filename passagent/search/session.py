@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
+from passagent.cluster.opening import environment_key
 from passagent.config import Config, SearchConfig
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
-from passagent.evaluator.service.known import environment_key
 from passagent.events import Follower
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint

@@ -10,14 +10,12 @@ from passagent import __version__
 from passagent.agent.distiller import open_distiller
 from passagent.agent.prompt import note_of, roles
 from passagent.agent.validator import open_validator
-from passagent.config import Config, SearchConfig, validate
-from passagent.confine.environment import device_name
+from passagent.cluster.opening import device_label, machine_of
+from passagent.config import Config, EvaluatorConfig, SearchConfig, validate
 from passagent.errors import UsageError, nearest
-from passagent.evaluator.hardware.devices import first_device
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Follower, OnEvent
 from passagent.experience import Diagnosis, diagnose, load_hints
-from passagent.experience.machine import measure_machine
 from passagent.models.ensemble import model_names
 from passagent.models.prices import check_budget, prices_of
 from passagent.models.types import Model
@@ -141,7 +139,6 @@ def open_session(
 
     Without `diagnose_with` the machine is measured, before anything is timed.
     """
-    device = first_device(config.evaluator.device)
     return Session(
         store=store,
         run=run,
@@ -149,17 +146,18 @@ def open_session(
         config=config,
         model=model,
         evaluator=evaluator,
-        diagnose=diagnose_with or diagnoser(device),
+        diagnose=diagnose_with or diagnoser(config.evaluator),
         hints=load_hints(),
-        device_name=device_name(device),
+        device_name=device_label(config.evaluator),
         events=Follower(store, run.id, on_event),
         prices=prices_of(config.model, _names(config, model)),
         validator=open_validator(config),
         distiller=open_distiller(config),
-        machine=None if diagnose_with else measure_machine(device),
+        machine=None if diagnose_with else machine_of(config.evaluator),
+        waits_for_eager=config.search.deterministic,
     )
 
 
-def diagnoser(device: str) -> Diagnose:
-    """The diagnosis of evaluations on this machine's `device`."""
-    return functools.partial(diagnose, machine=measure_machine(device))
+def diagnoser(config: EvaluatorConfig) -> Diagnose:
+    """The diagnosis of evaluations on the devices of `config`."""
+    return functools.partial(diagnose, machine=machine_of(config))

@@ -140,20 +140,26 @@ def pack(store: Store, task: Task, environment: str, evaluation: Evaluation) -> 
     return evaluations.pack(store, task.key, environment, evaluation.model_dump(mode="json"))
 
 
-def environment_key(config: EvaluatorConfig, *others: BaseModel) -> str:
+def environment_key(config: EvaluatorConfig, *others: BaseModel, machine: str | None = None) -> str:
     """Machine, device, driver, libraries, compiler and protocol, in words. Raises UsageError for the device.
 
-    Which of several equal GPUs it is makes no difference.
+    `machine`: the words for it, if it is not this one. Which of several equal GPUs it is makes no difference.
     """
-    settings = [config.model_dump_json(exclude={"device"}), str(worker_threads(config.threads))]
+    threads = worker_threads(config.threads) if machine is None else config.threads
+    settings = [config.model_dump_json(exclude={"device", "pool", "token_file"}), str(threads)]
     settings += [other.model_dump_json() for other in others]
     protocol = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-    return f"{_machine(config.device)}; protocol {protocol}"
+    return f"{machine or _machine(config.device)}; protocol {protocol}"
 
 
 @functools.cache
 def _machine(device: str) -> str:
-    parts = [platform.node(), device_name("cpu")]
+    return f"{platform.node()}; {machine_words(device)}"
+
+
+def machine_words(device: str) -> str:
+    """What measurements on a device of this machine depend on, whatever the machine is called."""
+    parts = [device_name("cpu")]
     if device != "cpu":
         parts += [find_devices(device)[0].model, f"driver {nvml.driver_version()}"]
     parts += [

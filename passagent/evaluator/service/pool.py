@@ -2,9 +2,9 @@
 
 A device judges one subject of this program at a time; between programs its owner leases it, stage by stage
 (hardware/leases.py). A CPU with cores for several is several devices. After a fault of the machine the device
-must pass a health check; one that fails it is quarantined, and its work goes to another. What crosses
-to an owner is plain data, and nothing here tells a caller where a device is, so that another pool (a
-cluster's) can take this one's place.
+must pass a health check; one that fails it is quarantined, and its work goes to another. What crosses to an
+owner is plain data, and nothing here knows where a device is: a fleet (passagent.cluster) may bring owners of
+other machines.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.confine.environment import core_shares
@@ -27,10 +28,8 @@ from passagent.evaluator.hardware.leases import is_in_use
 from passagent.evaluator.reference.eager import EagerGraph, read_graphs
 from passagent.evaluator.result import Candidate, Evaluation, Subject
 from passagent.evaluator.runner.starting import StartedReferee, cpu_sets
-from passagent.evaluator.service.referee_process import Lost, RefereeProcess
-
-if TYPE_CHECKING:
-    from passagent.evaluator.service.referee_inside import RefereeInside
+from passagent.evaluator.service.device_owner import DeviceOwner, Fleet, Lost
+from passagent.evaluator.service.referee_process import RefereeProcess
 from passagent.evaluator.target import target_of
 from passagent.faults import speaks_of_places
 
@@ -40,10 +39,30 @@ ATTEMPTS = 3
 """Times that an evaluation is begun on a healthy device before it is given up."""
 DESCRIBE_S = 20.0
 """For telling what eager does on a task; subgraphs that are not begun by then are not described, s."""
+MACHINES = 10
+"""Machines that an evaluation may lose, or one so often; then it is given up."""
+OUTAGE_S = 120.0
+"""Machines may all be out of reach for so long, s; then a network is no longer waited for."""
+LOOK_S = 0.05
+"""Between two looks at machines that are out of reach, s."""
 STARTS = 2
 """Times that an owner may fail to start on a healthy device before that is quarantined."""
 PAUSES_S = (5.0, 20.0, 80.0, 320.0, 600.0)
 """Time in quarantine after the first, second, ... failed health check in a row, s."""
+
+
+_pinned: ContextVar[list[str] | None] = ContextVar("pinned", default=None)
+"""The name of the device that evaluations are made on, once the first of them has one; None: on any."""
+
+
+@contextmanager
+def on_one_device() -> Iterator[None]:
+    """What is evaluated meanwhile is evaluated on one device, as long as that is fit."""
+    token = _pinned.set([])
+    try:
+        yield
+    finally:
+        _pinned.reset(token)
 
 
 @dataclass
@@ -62,9 +81,11 @@ class Quarantine:
 class DeviceSlot:
     """A device, its owner, and whether it can take work."""
 
-    def __init__(self, device: Device, owner: RefereeProcess | RefereeInside, cores: list[int]) -> None:
-        self.device, self.owner, self._cores = device, owner, cores
+    def __init__(self, owner: DeviceOwner, cores: list[int] | None = None) -> None:
+        """`cores`: of this machine's CPU or beside its GPU; None for a device of another machine."""
+        self.device, self.owner, self._cores = owner.device, owner, cores
         self.is_busy = False
+        self.evaluations, self.faults, self.busy_s = 0, 0, 0.0
         self.failed_starts = 0
         self.quarantine: Quarantine | None = None
 
@@ -74,7 +95,8 @@ class DeviceSlot:
 
     def preference(self) -> tuple[bool, bool]:
         """The lowest of several free ones is taken: a fit one, that no other program uses."""
-        return self.quarantine is not None, is_in_use(self.device, self._cores)
+        is_used = self._cores is not None and is_in_use(self.device, self._cores)
+        return self.quarantine is not None, is_used
 
 
 class SubjectLost(InfrastructureError):
@@ -90,22 +112,35 @@ class EvaluatorPool:
         devices: Sequence[Device] | None = None,
         tell: Callable[[str], None] = log.warning,
         ahead: StartedReferee | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         """`tell` gets a line for people about waits, faults, quarantine; `ahead`: the first device's owner.
 
+        fleet: whose devices these are, if not this machine's.
         Raises UsageError if `config.device` is not here, or `config.target` cannot be used.
         """
         target_of(config)
         self.tell = tell
-        found = devices or find_devices(config.device) * cpu_sets(config)
-        shares = core_shares(len(found))
-        self._slots = [
-            DeviceSlot(device, _owner(device, config, cores, None if number else ahead, tell), cores)
-            for number, (device, cores) in enumerate(zip(found, shares, strict=True))
-        ]
+        self._fleet = fleet
+        self._attending: asyncio.Task[None] | None = None
+        if fleet is None:
+            found = devices or find_devices(config.device) * cpu_sets(config)
+            shares = core_shares(len(found))
+            self._slots = [
+                DeviceSlot(_owner(device, config, cores, None if number else ahead, tell), cores)
+                for number, (device, cores) in enumerate(zip(found, shares, strict=True))
+            ]
+        else:
+            self._slots = [DeviceSlot(owner) for owner in fleet.owners]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._is_closed = False
+        self._begun = time.monotonic()
+
+    @property
+    def size(self) -> int:
+        """Devices, fit or not."""
+        return len(self._slots)
 
     async def evaluate(self, task_path: Path, subject: Subject, bar: float | None = None) -> Evaluation:
         """Judge a candidate, or a compiler in its place, on the task at `task_path`.
@@ -120,14 +155,19 @@ class EvaluatorPool:
         else:
             request["compiler"], name = subject, f"compiler {subject}"
         losses: list[str] = []
+        machines = 0
         while len(losses) < ATTEMPTS:
             async with self._next_slot() as slot:
                 try:
                     return await self._measure(slot, request)
                 except Lost as lost:
                     await slot.owner.stop()
+                    slot.faults += 1
+                    machines += lost.machine
                     if not self._is_closed and await self._is_fit(slot, lost):
                         losses.append(str(lost))
+                    if machines == MACHINES:
+                        raise InfrastructureError(f"{name} lost {MACHINES} machines: {lost}") from lost
                 except (asyncio.CancelledError, MachineFault):
                     await slot.owner.stop()  # its answer would be read as the next caller's
                     raise
@@ -167,11 +207,14 @@ class EvaluatorPool:
 
     async def _measure(self, slot: DeviceSlot, request: dict[str, Any]) -> Evaluation:
         """One attempt. A failure that a sick device may be behind counts only if the device is healthy."""
+        begun = time.monotonic()
         try:
             evaluation = Evaluation.model_validate(await slot.owner.ask(request))
         except TaskError:
             await self._clear(slot, quick=False)
             raise
+        finally:
+            slot.busy_s += time.monotonic() - begun
         if evaluation.status == "infrastructure":
             raise Lost(evaluation.error or "the machine failed an evaluation")
         is_full = any(graph.status == "out_of_memory" for graph in evaluation.graphs)
@@ -189,25 +232,26 @@ class EvaluatorPool:
         if slot.quarantine is not None:
             self.tell(f"{slot.device.name} is fit again")
         slot.failed_starts, slot.quarantine = 0, None
+        slot.evaluations += 1
         return evaluation
 
     async def _clear(self, slot: DeviceSlot, quick: bool) -> None:
         """Raise Lost if the device is sick."""
-        problem = await health.check(slot.device, quick)
+        problem = await slot.owner.check(quick)
         if problem is not None:
             raise Lost(problem)
 
     async def _is_fit(self, slot: DeviceSlot, lost: Lost) -> bool:
         """After a loss: whether the device is healthy and the loss must be the subject's or chance's."""
         self.tell(f"{slot.device.name}: {lost}")
-        problem = await health.check(slot.device)
+        problem = await slot.owner.check()
         if problem is None and lost.starting:
             slot.failed_starts += 1
             if slot.failed_starts >= STARTS:
                 problem = f"its evaluator does not start: {lost}"
         if problem is not None:
             self._quarantine(slot, problem)
-        return problem is None and not lost.starting
+        return problem is None and not lost.starting and not lost.machine
 
     def _quarantine(self, slot: DeviceSlot, reason: str) -> None:
         times = slot.quarantine.times + 1 if slot.quarantine else 1
@@ -218,11 +262,13 @@ class EvaluatorPool:
     @asynccontextmanager
     async def _next_slot(self) -> AsyncIterator[DeviceSlot]:
         """The next free device in good health. Raises InfrastructureError."""
+        if self._fleet is not None and self._attending is None:
+            self._attending = asyncio.create_task(self._fleet.attend(self._add))
         while True:
             slot = await self._take()
             try:
                 if slot.quarantine is not None:
-                    problem = await health.check(slot.device)
+                    problem = await slot.owner.check()
                     if problem is not None:
                         self._quarantine(slot, problem)
                         continue
@@ -235,17 +281,30 @@ class EvaluatorPool:
 
     async def _take(self) -> DeviceSlot:
         """Wait, first come first served, for a device that is free."""
+        is_told = False
+        patient_until = time.monotonic() + (OUTAGE_S if self._fleet is not None else 0.0)
         async with self._turn:
             while True:
                 if self._is_closed:
                     raise InfrastructureError("the evaluator was closed before it came to this candidate")
                 slots = [slot for slot in self._slots if slot.is_open()]
+                if not slots and time.monotonic() < patient_until:
+                    if not is_told:
+                        is_told = True
+                        self.tell(f"waiting: no device is fit: {self._reasons()}")
+                    await asyncio.sleep(LOOK_S)
+                    continue
                 if not slots:
                     raise InfrastructureError(f"no device is fit: {self._reasons()}")
+                slots = [slot for slot in slots if slot.owner.is_placed] or slots
+                if pinned := [slot for slot in slots if slot.device.name in (_pinned.get() or ())]:
+                    slots = pinned
                 free = [slot for slot in slots if not slot.is_busy]
                 if free:
                     slot = min(free, key=DeviceSlot.preference) if free[1:] else free[0]
                     slot.is_busy = True
+                    if (names := _pinned.get()) is not None:
+                        names[:] = [slot.device.name]
                     return slot
                 self._changed.clear()
                 with suppress(TimeoutError):
@@ -265,6 +324,39 @@ class EvaluatorPool:
         self._is_closed = True
         self._changed.set()
         await asyncio.gather(*(slot.owner.stop() for slot in self._slots))
+        if self._attending is not None:
+            self._attending.cancel()
+            await asyncio.gather(self._attending, return_exceptions=True)
+        if self._fleet is not None:
+            await self._fleet.close()
+
+    def _add(self, owner: DeviceOwner) -> None:
+        """A device that came later."""
+        self._slots.append(DeviceSlot(owner))
+        self._changed.set()
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Of each device, as plain data: what it is and does, and the share of the time that it was busy."""
+        up_s = time.monotonic() - self._begun
+        return [
+            {
+                "device": slot.device.name,
+                "model": slot.device.model,
+                "state": _state(slot),
+                "busy": min(1.0, slot.busy_s / up_s) if up_s > 0 else 0.0,
+                "evaluations": slot.evaluations,
+                "faults": slot.faults,
+            }
+            for slot in self._slots
+        ]
+
+
+def _state(slot: DeviceSlot) -> str:
+    if slot.quarantine is not None:
+        return f"quarantined since {slot.quarantine.since}: {slot.quarantine.reason}"
+    if not slot.owner.is_placed:
+        return "waits for a place"
+    return "busy" if slot.is_busy else "idle"
 
 
 def _owner(
@@ -273,7 +365,7 @@ def _owner(
     cores: list[int],
     ahead: StartedReferee | None,
     tell: Callable[[str], None],
-) -> RefereeProcess | RefereeInside:
+) -> DeviceOwner:
     if config.isolation == "sandboxed":
         return RefereeProcess(device, config, cores, ahead, tell)
     from passagent.evaluator.service.referee_inside import RefereeInside  # it takes torch

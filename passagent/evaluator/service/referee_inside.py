@@ -9,11 +9,12 @@ from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import InfrastructureError, MachineFault, PassagentError
+from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.hardware.leases import DeviceLease
 from passagent.evaluator.judging.referee import Referee
 from passagent.evaluator.service.asking import answer
-from passagent.evaluator.service.referee_process import Lost
+from passagent.evaluator.service.device_owner import Lost
 from passagent.faults import named
 
 
@@ -21,16 +22,18 @@ class RefereeInside:
     """Makes its referee when it is first asked, and again after `stop`; a thread of its own asks it."""
 
     pid = None
+    is_placed = True
 
     def __init__(self, device: Device, config: EvaluatorConfig, tell: Callable[[str], None]) -> None:
         """`tell` gets lines for people, on the event loop."""
+        self.device = device
         self._config = config.model_copy(update={"device": device.name})
-        self._device, self._tell = device, tell
+        self._tell = tell
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="referee")
         self._referee: Referee | None = None
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """See RefereeProcess.ask."""
+        """See DeviceOwner."""
         loop = asyncio.get_running_loop()
 
         def tell(text: str) -> None:
@@ -43,7 +46,7 @@ class RefereeInside:
         try:
             with named("the evaluator"):
                 if self._referee is None:
-                    self._referee = Referee(self._config, lease=DeviceLease(self._device, tell=tell))
+                    self._referee = Referee(self._config, lease=DeviceLease(self.device, tell=tell))
                 return answer(self._referee, request)
         except MachineFault:
             raise
@@ -53,6 +56,10 @@ class RefereeInside:
             raise
         except Exception as error:
             raise Lost(f"{type(error).__name__}: {error}") from error
+
+    async def check(self, quick: bool = False) -> str | None:
+        """See DeviceOwner."""
+        return await health.check(self.device, quick)
 
     async def stop(self) -> None:
         """End its workers, when it has answered what it was asked."""

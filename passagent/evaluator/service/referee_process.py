@@ -13,8 +13,10 @@ from typing import Any
 
 from passagent.config import EvaluatorConfig
 from passagent.errors import MachineFault, PassagentError, TaskError, UsageError
+from passagent.evaluator.hardware import health
 from passagent.evaluator.hardware.devices import Device
 from passagent.evaluator.runner.starting import StartedReferee, start_referee
+from passagent.evaluator.service.device_owner import Lost
 from passagent.faults import NO_MEMORY
 from passagent.machine_memory import memory_kills
 
@@ -24,27 +26,22 @@ _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 10.0
 _LINE_LIMIT = 256 << 20
 _LOG_TAIL = 4000
-_KINDS: dict[str, type[PassagentError]] = {
+KINDS: dict[str, type[PassagentError]] = {
     "task": TaskError,
     "usage": UsageError,
     "failed": PassagentError,
     "machine": MachineFault,
 }
+"""What a referee raises, by its name in plain data; anything else is Lost."""
 
 
 Connection = tuple[StartedReferee, asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Lost(Exception):
-    """The machine failed: the process ended, or says so itself. `starting`: before it had any request."""
-
-    def __init__(self, message: str, starting: bool = False) -> None:
-        super().__init__(message)
-        self.starting = starting
-
-
 class RefereeProcess:
     """Starts its process, on `cores`, when it is first asked (or takes `ahead`), and again after `stop`."""
+
+    is_placed = True
 
     def __init__(
         self,
@@ -68,10 +65,7 @@ class RefereeProcess:
         return started.process.pid if started else None
 
     async def ask(self, request: dict[str, Any]) -> Any:
-        """The evaluation, or what else is asked for, as plain data. Raises what the referee raises, and Lost.
-
-        After Lost and MachineFault `stop` must follow.
-        """
+        """See DeviceOwner."""
         connection = self._connection or await self._start()
         answer = self._unwrap(await self._exchange(*connection, request))
         return answer["result"]
@@ -120,8 +114,8 @@ class RefereeProcess:
     def _unwrap(self, answer: dict[str, Any]) -> dict[str, Any]:
         if "error" not in answer:
             return answer
-        if answer["error"] in _KINDS:
-            raise _KINDS[answer["error"]](answer["message"])
+        if answer["error"] in KINDS:
+            raise KINDS[answer["error"]](answer["message"])
         self._last_line()
         raise Lost(answer["message"])
 
@@ -136,6 +130,10 @@ class RefereeProcess:
         if text:
             log.info("%s: stderr of the evaluator's process:\n%s", self.device.name, text)
         return f": {text.splitlines()[-1][:300]}" if text else ""
+
+    async def check(self, quick: bool = False) -> str | None:
+        """See DeviceOwner."""
+        return await health.check(self.device, quick)
 
     async def stop(self) -> None:
         """End the process and its workers, if there is one."""

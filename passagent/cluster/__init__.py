@@ -1,0 +1,1 @@
+"""Devices of other machines: HTTP workers, and actors of a Ray cluster, behind the one EvaluatorPool."""

@@ -1,0 +1,67 @@
+"""Who alone measures on a device, wherever that is: what the pool asks, and how it hears of losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from passagent.evaluator.hardware.devices import Device
+
+
+class Lost(Exception):
+    """The machine failed: the process ended, or says so itself. `starting`: before it had any request.
+
+    `machine`: the whole machine was lost, or cannot be reached: the subject had no part in it.
+    """
+
+    def __init__(self, message: str, starting: bool = False, machine: bool = False) -> None:
+        super().__init__(message)
+        self.starting, self.machine = starting, machine
+
+
+class DeviceOwner(Protocol):
+    """A referee process of this machine, or of another one."""
+
+    device: Device
+
+    @property
+    def pid(self) -> int | None:
+        """The process of this machine that measures, while there is one."""
+        ...
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether there is a device behind it now: a cluster may still have to find one."""
+        ...
+
+    async def ask(self, request: dict[str, Any]) -> Any:
+        """The evaluation, or what else is asked for, as plain data. Raises what the referee raises, and Lost.
+
+        After Lost and MachineFault `stop` must follow.
+        """
+        ...
+
+    async def check(self, quick: bool = False) -> str | None:
+        """What is wrong with the device, in a line; None if it is healthy. `quick` launches no kernel."""
+        ...
+
+    async def stop(self) -> None:
+        """End the process and its workers, if there is one; the next `ask` starts another."""
+        ...
+
+
+class Fleet(Protocol):
+    """The owners of a pool, and where they come from."""
+
+    @property
+    def owners(self) -> Sequence[DeviceOwner]:
+        """Those that are there at the beginning."""
+        ...
+
+    async def attend(self, add: Callable[[DeviceOwner], None]) -> None:
+        """Runs as long as the pool does; `add` gets the owners that come later."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the owners share, when they have stopped."""
+        ...

@@ -1,0 +1,197 @@
+"""HTTP workers: the same pool over other machines' devices, and what it makes of their faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_search
+from stub_worker import StubWorker, facts
+
+from passagent.cluster import contents, survey
+from passagent.cluster.opening import environment_key, open_pool
+from passagent.config import EvaluatorConfig
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.result import Candidate
+from passagent.evaluator.service import pool
+
+
+def candidates(count: int) -> list[Candidate]:
+    return [Candidate(tiny_search.candidate_files(f"{number} x")) for number in range(count)]
+
+
+@pytest.fixture
+def task(tmp_path):
+    return tiny_search.write_task(tmp_path / "task")
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Starts stub workers, each with a directory of its own, and ends them."""
+    started: list[StubWorker] = []
+
+    def start(**options):
+        place = tmp_path / f"worker{len(started)}"
+        place.mkdir()
+        started.append(StubWorker(place, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+def config_of(*workers: StubWorker) -> EvaluatorConfig:
+    addresses = ",".join(one.address for one in workers)
+    return EvaluatorConfig(pool=addresses, token_file=workers[0].token_file)
+
+
+def judged(config, task, given):
+    """The evaluations of candidates that were asked for at once, and what was told."""
+    told: list[str] = []
+
+    async def work():
+        evaluators = open_pool(config, told.append)
+        try:
+            found = await asyncio.gather(*(evaluators.evaluate(task, one, 0.0) for one in given))
+            return found, evaluators.figures()
+        finally:
+            await evaluators.close()
+
+    return *asyncio.run(work()), told
+
+
+def test_two_workers_share_the_work_and_contents_travel_once(worker, task, monkeypatch):
+    first, second = worker(seconds=0.02), worker(seconds=0.02)
+    sent: list[int] = []
+    pack, encode = contents.pack, contents.encode
+    monkeypatch.setattr(contents, "encode", lambda content: sent.append(len(content)) or encode(content))
+    given = candidates(8)
+    found, figures, told = judged(config_of(first, second), task, given)
+    assert [one.candidate for one in found] == [one.key for one in given]
+    assert [one.as_score for one in found] == [tiny_search.judge(one).as_score for one in given]
+    names = {one.environment["worker"] for one in found}
+    assert names == {f"{one.address.removeprefix('http://')}/cpu" for one in (first, second)}
+    assert sorted(first.evaluated() + second.evaluated()) == sorted(one.key for one in given)
+    _, blobs = pack({"task": str(task), "files": given[0].files})
+    others = 8 * 1 - 1 + 2 * 1  # a source of each candidate; the manifest is equal in all of them
+    assert len(sent) <= 2 * len(blobs) + others
+    assert [one["evaluations"] for one in figures] == [len(first.evaluated()), len(second.evaluated())]
+    assert told == []
+
+
+def test_a_killed_worker_costs_no_candidate_and_is_used_again_on_another_port(
+    worker, task, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pool, "PAUSES_S", (0.2,))
+    lost = worker(seconds=0.3)
+    late = worker()
+    late_address = late.address
+    late.kill()  # its port is known, nobody is there
+    config = EvaluatorConfig(pool=f"{lost.address},{late_address}", token_file=lost.token_file)
+    told: list[str] = []
+
+    async def work():
+        monkeypatch.setattr("passagent.cluster.http_fleet.BEAT_S", 0.1)
+        evaluators = open_pool(config, told.append)
+        try:
+            asked = [asyncio.create_task(evaluators.evaluate(task, one)) for one in candidates(3)]
+            await asyncio.to_thread(lost.wait_for, 1)
+            lost.kill()
+            worker(port=int(late_address.rpartition(":")[2]))
+            return await asyncio.gather(*asked)
+        finally:
+            await evaluators.close()
+
+    found = asyncio.run(work())
+    assert [one.status for one in found] == [tiny_search.judge(one).status for one in candidates(3)]
+    assert {one.environment["worker"] for one in found} == {f"{late_address.removeprefix('http://')}/cpu"}
+    assert any("no worker answers yet" in line for line in told)
+    assert any(line.endswith("joins") for line in told)
+    assert any("quarantined" in line and "nobody answers at" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong", "said"),
+    [
+        ({}, "token", "the token of --token-file is not the worker's"),
+        ({"torch": "1.0"}, "", "unlike versions: torch 1.0 there, "),
+    ],
+)
+def test_a_wrong_token_and_unlike_versions_are_refused_in_one_line(worker, tmp_path, options, wrong, said):
+    one = worker(**options)
+    config = config_of(one)
+    if wrong:
+        other = tmp_path / "other"
+        other.write_text("another-token-of-16")
+        config = config.model_copy(update={"token_file": str(other)})
+    with pytest.raises(UsageError) as error:
+        open_pool(config)
+    assert said in str(error.value) and one.address in str(error.value) and "\n" not in str(error.value)
+
+
+def test_unlike_devices_are_never_compared():
+    one, two = (survey.offered(f"http://h{n}:1", facts(words=f"gpu {n % 2}; torch"), "cpu") for n in (1, 2))
+    third = survey.offered("http://h3:1", facts(words="gpu 1; torch"), "cpu")
+    found = [*one, *two, *third]
+    reference = survey.reference_of(found, "cpu")
+    assert reference.words == "gpu 1; torch"
+    said = survey.mixed(found, reference)
+    assert said == "unlike devices are never compared: this run uses 2 (stub cpu), and not h2:1/cpu (gpu 0)"
+    assert survey.mixed(one, reference) is None
+
+
+def test_results_of_equal_devices_are_equal_under_any_address(worker):
+    first, second = worker(), worker()
+    assert environment_key(config_of(first)) == environment_key(config_of(second))
+    assert "stub cpu" in environment_key(config_of(first))
+
+
+@pytest.mark.parametrize(
+    ("pool_", "said"),
+    [
+        ("http://127.0.0.1:1", "no worker answers yet"),
+        ("ftp://host", "write local, http://HOST:PORT"),
+        ("nonsense", "write local, http://HOST:PORT"),
+    ],
+)
+def test_a_pool_that_is_not_there_is_a_usage_error(tmp_path, pool_, said):
+    token = tmp_path / "token"
+    token.write_text("a-token-of-16-characters")
+    with pytest.raises(UsageError, match=said):
+        open_pool(EvaluatorConfig(pool=pool_, token_file=str(token)))
+    with pytest.raises(UsageError, match="--token-file"):
+        open_pool(EvaluatorConfig(pool="http://127.0.0.1:1"))
+
+
+def test_contents_cannot_leave_their_place(tmp_path, task):
+    here = contents.Contents(tmp_path / "room")
+    packed, blobs = contents.pack({"task": str(task), "files": {"a.py": "x = 1"}})
+    assert sorted(here.missing(packed)) == sorted(blobs)
+    with pytest.raises(PassagentError, match="damaged"):
+        here.add(next(iter(blobs)), b"other")
+    for key, content in blobs.items():
+        here.add(key, content)
+    found = here.unpack(packed)
+    assert found["files"] == {"a.py": "x = 1"}
+    assert (Path(found["task"]) / "graphs/g/model.py").read_text() == tiny_search.TASK_MODEL
+    key = next(iter(blobs))
+    for name in ("../../outside", "/outside"):
+        packed["task"]["files"] = {name: key}
+        with pytest.raises(PassagentError, match="cannot be sent"):
+            here.unpack(packed)
+    with pytest.raises(PassagentError, match="no content hash"):
+        here.get("../../etc/passwd")
+
+
+def test_passagent_does_not_import_what_carries_calls():
+    program = (
+        "import sys, passagent, passagent.api, passagent.cluster.opening as o; print(sorted(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    names = set(json.loads(found.stdout.replace("'", '"')))
+    assert not names & {"ray", "starlette", "uvicorn"}
