@@ -80,13 +80,17 @@ def without_frames(candidate: Candidate) -> Candidate:
 
 
 def check_charged(candidate: Candidate, task: Task) -> None:
-    """It is right, and no faster than where it computes in its calls, up to a noisy machine."""
+    """It is right, and no faster than where it computes in its calls. A noisy machine measures again."""
     with Referee(EvaluatorConfig()) as referee:  # a measurement in full
-        results = [referee.evaluate(task, one) for one in (candidate, without_frames(candidate))]
-    for result in results:
-        check_inert(result)
-    for one, honest in zip(*(result.graphs for result in results), strict=True):
-        assert one.speedup.e2e <= 1.5 * honest.speedup.e2e
+        for _ in range(5):
+            results = [referee.evaluate(task, one) for one in (candidate, without_frames(candidate))]
+            for result in results:
+                check_inert(result)
+            both = zip(*(result.graphs for result in results), strict=True)
+            gains = [one.speedup.e2e / honest.speedup.e2e for one, honest in both]
+            if max(gains) <= 1.5:
+                return
+    pytest.fail(f"it gains {max(gains):.2f}")
 
 
 def check_score(result: Evaluation) -> None:
