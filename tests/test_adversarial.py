@@ -14,6 +14,7 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.tasks.reader import Task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+MEASURED = CONFIG.model_copy(update={"warmups": 25, "trials": 100, "max_trials": 200})
 ATTACKS = suite("adversarial")
 ADVICE = re.compile(r"[;:,] \w+")
 """A message goes on after what is wrong: with what to do instead."""
@@ -38,9 +39,10 @@ def test_the_suite_is_whole():
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-def test_an_attack_does_not_pay(case: Case, referees, tasks):
+def test_an_attack_does_not_pay(case: Case, referees, tasks, monkeypatch):
     if case.expected == [("charged", None)]:
-        check_charged(case.candidate, tasks[case.task])
+        monkeypatch.setattr(referees(case.device), "config", MEASURED)
+        check_charged(case.candidate, tasks[case.task], referees(case.device))
         return
     result = referees(case.device).evaluate(tasks[case.task], case.candidate)
     credited = [int(t) for status, t in case.expected if status == "credited" and t is not None]
@@ -79,17 +81,16 @@ def without_frames(candidate: Candidate) -> Candidate:
     return Candidate(files)
 
 
-def check_charged(candidate: Candidate, task: Task) -> None:
+def check_charged(candidate: Candidate, task: Task, referee: Referee) -> None:
     """It is right, and no faster than where it computes in its calls. A noisy machine measures again."""
-    with Referee(EvaluatorConfig()) as referee:  # a measurement in full
-        for _ in range(5):
-            results = [referee.evaluate(task, one) for one in (candidate, without_frames(candidate))]
-            for result in results:
-                check_inert(result)
-            both = zip(*(result.graphs for result in results), strict=True)
-            gains = [one.speedup.e2e / honest.speedup.e2e for one, honest in both]
-            if max(gains) <= 1.5:
-                return
+    for _ in range(5):
+        results = [referee.evaluate(task, one) for one in (candidate, without_frames(candidate))]
+        for result in results:
+            check_inert(result)
+        both = zip(*(result.graphs for result in results), strict=True)
+        gains = [one.speedup.e2e / honest.speedup.e2e for one, honest in both]
+        if max(gains) <= 1.5:
+            return
     pytest.fail(f"it gains {max(gains):.2f}")
 
 
