@@ -22,6 +22,8 @@ from passagent.evaluator.result import Violation
 from passagent.evaluator.runner.process import Worker
 from passagent.tasks.reader import load_task
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
 
 
