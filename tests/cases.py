@@ -10,7 +10,8 @@ A case is a pass file as an author would write it, with a header of comments:
     # gpu                              can only be judged on a GPU
 
 A directory of the same name holds the case's helper modules, and its manifest if that is not `[NAME]`. A
-refusal must point at the line that ends with `# <- here`, if there is one.
+line `// NAME.h` of a kernel stands for the text of that file beside it, which several cases share. A refusal
+must point at the line that ends with `# <- here`, if there is one.
 """
 
 from __future__ import annotations
@@ -293,6 +294,8 @@ def referees_of(config: EvaluatorConfig) -> Iterator[Callable[[str], Referee]]:
 def read_case(path: Path) -> Case:
     """The case in `path`; its header says what is expected."""
     text = path.read_text()
+    for shared in path.parent.glob("*.h"):
+        text = text.replace(f"// {shared.name}\n", shared.read_text())
     header = dict(re.findall(r"^# (expect|task): (.+?)\s*$", text, re.MULTILINE))
     expected = [
         (match[1], match[2])

@@ -1,10 +1,15 @@
-"""Shared by all tests: hypothesis without deadlines (a first call may compile), locks, and the gpu mark."""
+"""Shared by all tests: hypothesis's examples, locks, the recording process, and the gpu mark.
+
+Hypothesis has no deadlines (a first call may compile) and draws the same examples in every run: what one run
+in a thousand finds is no reason to refuse another change. `--hypothesis-profile explore` draws others.
+"""
 
 import pytest
 from hypothesis import settings
 from tenacity import wait_none
 
-settings.register_profile("passagent", deadline=None)
+settings.register_profile("passagent", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("passagent")
 
 
@@ -16,13 +21,22 @@ def _own_locks(tmp_path_factory):
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def recorder():
-    """The process that forks one for each recording."""
+    """The process that forks one for each recording: one for all files of a worker of pytest-xdist."""
     from passagent.plan.recorder_process import recording_process
 
     with recording_process() as process:
         yield process
+
+
+@pytest.fixture
+def own_memory():
+    """Who is killed is not taken for one that the kernel killed for memory, as it does for other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("runner.process", "service.referee_process"):
+            patch.setattr(f"passagent.evaluator.{module}.memory_kills", lambda: 0)
+        yield
 
 
 @pytest.fixture

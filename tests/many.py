@@ -108,7 +108,7 @@ class Runs:
         finish(other.start(), other)
         return other.tree()
 
-    def wait(self, condition: Callable[[Store], object], seconds: float = 60.0) -> None:
+    def wait(self, condition: Callable[[Store], object], seconds: float = 180.0) -> None:
         """Return when `condition` holds of the store."""
         until = time.monotonic() + seconds
         while not (self.dir / "passagent.db-wal").exists() and time.monotonic() < until:
@@ -135,7 +135,7 @@ class Runs:
         """What the processes printed."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def wait_for_words(self, words: str, seconds: float = 60.0) -> None:
+    def wait_for_words(self, words: str, seconds: float = 180.0) -> None:
         """Return when a process has printed them."""
         until = time.monotonic() + seconds
         while words not in self.said():
@@ -193,7 +193,7 @@ class Runs:
             assert sum(island.episodes for island in runs.islands(store, run.id)) == self.iters
 
 
-def finish(process: BaseProcess, of: Runs, code: int = 0, seconds: float = 60.0) -> None:
+def finish(process: BaseProcess, of: Runs, code: int = 0, seconds: float = 180.0) -> None:
     """Wait for the process's end, which must be as told."""
     process.join(seconds)
     assert process.exitcode == code, (process.exitcode, of.said()[-3000:])

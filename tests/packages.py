@@ -14,7 +14,6 @@ from passagent.plan import artefact
 from passagent.plan.facts import device_facts
 from passagent.plan.messages import Recorded
 from passagent.plan.record import record, subgraphs_of
-from passagent.plan.recorder_process import recording_process
 from passagent.tasks import load_task
 
 
@@ -28,9 +27,9 @@ def source_of(process, path: Path, files: dict[str, str] | None = None, device: 
     return Source(path.name, candidate.files, artefact.write(answer.recording), task)
 
 
-def package_for(model, inputs, out: Path, most: int = 20, device: str = "cpu") -> Packed:
+def package_for(process, model, inputs, out: Path, most: int = 20, device: str = "cpu") -> Packed:
     """A package for the regions of a model that the expert covers."""
-    with tempfile.TemporaryDirectory() as place, recording_process() as process:
+    with tempfile.TemporaryDirectory() as place:
         regions = pa.extract_regions(model, *inputs, name="model", out=Path(place) / "regions")
         sources = []
         for task in regions.tasks[:most]:

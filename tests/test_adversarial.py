@@ -1,11 +1,14 @@
-"""Every attack under tests/adversarial is judged for real, and ends as its header says."""
+"""Every attack under tests/adversarial and every honest design under tests/honest is judged for real.
+
+An attack ends as its header says, and a design is accepted. All share referees, whose start takes long.
+"""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from cases import TASKS, Case, referees_of, suite, write_task
+from cases import HERE, TASKS, Case, read_case, referees_of, suite, write_task
 
 from passagent.config import EvaluatorConfig
 from passagent.evaluator import score
@@ -14,7 +17,10 @@ from passagent.evaluator.result import Candidate, Evaluation
 from passagent.tasks.reader import Task
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
+MEASURED = CONFIG.model_copy(update={"warmups": 25, "trials": 100, "max_trials": 200})
 ATTACKS = suite("adversarial")
+DESIGNS = suite("honest")
+NO_PLAN_ON_A_GPU = {"tensor_descriptors": "descriptors that are made on the host are not launched"}
 ADVICE = re.compile(r"[;:,] \w+")
 """A message goes on after what is wrong: with what to do instead."""
 
@@ -38,9 +44,10 @@ def test_the_suite_is_whole():
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-def test_an_attack_does_not_pay(case: Case, referees, tasks):
+def test_an_attack_does_not_pay(case: Case, referees, tasks, monkeypatch):
     if case.expected == [("charged", None)]:
-        check_charged(case.candidate, tasks[case.task])
+        monkeypatch.setattr(referees(case.device), "config", MEASURED)
+        check_charged(case.candidate, tasks[case.task], referees(case.device))
         return
     result = referees(case.device).evaluate(tasks[case.task], case.candidate)
     credited = [int(t) for status, t in case.expected if status == "credited" and t is not None]
@@ -79,14 +86,17 @@ def without_frames(candidate: Candidate) -> Candidate:
     return Candidate(files)
 
 
-def check_charged(candidate: Candidate, task: Task) -> None:
-    """It is right, and no faster than where it computes in its calls, up to a noisy machine."""
-    with Referee(EvaluatorConfig()) as referee:  # a measurement in full
+def check_charged(candidate: Candidate, task: Task, referee: Referee) -> None:
+    """It is right, and no faster than where it computes in its calls. A noisy machine measures again."""
+    for _ in range(5):
         results = [referee.evaluate(task, one) for one in (candidate, without_frames(candidate))]
-    for result in results:
-        check_inert(result)
-    for one, honest in zip(*(result.graphs for result in results), strict=True):
-        assert one.speedup.e2e <= 1.5 * honest.speedup.e2e
+        for result in results:
+            check_inert(result)
+        both = zip(*(result.graphs for result in results), strict=True)
+        gains = [one.speedup.e2e / honest.speedup.e2e for one, honest in both]
+        if max(gains) <= 1.5:
+            return
+    pytest.fail(f"it gains {max(gains):.2f}")
 
 
 def check_score(result: Evaluation) -> None:
@@ -110,3 +120,60 @@ def check_violations(case: Case, result: Evaluation) -> None:
         wanted = {rule for status, rule in case.expected if status == "refused"} - {None}
         found = {(v.file, v.line) for v in result.violations if not wanted or v.rule in wanted}
         assert here & found, f"points at {sorted(found)}, not at {sorted(here)}"
+
+
+UNPAID = {
+    "cpp_chain_of_functions": (
+        "cpp_computes_a_block_in_its_first_call",
+        "cpp_computes_ahead_while_no_clock_runs",
+        "cpp_skips_blocks_that_nobody_verifies",
+    ),
+    "cpp_short_chain_of_functions": (
+        "cpp_moves_the_start_of_its_clock",
+        "cpp_replaces_the_clock",
+        "cpp_shortens_what_its_clock_has_noted",
+    ),
+}
+"""By the honest kernel that does the same work."""
+MORE = 1.6
+"""Before they were stopped these got 1.9 to 30 times as much."""
+
+
+@pytest.mark.parametrize("twin", UNPAID)
+def test_what_native_code_finds_in_its_worker_does_not_pay(twin, referees, tasks):
+    """A noisy machine measures again: what pays does so each time."""
+
+    def judged(directory: str, name: str) -> Evaluation:
+        case = read_case(HERE / directory / f"{name}.py")
+        return referees("cpu").evaluate(tasks[case.task], case.candidate)
+
+    paid = UNPAID[twin]
+    for _ in range(5):
+        honest = judged("honest", twin)
+        assert honest.status == "ok"
+        scores = {name: judged("adversarial", name).as_score for name in paid}
+        paid = [name for name, score in scores.items() if score > MORE * honest.as_score]
+        if not paid:
+            return
+    pytest.fail(f"{paid} pay: {scores}, honest: {honest.as_score}")
+
+
+def test_all_thirty_designs_are_here():
+    assert len(DESIGNS) >= 40
+    found = set()
+    for path in (HERE / "honest").glob("*.py"):
+        for numbers in re.findall(r"^# INTEGRITY.md, honest design (.+)$", path.read_text(), re.MULTILINE):
+            found |= {int(number) for number in numbers.split(",")}
+    assert found == set(range(1, 31))
+
+
+@pytest.mark.parametrize("case", DESIGNS)
+def test_an_honest_design_is_accepted(case: Case, referees, tasks):
+    result = referees(case.device).evaluate(tasks[case.task], case.candidate)
+    if case.device != "cpu" and case.name in NO_PLAN_ON_A_GPU:
+        assert [found.rule for found in result.violations] == ["triton_ir"]
+        return
+    assert result.status == "ok", f"{result.error} {result.violations}"
+    assert all(graph.matches for graph in result.graphs)
+    if result.timing == "wall":
+        assert result.as_score is not None

@@ -24,17 +24,16 @@ from passagent.deployment.registration import overload
 from passagent.errors import PassagentError, UsageError
 from passagent.extraction.factories import Model
 from passagent.extraction.model_capture import capture_model
-from passagent.plan.recorder_process import recording_process
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 @pytest.fixture(scope="module")
-def my_passes(tmp_path_factory) -> Path:
+def my_passes(recorder, tmp_path_factory) -> Path:
     """A package for the encoder."""
     out = tmp_path_factory.mktemp("packages") / "my_passes"
     model, inputs = models.encoder()
-    packages.package_for(model, inputs, out)
+    packages.package_for(recorder, model, inputs, out)
     return out
 
 
@@ -170,7 +169,7 @@ def test_dynamic_sizes_take_no_more_compilations_than_inductor(my_passes):
 
 
 @pytest.mark.long
-def test_a_size_that_was_measured_at_two_values_may_be_symbolic(tmp_path):
+def test_a_size_that_was_measured_at_two_values_may_be_symbolic(recorder, tmp_path):
     class Pair(torch.nn.Module):
         def forward(self, x, y):
             return torch.nn.functional.gelu(x * 2), torch.nn.functional.gelu(y * 2)
@@ -179,7 +178,9 @@ def test_a_size_that_was_measured_at_two_values_may_be_symbolic(tmp_path):
         def forward(self, x):
             return torch.nn.functional.gelu(x * 2).sum(-1)
 
-    packages.package_for(Pair(), (torch.randn(2, 20, 64), torch.randn(2, 40, 64)), tmp_path / "two_sizes")
+    packages.package_for(
+        recorder, Pair(), (torch.randn(2, 20, 64), torch.randn(2, 40, 64)), tmp_path / "two_sizes"
+    )
     before = calls(tmp_path / "two_sizes")
     seen = []
 
@@ -447,7 +448,7 @@ def test_another_shape_is_refused_with_what_was_measured(my_passes):
     assert reasons["FuseGelu"] == "was measured with shape [2, 16, 64] of tensor 0, not [2, 9, 64]"
 
 
-def test_a_pass_that_writes_its_input_is_left_out(tmp_path):
+def test_a_pass_that_writes_its_input_is_left_out(recorder, tmp_path):
     from test_tasks_capture import write
 
     from passagent.deployment.package_writing import pack
@@ -478,8 +479,7 @@ def replacement_func():
     return relu
 '''
     files = {"Relu.py": source, "sorted_output_pass_rule_names.json": '["Relu"]'}
-    with recording_process() as process:
-        made = packages.source_of(process, tmp_path / "task", files)
+    made = packages.source_of(recorder, tmp_path / "task", files)
     with pytest.raises(PassagentError, match="writes into an input"):
         pack([made], tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
@@ -572,7 +572,7 @@ def test_wrong_outputs_are_found_when_a_model_is_timed(my_passes, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_pattern_may_write_what_it_made(tmp_path):
+def test_a_pattern_may_write_what_it_made(recorder, tmp_path):
     class Normed(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -583,7 +583,7 @@ def test_a_pattern_may_write_what_it_made(tmp_path):
 
     torch.manual_seed(0)
     model, x = Normed().eval(), torch.randn(2, 8, 16, 16)
-    packages.package_for(model, (x,), tmp_path / "normed")
+    packages.package_for(recorder, model, (x,), tmp_path / "normed")
     options, before = pa.inductor_options(tmp_path / "normed"), calls(tmp_path / "normed")
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(model, options=options)(x), model(x), **TOLERANCE)

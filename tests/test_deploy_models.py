@@ -19,9 +19,9 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("make", whole_models.TRANSFORMERS, ids=lambda make: make.__name__)
-def test_regions_are_replaced_and_outputs_agree(tmp_path, make):
+def test_regions_are_replaced_and_outputs_agree(recorder, tmp_path, make):
     model, inputs = make()
-    packages.package_for(model, inputs, tmp_path / make.__name__)
+    packages.package_for(recorder, model, inputs, tmp_path / make.__name__)
     options = pa.inductor_options(tmp_path / make.__name__)
     torch._dynamo.reset()
     with torch.no_grad():

@@ -158,21 +158,21 @@ def test_what_needs_host_code_in_timed_calls_is_python(extra):
 
 
 @pytest.mark.parametrize("dispatch", ["dynamo", "python"])
-def test_the_other_ways_to_run_are_named(dispatch, task):
-    with Referee(CONFIG.model_copy(update={"dispatch": dispatch})) as referee:
-        result = referee.evaluate(task, candidate())
-        wrong = referee.evaluate(task, candidate(setup=KERNEL.replace("+ 1.0f", "+ 1.5f")))
+def test_the_other_ways_to_run_are_named(dispatch, referee, task, monkeypatch):
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"dispatch": dispatch}))
+    result = referee.evaluate(task, candidate())
+    wrong = referee.evaluate(task, candidate(setup=KERNEL.replace("+ 1.0f", "+ 1.5f")))
     assert (result.status, result.dispatch, result.timing) == ("ok", dispatch, "wall")
     assert all(graph.applied == ["Fused"] for graph in result.graphs)
     assert bool(result.plans) == (dispatch == "dynamo")
     assert {graph.status for graph in wrong.graphs} == {"wrong_result"}
 
 
-def test_python_is_run_in_every_call(task):
+def test_python_is_run_in_every_call(referee, task, monkeypatch):
     """Nothing defends itself there: torch computes, and it counts."""
     body = "    return torch.nn.functional.silu(a) * b + 1.0"
-    with Referee(CONFIG.model_copy(update={"dispatch": "python"})) as referee:
-        result = referee.evaluate(task, candidate(body))
+    monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"dispatch": "python"}))
+    result = referee.evaluate(task, candidate(body))
     assert (result.status, result.unrecorded) == ("ok", False)
 
 

@@ -32,6 +32,8 @@ from passagent.evaluator.runner.worker_messages import Prepare
 from passagent.evaluator.timing import timing
 from passagent.tasks.reader import load_task
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
 CONFIG = EvaluatorConfig(
     dispatch="python", warmups=1, trials=4, max_trials=8, budget_s=0.1, timeout_s=120, memory_gb=4, threads=1
 )

@@ -248,6 +248,7 @@ def test_sources_that_only_look_like_it_are_accepted(source):
         ("cpp_pointer_call", '__attribute__((indirect_branch("thunk"))) void k(void (*f)()) { f(); f(); }'),
         ("cpp_state", '__attribute__((section(".text.t"), used)) static const char table[] = {15, 49};'),
         ("cpp_state", '__attribute__((section(".data.rel.rows"), used)) static int calls;'),
+        ("cpp_state", '__attribute__((section("extra"), used)) static const char table[] = {15, 49};'),
     ],
 )
 def test_what_the_compiler_makes_of_an_attribute_is_seen_in_the_object(rule, source, tmp_path):
@@ -303,8 +304,8 @@ def test_equal_sources_are_compiled_once():
 def test_a_compiler_that_takes_too_long_is_killed_with_its_children(tmp_path):
     started = time.monotonic()
     with pytest.raises(KernelBuildError, match="took more than 1 s"):
-        toolchain.run(["sh", "-c", "sleep 30 & wait"], "slow", tmp_path, ToolLimits(wall_s=1.0))
-    assert time.monotonic() - started < 20
+        toolchain.run(["sh", "-c", "sleep 600 & wait"], "slow", tmp_path, ToolLimits(wall_s=1.0))
+    assert time.monotonic() - started < 300
 
 
 def test_a_machine_without_gcc_says_so(monkeypatch):

@@ -186,7 +186,7 @@ def memory_group(tmp_path) -> Iterator[Path]:
     group = GROUPS / f"passagent-test-{os.getpid()}"
     try:
         group.mkdir()
-        (group / "machine_memory.limit_in_bytes").write_text("2000M")
+        (group / "memory.limit_in_bytes").write_text("2000M")
     except OSError:
         pytest.skip("no memory control group can be made here")
     yield group
@@ -233,7 +233,7 @@ def test_an_evaluator_that_is_killed_for_memory_ends_no_candidate(small, memory_
         )
         try:
             assert (await pool.evaluate(small, tiny.candidate())).status == "ok"
-            (memory_group / "machine_memory.limit_in_bytes").write_text("100M")  # it holds more when it draws
+            (memory_group / "memory.limit_in_bytes").write_text("100M")  # it holds more when it draws
             (memory_group / "cgroup.procs").write_text(str(pool._slots[0].owner.pid))
             with pytest.raises(MachineFault, match=r"killed the evaluator's process: .* out of memory; end"):
                 await pool.evaluate(task, tiny.candidate())
@@ -289,7 +289,7 @@ def test_what_a_candidate_says_of_the_machine_is_not_believed(small, tmp_path, m
 
 def test_processes_killed_for_memory_are_counted(memory_group):
     before = machine_memory.memory_kills()
-    (memory_group / "machine_memory.limit_in_bytes").write_text("100M")
+    (memory_group / "memory.limit_in_bytes").write_text("100M")
     done = inside(memory_group, "-c", "x = bytearray(1 << 29)")
     assert done.returncode == -9
     assert machine_memory.memory_kills() > before

@@ -18,7 +18,6 @@ from passagent.plan import record as recording
 from passagent.plan.facts import H100
 from passagent.plan.messages import Recorded, Request
 from passagent.plan.model import Copy, Fill, Launch, flat
-from passagent.plan.recorder_process import recording_process
 
 HERE = "  # <- here"
 PASS = '''import torch
@@ -58,12 +57,6 @@ def candidate(body: str) -> Candidate:
 
 
 @pytest.fixture(scope="module")
-def process():
-    with recording_process() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def graphs(tmp_path_factory):
     """What is recorded of each task of tests/cases.py, by name and device."""
     known: dict = {}
@@ -78,11 +71,11 @@ def graphs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def record(process, graphs):
+def record(recorder, graphs):
     """`record(candidate)`: the answer for the task `add_relu`."""
 
     def run(one: Candidate, task="add_relu", device="cpu", limits=recording.LIMITS):
-        return recording.record(process, one, graphs(task, device), device, dict(H100), limits=limits)
+        return recording.record(recorder, one, graphs(task, device), device, dict(H100), limits=limits)
 
     return run
 

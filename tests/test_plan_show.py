@@ -32,7 +32,6 @@ from passagent.plan.model import (
     Plan,
     ViewValue,
 )
-from passagent.plan.recorder_process import recording_process
 from passagent.plan.refusal import COMPUTES
 from passagent.plan.show import Moved, brief, moved, size
 
@@ -128,18 +127,12 @@ def task(tmp_path):
     return tmp_path / "task"
 
 
-@pytest.fixture(scope="module")
-def process():
-    with recording_process() as started:
-        yield started
-
-
 @pytest.fixture
-def passagent(process, monkeypatch, capsys):
+def passagent(recorder, monkeypatch, capsys):
     """`passagent plan ...`, whose recording process is there already: exit code, stdout, stderr."""
 
     def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(planning, "recording_process", lambda: contextlib.nullcontext(process))
+        monkeypatch.setattr(planning, "recording_process", lambda: contextlib.nullcontext(recorder))
         monkeypatch.setattr("sys.argv", ["passagent", "plan", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             cli.main()

@@ -30,6 +30,8 @@ from passagent.evaluator.service import pool
 from passagent.evaluator.service.pool import EvaluatorPool, SubjectLost
 from passagent.tasks import load_task
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
 CONFIG = EvaluatorConfig(warmups=2, trials=10, max_trials=10, timeout_s=120, memory_gb=6)
 SLOW = CONFIG.model_copy(update={"trials": 50_000, "max_trials": 50_000, "budget_s": 3.0})
 """Some seconds for a subgraph."""
@@ -65,12 +67,6 @@ def task(tmp_path_factory):
 def _own_locks(tmp_path_factory, monkeypatch):
     """No test waits for another program's measurements."""
     monkeypatch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
-
-
-@pytest.fixture(autouse=True)
-def _no_memory_kills(monkeypatch):
-    """What the kernel kills for other tests meanwhile is none of these."""
-    monkeypatch.setattr("passagent.evaluator.service.referee_process.memory_kills", lambda: 0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tiny_search
 
+from passagent.commands.signals import ECHO_S
 from passagent.errors import UsageError
 from passagent.store import Store, nodes, participants, runs
 
@@ -37,6 +38,16 @@ def start_and_wait(runs_dir: Path, gate: tiny_search.Gate, *words: object) -> su
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     return process
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """What it printed to stderr, to the first line with these words."""
+    assert process.stderr is not None
+    told = [process.stderr.readline()]
+    while words not in told[-1]:
+        assert told[-1], told
+        told.append(process.stderr.readline())
+    return "".join(told)
 
 
 def finish(*words: object) -> str:
@@ -82,16 +93,12 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
     gate = tiny_search.Gate(tmp_path / "hold")
     process = start_and_wait(runs_dir, gate, "run", task, runs_dir, ITERS, ISLANDS, 1, 0.1)
     time.sleep(0.3)
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGTERM)  # as `timeout` does: to the process, and to its group
-    assert process.stderr is not None
-    told = []
-    while not told or "stopping: " not in told[-1]:
-        told.append(process.stderr.readline())
-        assert told[-1], told
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+        process.send_signal(number)  # two at once, as `timeout` does: to the process, and to its group
+    told = read_until(process, "stopping: ")
     gate.go()  # what is in flight is finished
     _, rest = process.communicate(timeout=60)
-    err = "".join(told) + rest
+    err = told + rest
     assert process.returncode == 130, err
     last = err.strip().splitlines()[-1]
     with Store.open(runs_dir) as store:
@@ -106,14 +113,15 @@ def test_a_person_stops_and_goes_on(tmp_path: Path) -> None:
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     task, runs_dir = tiny_search.write_task(tmp_path / "task"), tmp_path / "runs"
-    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 60)
+    process = start("run", task, runs_dir, ITERS, ISLANDS, 1, 600)
     while not (runs_dir / "passagent.db-wal").exists() or not holds_run(runs_dir, process.pid):
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    read_until(process, "stopping: ")
+    time.sleep(2 * ECHO_S)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.strip().splitlines()[-1].startswith("passagent: killed; everything is stored")
     finish("resume", "last", runs_dir, 0)

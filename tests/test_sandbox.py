@@ -33,6 +33,9 @@ LAYERS = [
 HEADERS = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm-generic/unistd.h")
 
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
+
 @pytest.fixture(scope="module")
 def zygote():
     one = Zygote("cpu", 2)

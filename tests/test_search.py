@@ -202,7 +202,7 @@ class Describing(tiny_search.FastEvaluator):
 
 def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task, monkeypatch, tmp_path):
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(describing, "WAIT_S", 0.3)
+    monkeypatch.setattr(describing, "WAIT_S", 0.0)
     evaluator = Describing()
 
     def told(number):
@@ -212,6 +212,7 @@ def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task
     def on_event(event):
         if type(event).__name__ == "EpisodeEnded":
             evaluator.may.set()
+            monkeypatch.setattr(describing, "WAIT_S", 3600.0)
 
     finish(open_tiny(store, task, evaluator=evaluator, islands=1, iters=2, on_event=on_event))
     assert "not measured yet" in told(1)
@@ -222,7 +223,6 @@ def test_the_first_message_waits_for_eagers_figures_but_not_for_ever(store, task
     assert again.described == 0  # it is kept for a day
     monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path / "other"))
     stopped = open_tiny(store, task, evaluator=Describing(), islands=1, iters=1, seed=10)
-    monkeypatch.setattr(describing, "WAIT_S", 3600.0)
 
     async def stop_soon():
         searching = asyncio.create_task(search(stopped))

@@ -5,7 +5,6 @@ subgraphs of its own, eager's worker gets ready, and comparing goes on aside.
 import os
 import signal
 import threading
-import time
 
 import pytest
 from tiny import HONEST, KERNEL, candidate, write_task
@@ -22,6 +21,8 @@ from passagent.evaluator.reference.baseline import Baseline
 from passagent.evaluator.result import Violation
 from passagent.evaluator.runner.process import Worker
 from passagent.tasks.reader import load_task
+
+pytestmark = pytest.mark.usefixtures("own_memory")
 
 CONFIG = EvaluatorConfig(warmups=3, trials=20, max_trials=40, timeout_s=120, memory_gb=6)
 
@@ -122,10 +123,8 @@ def test_a_rule_that_only_the_second_worker_saw_broken_counts(referee, task, mon
 def test_a_second_worker_that_hangs_ends_with_the_first(referee, task, monkeypatch):
     loop = KERNEL.replace("const float x", "for (volatile int k = 0; k < 2;) {}\n    const float x")
     monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0, "dispatch": "python"}))
-    began = time.monotonic()
-    result = referee.evaluate(task, candidate(HONEST, loop))
-    assert result.status == "timeout"
-    assert time.monotonic() - began < 60
+    assert referee.evaluate(task, candidate(HONEST, loop)).status == "timeout"
+    monkeypatch.setattr(referee, "config", CONFIG)
     assert referee.evaluate(task, candidate()).status == "ok"
 
 
@@ -195,8 +194,8 @@ def test_of_two_workers_one_that_hangs_ends_the_evaluation(referee, task, one_pa
         "    if a.dtype == torch.bfloat16:\n        n = 0\n        while True:\n            n += 1\n" + HONEST
     )
     monkeypatch.setattr(referee, "config", CONFIG.model_copy(update={"timeout_s": 4.0, "dispatch": "python"}))
-    result = referee.evaluate(task, candidate(hangs))
-    assert result.status == "timeout"
+    assert referee.evaluate(task, candidate(hangs)).status == "timeout"
+    monkeypatch.setattr(referee, "config", CONFIG)
     assert referee.evaluate(task, candidate()).status == "ok"
 
 

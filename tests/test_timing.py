@@ -338,10 +338,11 @@ def test_the_kernel_says_how_long_a_thread_waited_for_its_core():
     try:
         for one in both:
             one.stdout.readline()
+        begun = time.monotonic_ns()
         before = waited_ns(both[0].pid)
         time.sleep(0.5)
         waited = waited_ns(both[0].pid) - before
-        assert 50e6 < waited < 700e6
+        assert 50e6 < waited < 2 * (time.monotonic_ns() - begun)
     finally:
         for one in both:
             one.kill()

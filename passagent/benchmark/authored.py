@@ -18,8 +18,9 @@ def expert_version() -> str:
     from passagent import expert
 
     digest = hashlib.sha256()
-    for file in sorted(Path(str(expert.__file__)).parent.glob("*.py")):
-        digest.update(file.name.encode() + file.read_bytes())
+    root = Path(str(expert.__file__)).parent
+    for file in sorted(root.rglob("*.py")):
+        digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
     return digest.hexdigest()
 
 

@@ -22,8 +22,7 @@ from passagent.expert.lower import Lowered, Parameter, Region, Types, lower_regi
 from passagent.expert.lowering import HALF
 from passagent.expert.names import identifier, kind, pass_name, title
 from passagent.expert.region import does_nothing, find_regions, is_free, is_view, moves_only
-from passagent.expert.repeated import MOVES, reduces_again
-from passagent.expert.schedule import join_reductions
+from passagent.expert.repeated import MOVES, join_reductions, reduces_again
 from passagent.expert.split import holds_for_one_dtype
 from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
 from passagent.expert.wording import conditions, simplified

@@ -1,8 +1,8 @@
-"""Work that a C++ kernel would do twice, so that two kernels are better."""
+"""Work that would be done twice: two kernels are better, or one loop for several reductions."""
 
 from __future__ import annotations
 
-from passagent.expert.expressions import parts
+from passagent.expert.expressions import Axis, Trace, Value, parts
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Group, Store
 
@@ -22,3 +22,22 @@ def reduces_again(schedule: Schedule) -> bool:
 
     groups = schedule.groups
     return any(reduced(a, True) & reduced(b, False) for a in groups for b in groups if a is not b)
+
+
+def join_reductions(trace: Trace, outputs: list[Value]) -> bool:
+    """Let reductions over different axes of one length run along one axis; whether any do now.
+
+    That their lengths are equal becomes a guard.
+    """
+    bound = [
+        axes[0]
+        for expr in parts(*(trace.resolve(output.expr) for output in outputs))
+        if expr.kind == "reduce" and len(axes := trace.axes_of(expr.data[1])) == 1
+    ]
+    of_length: dict[int, Axis] = {}
+    any_joined = False
+    for axis in dict.fromkeys(bound):
+        first = of_length.setdefault(axis.size.hint, axis)
+        if first is not axis and trace.join(first, axis):
+            any_joined = True
+    return any_joined

@@ -11,19 +11,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from passagent.expert.expressions import (
-    Axis,
-    Expr,
-    Size,
-    Trace,
-    Unsupported,
-    Value,
-    contains,
-    holds,
-    parts,
-    reduced,
-)
-from passagent.expert.schedule_parts import Address, Group, Item, Mono, Stage, Store
+from passagent.expert.expressions import Axis, Expr, Size, Trace, Unsupported, Value, parts
+from passagent.expert.schedule_parts import Address, Group, Item, Mono, Stage, Store, contains, holds, reduced
 
 LONGEST_TURNED = 16384
 """cpu: elements of a row, at most, that is reduced along what lies apart in memory."""
@@ -390,22 +379,3 @@ class Schedule:
             loops = tuple(self.sorted(axes - set(rows)))
             stages.setdefault((k, loops), Stage(list(loops), [])).items.append(item)
         return list(stages.values())
-
-
-def join_reductions(trace: Trace, outputs: list[Value]) -> bool:
-    """Let reductions over different axes of one length run along one axis; whether any do now.
-
-    That their lengths are equal becomes a guard.
-    """
-    bound = [
-        axes[0]
-        for expr in parts(*(trace.resolve(output.expr) for output in outputs))
-        if expr.kind == "reduce" and len(axes := trace.axes_of(expr.data[1])) == 1
-    ]
-    of_length: dict[int, Axis] = {}
-    any_joined = False
-    for axis in dict.fromkeys(bound):
-        first = of_length.setdefault(axis.size.hint, axis)
-        if first is not axis and trace.join(first, axis):
-            any_joined = True
-    return any_joined

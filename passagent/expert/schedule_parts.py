@@ -49,3 +49,24 @@ class Group:
     tile: Axis | None
     """The innermost axis where it is split over rows in tiles, so that rows hold a run of it."""
     stages: list[Stage]
+
+
+def holds(expr: Expr, wanted: Expr, axis: Axis) -> bool:
+    """Whether `wanted` is a part of `expr` at which `axis` is free."""
+    if expr is wanted:
+        return True
+    if expr.kind == "reduce" and axis in expr.data[1]:
+        return False
+    return any(axis in a.axes and holds(a, wanted, axis) for a in expr.args)
+
+
+def contains(expr: Expr, wanted: Expr) -> bool:
+    """Whether `wanted` is a part of `expr`."""
+    return expr is wanted or any(contains(a, wanted) for a in expr.args)
+
+
+def reduced(expr: Expr, wanted: Expr) -> bool:
+    """Whether a reduction in `expr` reads `wanted`."""
+    if expr.kind == "reduce":
+        return contains(expr, wanted)
+    return any(reduced(a, wanted) for a in expr.args)
