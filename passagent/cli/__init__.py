@@ -16,6 +16,7 @@ from passagent.cli import (
     export_verbs,
     judge_verbs,
     look_verbs,
+    mcp_verb,
     model_verbs,
     operate_verbs,
     search_verbs,
@@ -31,7 +32,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs):
+for group in (
+    search_verbs,
+    look_verbs,
+    operate_verbs,
+    judge_verbs,
+    model_verbs,
+    collect_verbs,
+    export_verbs,
+    mcp_verb,
+):
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")
 

@@ -368,6 +368,19 @@ Level = Annotated[
     HashLevel, option("--level", "instance: with sizes and dtypes; structure: for all of them.")
 ]
 
+# Of coding agents
+ServedTasks = Annotated[
+    list[str] | None, option("--tasks", "Tasks beside the examples; repeatable.", metavar="DIR")
+]
+Http = Annotated[
+    str | None,
+    option("--http", "Serve at this address; port 0: a free one.", metavar="HOST:PORT", show_default="stdio"),
+]
+TrustFiles = Annotated[
+    bool, option("--trust-files", "Offer the tool extract, which runs models' files without a sandbox.")
+]
+MaxWait = Annotated[float, option("--max-wait", "Answer after at most so many seconds.", min=0)]
+
 
 def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     """`--set` pairs, and the options among `given` (a command's `locals()`), which win. Raises UsageError."""
