@@ -24,8 +24,8 @@ def serve(
         import mcp  # noqa: F401
     except ImportError as error:
         raise UsageError("mcp is not installed; pip install 'passagent[mcp]'") from error
-    from passagent.mcp_server.building import build
-    from passagent.mcp_server.service import Service
+    from passagent.mcp_server.client_service import Service
+    from passagent.mcp_server.pass_server import build
     from passagent.mcp_server.serving import serve_http, serve_stdio
 
     service = Service(tasks, load_config(preset, settings), runs_dir, trust_files, max_wait_s=max_wait)

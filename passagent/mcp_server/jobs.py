@@ -125,11 +125,13 @@ class Jobs:
     async def wait(self, job: Job, seconds: float, report: Report) -> None:
         """Return when the job is done, or after so many seconds; meanwhile progress is told."""
         begun, told, line = time.monotonic(), float("-inf"), ""
-        while not job.is_done and (passed := time.monotonic() - begun) < seconds:
-            place = self.line(job).rpartition(";")[0]
+        while not job.is_done:
+            passed, place = time.monotonic() - begun, self.line(job).rpartition(";")[0]
             if place != line or passed - told >= PROGRESS_S:
                 line, told = place, passed
                 await report(passed, self.line(job))
+            if passed >= seconds:
+                return
             assert job.work is not None
             await asyncio.wait({job.work}, timeout=min(LOOK_S, seconds - passed))
 

@@ -17,9 +17,9 @@ from passagent.evaluator.target import target_of
 from passagent.experience.retrievers import retriever_of
 from passagent.mcp_server import answers
 from passagent.mcp_server.catalog import read_file
+from passagent.mcp_server.client_service import Service, is_open
 from passagent.mcp_server.commands_apart import extract_apart, new_directory, package_apart, waited
 from passagent.mcp_server.jobs import Report
-from passagent.mcp_server.service import Service, is_open
 from passagent.search.candidates import evaluation_of, tell
 from passagent.store import confirmations, nodes, runs
 from passagent.store.episodes import get_episode

@@ -18,8 +18,8 @@ import anyio
 from mcp.server.transport_security import TransportSecuritySettings
 
 from passagent.errors import EXIT_INTERRUPTED, UsageError
-from passagent.mcp_server.building import PassServer
-from passagent.mcp_server.service import Service
+from passagent.mcp_server.client_service import Service
+from passagent.mcp_server.pass_server import PassServer
 
 TOKEN = "PASSAGENT_MCP_TOKEN"
 """The environment variable with the token that clients must send."""

@@ -23,8 +23,8 @@ from passagent.agent.toolbox import check_arguments
 from passagent.errors import PassagentError
 from passagent.mcp_server import answers
 from passagent.mcp_server.catalog import read_file
+from passagent.mcp_server.client_service import INSTRUCTIONS, Service
 from passagent.mcp_server.served_tools import Caller, Tools
-from passagent.mcp_server.service import INSTRUCTIONS, Service
 from passagent.models.types import ToolSpec
 from passagent.models.wire import clean
 from passagent.search.candidates import tell
