@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-long check-models clean
+.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-mcp check-long check-models clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -27,6 +27,10 @@ check-site: $(VENV)/.installed-test
 # Other people's tools, each in an environment of its own under .envs (checks/environments.py).
 check-exports: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_rl.py checks/test_exports.py checks/test_distill.py
+
+# Other people's MCP programs and a coding agent's command line; npm and Node come from .envs, too.
+check-mcp: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_mcp.py
 
 # What takes long: tests marked so, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test
