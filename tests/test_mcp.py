@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +20,7 @@ from mcp import Client
 from mcp_types import Implementation
 from starlette.testclient import TestClient
 
+from passagent import __version__
 from passagent.agent.tool_specs import CHECK, KNOWLEDGE, SERVED, SPECS
 from passagent.config import load_config
 from passagent.dataset.columns import read_episodes
@@ -31,6 +35,7 @@ from passagent.search.beginning import Parts
 from passagent.store import Store, episodes, nodes, participants, runs
 from passagent.store.trajectories import trajectory
 
+ROOT = Path(__file__).parents[1]
 ANNE, BOB = Implementation(name="anne-code", version="1.2"), Implementation(name="bob", version="3")
 
 
@@ -378,3 +383,24 @@ def test_the_handshake_is_answered_without_torch_and_stdout_is_protocol_only(pla
     assert answer["result"]["serverInfo"]["name"] == "passagent"
     assert (process.returncode, rest) == (0, ""), told
     assert told.splitlines()[-1] == "False", told
+
+
+def test_what_is_shipped_names_the_tools_that_there_are():
+    shipped = ROOT / "examples" / "mcp"
+    server = json.loads((shipped / ".mcp.json").read_text())["mcpServers"]["passagent"]
+    codex = tomllib.loads((shipped / "codex.toml").read_text())["mcp_servers"]["passagent"]
+    assert (server["command"], server["args"]) == (codex["command"], codex["args"]) == ("passagent", ["mcp"])
+    registry = json.loads((shipped / "server.json").read_text())
+    plugin = json.loads((shipped / ".claude-plugin" / "plugin.json").read_text())
+    [package] = registry["packages"]
+    assert registry["version"] == package["version"] == plugin["version"] == __version__
+    assert len(registry["description"]) <= 100 and package["packageArguments"][0]["value"] == "mcp"
+    page = (ROOT / "docs" / "mcp.md").read_text()
+    told = re.findall(r"^\| `(\w+)\(([\w, ]*)\)` \|", page, re.M)
+    known = {name: set(spec.parameters["properties"]) - {"cursor"} for name, spec in SERVED.items()}
+    assert {name: set(filter(None, words.split(", "))) for name, words in told} == known
+    skill = (shipped / "skills" / "write-compiler-pass" / "SKILL.md").read_text()
+    for name, words in re.findall(r"`(\w+)\(([^`]*)\)`", skill):
+        given = {word.partition("=")[0].strip('"') for word in words.split(", ")}
+        known_here = known.get(name, {"task"} if name == "write_pass" else set())
+        assert given <= known_here | {"index.md"}, (name, given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -18,6 +18,8 @@ from passagent.redaction import redact
 
 LIMIT = 8000
 """Characters of an answer, as JSON."""
+PAGE = 100
+"""Items of a list that are looked up for an answer: more do not fit."""
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 _TICKS = re.compile(r"`+")
 
@@ -190,13 +192,17 @@ def paged(text: str, cursor: str | None, make: Callable[[str, str | None], A], f
         size = max(1, len(part) - over)
 
 
-def listed(items: Sequence[BaseModel], cursor: str | None, make: Callable[[list, str | None], A]) -> A:
-    """The answer that `make(items, cursor)` makes of as many items as fit, at least one."""
-    start = start_of(cursor)
-    size = len(rest := list(items)[start:])
+def listed(
+    items: Sequence[BaseModel], start: int, more: bool, make: Callable[[list[Any], str | None], A]
+) -> A:
+    """The answer that `make(items, cursor)` makes of as many items as fit, at least one.
+
+    items: those from place `start` on; more: others follow them.
+    """
+    size = len(items)
     while True:
-        more = str(start + size) if size < len(rest) else None
-        answer = make(rest[:size], more)
+        cursor = str(start + size) if more or size < len(items) else None
+        answer = make(list(items[:size]), cursor)
         over = len(answer.model_dump_json(indent=2)) - LIMIT
         if over <= 0 or size <= 1:
             return answer

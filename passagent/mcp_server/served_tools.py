@@ -47,9 +47,15 @@ class Tools:
         self._extracting: dict[str, asyncio.Task[str]] = {}
 
     async def list_tasks(self, caller: Caller, cursor: str | None = None) -> answers.TaskList:
-        found = await asyncio.to_thread(self.service.catalog.look)
-        lines = [_line(name, self.service.catalog.task(name)) for name in found]
-        return answers.listed(lines, cursor, lambda part, more: answers.TaskList(tasks=part, cursor=more))
+        start = answers.start_of(cursor)
+        names = list(await asyncio.to_thread(self.service.catalog.look))[start:]
+        lines = [_line(name, self.service.catalog.task(name)) for name in names[: answers.PAGE]]
+        return answers.listed(
+            lines,
+            start,
+            len(names) > len(lines),
+            lambda part, more: answers.TaskList(tasks=part, cursor=more),
+        )
 
     async def read_task(
         self, caller: Caller, task: str, path: str | None = None, cursor: str | None = None
@@ -107,8 +113,12 @@ class Tools:
             for graph in evaluation_of(self.service.store, node).graphs
             for mismatch in graph.mismatches
         ]
+        start = answers.start_of(cursor)
         return answers.listed(
-            lines, cursor, lambda part, more: answers.MismatchList(job=job, mismatches=part, cursor=more)
+            lines[start:],
+            start,
+            False,
+            lambda part, more: answers.MismatchList(job=job, mismatches=part, cursor=more),
         )
 
     async def search_knowledge(
@@ -131,8 +141,14 @@ class Tools:
 
     async def history(self, caller: Caller, task: str, cursor: str | None = None) -> answers.History:
         found = self.service.catalog.task(task)
-        lines = [self._candidate_line(node) for node in nodes.of_task(self.service.store, found.key)]
-        return answers.listed(lines, cursor, lambda part, more: answers.History(candidates=part, cursor=more))
+        start, page = answers.start_of(cursor), answers.PAGE
+        newest = nodes.of_task(self.service.store, found.key, start, page + 1)
+        return answers.listed(
+            [self._candidate_line(node) for node in newest[:page]],
+            start,
+            len(newest) > page,
+            lambda part, more: answers.History(candidates=part, cursor=more),
+        )
 
     async def best(
         self, caller: Caller, task: str, path: str | None = None, cursor: str | None = None

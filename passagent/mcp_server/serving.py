@@ -41,6 +41,8 @@ def serve_stdio(service: Service, server: PassServer) -> None:
 
         async def leave(code: int) -> None:
             await service.close()
+            if code == EXIT_INTERRUPTED:
+                print("passagent: interrupted", file=sys.stderr, flush=True)
             os._exit(code)  # a thread reads stdin, and nothing ends it
 
         def end(code: int) -> None:
@@ -69,18 +71,15 @@ def serve_http(service: Service, server: PassServer, address: str) -> None:
     app = guarded(_app(server, is_local), token, is_local)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=int(LEAVE_S))
 
-    async def work() -> None:
-        try:
-            print(f"passagent mcp: serving at {at}", file=sys.stderr, flush=True)
-            if token and TOKEN not in os.environ:
-                print(
-                    f"clients must send the header Authorization: Bearer {token}", file=sys.stderr, flush=True
-                )
-            await uvicorn.Server(config).serve(sockets=[listener])
-        finally:
-            await service.close()
+    class Serving(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().shutdown(sockets)
+            await service.close()  # before the signal that ended it is raised once more
 
-    asyncio.run(work())
+    print(f"passagent mcp: serving at {at}", file=sys.stderr, flush=True)
+    if token and TOKEN not in os.environ:
+        print(f"clients must send the header Authorization: Bearer {token}", file=sys.stderr, flush=True)
+    asyncio.run(Serving(config).serve(sockets=[listener]))
 
 
 def _app(server: PassServer, is_local: bool) -> App:

@@ -250,13 +250,13 @@ def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> 
     )
 
 
-def of_task(store: Store, task_key: str) -> list[Node]:
-    """The nodes of all runs of a task, the newest first."""
+def of_task(store: Store, task_key: str, start: int, limit: int) -> list[Node]:
+    """The nodes of all runs of a task, the newest first, without the first `start`."""
     return store.all(
         Node,
         "SELECT nodes.* FROM nodes JOIN runs ON runs.id = run_id WHERE task_key = :task "
-        "ORDER BY nodes.id DESC",
-        {"task": task_key},
+        "ORDER BY nodes.id DESC LIMIT :limit OFFSET :start",
+        {"task": task_key, "start": start, "limit": limit},
     )
 
 
