@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-long check-models check-cluster clean
+.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-mcp check-long check-models check-cluster clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -32,6 +32,10 @@ check-exports: $(VENV)/.installed-test
 check-cluster: $(VENV)/.installed-test
 	@command -v ip >/dev/null && [ $$(id -u) = 0 ] || { echo "check-cluster: needs root and the command ip; install iproute2"; exit 2; }
 	$(BIN)/python -m pytest checks/test_cluster.py
+
+# Other people's MCP programs and a coding agent's command line; npm and Node come from .envs, too.
+check-mcp: $(VENV)/.installed-test
+	$(BIN)/python -m pytest checks/test_mcp.py
 
 # What takes long: tests marked so, many kills, Inductor's compiler.
 check-long: $(VENV)/.installed-test

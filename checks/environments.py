@@ -41,6 +41,27 @@ def python_of(name: str, least: tuple[int, int] | None = None, ours: bool = Fals
     return place / "bin/python"
 
 
+def npm_programs(name: str) -> Path:
+    """The directory of the programs that `environments/NAME/package.json` pins, node among them.
+
+    Raises FileNotFoundError where there is no npm, CalledProcessError where it fails.
+    """
+    if shutil.which("npm") is None:
+        raise FileNotFoundError("npm was not found")
+    text = (REQUIREMENTS / name / "package.json").read_text()
+    place = ROOT / ".envs" / f"{name}-node"
+    place.mkdir(parents=True, exist_ok=True)
+    with (place.parent / f"{name}-node.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = place / "made-from"
+        if not made.exists() or made.read_text() != text:
+            (place / "package.json").write_text(text)
+            options = ("--no-audit", "--no-fund", "--loglevel=error")
+            _run("npm", "install", "--prefix", place, *options)
+            made.write_text(text)
+    return place / "node_modules/.bin"
+
+
 def find_python(least: tuple[int, int] | None) -> Path:
     """A Python of at least this version: the running one, one on PATH, or one of pyenv's.
 

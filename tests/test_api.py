@@ -41,6 +41,7 @@ ONLY_IN_A_TERMINAL = {
     "export check": "holds a directory against its database; exit code 1 is what it is for",
     "export show": "prints a row of a file",
     "export stats": "prints what export returns",
+    "mcp": "serves other programs",
     "models": "its package has this name; prints which keys are set",
     "pause": "acts on a run of another process",
     "plan": "its package has this name; Node.plan is the recorded plan of a node",

@@ -122,7 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: Body) -> None:
         wire, fault = self.wire, self.wire.fault()
-        api = {"messages": "anthropic", "responses": "responses"}.get(self.path.rsplit("/", 1)[1], "chat")
+        last = self.path.partition("?")[0].rpartition("/")[2]
+        api = {"messages": "anthropic", "responses": "responses"}.get(last, "chat")
         try:
             time.sleep(wire.seconds)
             said = wire.brain(body)

@@ -6,8 +6,10 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -20,33 +22,32 @@ from passagent.agent.tokens import cut_end, cut_middle, fit, tokens
 from passagent.agent.toolbox import spec_of
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST
-from passagent.models.types import Message
+from passagent.models.types import Message, ToolSpec
 
 
-def compose(context: EpisodeContext) -> list[Message]:
+def compose(context: EpisodeContext, served: Sequence[ToolSpec] = ()) -> list[Message]:
     """`[system message, user message]` of an episode; the system message names the `tools` offered.
+
+    `served`: the tools of a client that keeps its files itself, in place of the episode's own.
 
     The user message ends with three lines that any model may read: `Task directory: `, `Target: ` and
     `Episode seed: `. Each part keeps to its budget (`agent.context_budget`) and says what it leaves out.
     Raises UsageError for a role without a prompt.
     """
-    environment = _environment(resources.roots())
     if not resources.exists(f"prompts/roles/{context.role}.j2"):
         raise UsageError(f"search.roles: no prompt for role '{context.role}'{nearest(context.role, roles())}")
+    environment = _environment(resources.roots())
     budget, parent = context.limits.context_budget, context.parent
     newest = fit(context.attempts[::-1], attempt_line, budget.attempts)
     hints = context.hints[: fit(context.hints, lambda hint: hint.id + hint.text, budget.hints)]
     passages = context.knowledge[: fit(context.knowledge, lambda passage: passage.text, budget.knowledge)]
+    specs = served or [spec_of(name) for name in context.limits.tools]
     values = {
+        **_task_values(context, bool(served)),
         "context": context,
-        "task": context.task,
         "target": context.target.name,
         "works": context.target,
-        "tools": [spec_of(name).name for name in context.limits.tools],
-        "view": view_task(context.task, budget.task, context.eager),
-        "hardware": figures(context.target.name, context.device_name, context.machine)
-        if context.device_name
-        else (),
+        "tools": [spec.name for spec in specs],
         "parent_files": shown_files(parent.files, budget.parent) if parent else {},
         "parent_observation": cut_middle(parent.observation, budget.evaluation) if parent else "",
         "attempts": [attempt_line(one) for one in context.attempts[len(context.attempts) - newest :]],
@@ -58,16 +59,32 @@ def compose(context: EpisodeContext) -> list[Message]:
         "past": [(task, shown_files(task.files, budget.past)) for task in context.past],
         "manifest": MANIFEST,
     }
-    specs = [asdict(spec_of(name)) for name in context.limits.tools]
     system = environment.get_template("system.j2").render(values).strip()
     return [
         {
             "role": "system",
             "content": system,
-            "tools": specs,
+            "tools": [asdict(spec) for spec in specs],
         },
         {"role": "user", "content": environment.get_template("task.j2").render(values).strip()},
     ]
+
+
+def task_text(context: EpisodeContext) -> str:
+    """The task alone, for a client that is served: hardware, graphs, shapes, eager's times."""
+    template = _environment(resources.roots()).get_template("task_view.j2")
+    return template.render(_task_values(context, True)).strip()
+
+
+def _task_values(context: EpisodeContext, is_served: bool) -> dict[str, Any]:
+    """What task_view.j2 shows."""
+    is_known = bool(context.device_name)
+    return {
+        "is_served": is_served,
+        "task": context.task,
+        "view": view_task(context.task, context.limits.context_budget.task, context.eager),
+        "hardware": figures(context.target.name, context.device_name, context.machine) if is_known else (),
+    }
 
 
 def roles() -> list[str]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from passagent import extend
-from passagent.agent.editor import COMMANDS, edit
+from passagent.agent.editor import edit
 from passagent.agent.observe import read_as, read_status, why_unrecorded
 from passagent.agent.source import parsed
-from passagent.agent.taskfiles import TASK, ToolError
+from passagent.agent.taskfiles import ToolError
+from passagent.agent.tool_specs import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, SPECS
 from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST, Evaluation
@@ -25,8 +26,9 @@ MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
 MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
+SOUND = "nothing is found wrong; nothing was run"
+"""How the answer of a check begins that found nothing."""
 
-EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
 Submit = Callable[[dict[str, str], str], Awaitable[str]]
 """`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation."""
 Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
@@ -41,80 +43,6 @@ class Tool:
     run: Callable[[dict[str, Any], str], Awaitable[str]]
     replay: Callable[[dict[str, Any], str], None] | None = None
     """`replay(arguments, result)`: do to the workspace what an answered call did; a resume begins with it."""
-
-
-def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-SPECS = {
-    EDITOR: ToolSpec(
-        EDITOR,
-        "View and edit the files of your pass directory. Paths are relative to it; "
-        f"'{TASK}/...' is the task, read-only. Only *.py modules and {MANIFEST} can be written.\n"
-        "- view: a file with line numbers (view_range [first, last]: these lines only; last -1: to the end), "
-        "or a directory's listing ('.').\n"
-        "- create: write file_text to path, replacing the file if it exists.\n"
-        "- str_replace: replace old_str, which must occur exactly once (copied exactly, with its whitespace, "
-        "without line numbers), by new_str.\n"
-        "- insert: put new_str after line insert_line (0: at the beginning).\n"
-        "- undo_edit: take the last edit of path back.\n"
-        "- restore: take the whole directory (path '.') back to an evaluated version, by the number that "
-        "pass_evaluator gave it; 0 is what the episode began with.",
-        _schema(
-            {
-                "command": {"type": "string", "enum": list(COMMANDS)},
-                "path": {
-                    "type": "string",
-                    "description": f"such as FusedAddRelu.py, {MANIFEST} or {TASK}/graph_list.txt",
-                },
-                "file_text": {"type": "string", "description": "create: the whole file"},
-                "old_str": {"type": "string", "description": "str_replace: the text to replace"},
-                "new_str": {"type": "string", "description": "str_replace, insert: the new text"},
-                "insert_line": {
-                    "type": "integer",
-                    "description": "insert: the line after which new_str goes",
-                },
-                "view_range": {
-                    "type": "array",
-                    "items": {"type": "integer"},
-                    "description": "view: [first, last]",
-                },
-                "version": {"type": "integer", "description": "restore: the version's number"},
-            },
-            ["command", "path"],
-        ),
-    ),
-    CHECK: ToolSpec(
-        CHECK,
-        "Record your pass directory as it is now without running any kernel: every file that does not parse, "
-        "what your host code may not do, with line and what to write instead, kernels that do not build; "
-        "else the plan that a call follows: allocations, launches with grids, bytes moved. Takes no "
-        "arguments and costs no evaluation. pass_evaluator begins with the same.",
-        _schema({}, []),
-    ),
-    EVALUATOR: ToolSpec(
-        EVALUATOR,
-        "Evaluate your pass directory as it is now on every graph of the task: integrity rules, matching, "
-        "correctness, then timing against eager. Takes no arguments; returns the stage reached, what is "
-        "wrong where, the speedup of each graph and the AS. Evaluations are limited; a candidate that "
-        "gives no plan uses none.",
-        _schema({}, []),
-    ),
-    KNOWLEDGE: ToolSpec(
-        KNOWLEDGE,
-        "Search the optimisation knowledge (constraints, guidance, hardware figures, code samples) by "
-        "keywords, or read a document by the path that a search named.",
-        _schema(
-            {
-                "query": {"type": "string", "description": "keywords, such as: row softmax half precision"},
-                "path": {"type": "string", "description": "path of a document that a search named"},
-            },
-            [],
-        ),
-    ),
-}
-"""Every tool there is, as a model is told of it; `agent.tools` chooses."""
 
 
 def file_editor(workspace: Workspace) -> Tool:
@@ -133,21 +61,25 @@ def check(workspace: Workspace, outline: Outline) -> Tool:
     """Recording alone: nothing is stored, and no evaluation is used."""
 
     async def run(arguments: dict[str, Any], call_id: str) -> str:
-        files = _candidate_files(workspace, "check")
-        problems = {name: parsed(text).problem for name, text in files.items() if name.endswith(".py")}
-        lines = [f"{name}: {problem}" for name, problem in problems.items() if problem]
-        if lines:
-            return "\n".join(lines)
-        found = await outline(files)
-        if isinstance(found, list):
-            plans = ["what your pass does, in each call:", *found] if found else []
-            return "\n".join(["nothing is found wrong; nothing was run", *plans])[:MAX_PLANS]
-        return why_unrecorded(found, files)
+        return await checked(candidate_files(workspace, "check"), outline)
 
     return Tool(SPECS[CHECK], run)
 
 
-def _candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
+async def checked(files: dict[str, str], outline: Outline) -> str:
+    """What recording a candidate tells: what is wrong with it, else its plans."""
+    problems = {name: parsed(text).problem for name, text in files.items() if name.endswith(".py")}
+    lines = [f"{name}: {problem}" for name, problem in problems.items() if problem]
+    if lines:
+        return "\n".join(lines)
+    found = await outline(files)
+    if isinstance(found, list):
+        plans = ["what your pass does, in each call:", *found] if found else []
+        return "\n".join([SOUND, *plans])[:MAX_PLANS]
+    return why_unrecorded(found, files)
+
+
+def candidate_files(workspace: Workspace, verb: str) -> dict[str, str]:
     """The workspace's files. Raises ToolError if they are no candidate yet."""
     files = workspace.files()
     if MANIFEST not in files:
@@ -165,7 +97,7 @@ def pass_evaluator(workspace: Workspace, submit: Submit, start_as: float | None 
     scores: list[float | None] = [start_as]
 
     async def run(arguments: dict[str, Any], call_id: str) -> str:
-        files = _candidate_files(workspace, "evaluate")
+        files = candidate_files(workspace, "evaluate")
         text = await submit(files, call_id)
         keep(text)
         return f"{_standing(scores)}\n{text}"
@@ -211,12 +143,15 @@ def search_knowledge(
                 return _cut(read(path), MAX_DOCUMENT)
             except UsageError as error:
                 raise ToolError(str(error)) from error
-        found = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in search(query, limit=6)]
-        return (
-            "\n\n".join(found) or "nothing found; try other words, or read index.md, the map of all documents"
-        )
+        return passages(search(query, limit=6))
 
     return Tool(SPECS[KNOWLEDGE], run)
+
+
+def passages(found: list[Passage]) -> str:
+    """What a search of the knowledge found."""
+    lines = [f"[{p.path}] {p.heading}\n{_cut(p.text, MAX_PASSAGE)}" for p in found]
+    return "\n\n".join(lines) or "nothing found; try other words, or read index.md, the map of all documents"
 
 
 def spec_of(name: str) -> ToolSpec:
@@ -250,7 +185,7 @@ def check_arguments(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
     return given
 
 
-_KINDS: dict[str, Any] = {"string": str, "integer": int, "array": list}
+_KINDS: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
 
 
 def _check_value(tool: str, key: str, value: Any, schema: dict[str, Any]) -> None:
@@ -261,6 +196,8 @@ def _check_value(tool: str, key: str, value: Any, schema: dict[str, Any]) -> Non
         raise ToolError(f"{tool}: {key} '{value[:80]}' is unknown{nearest(value[:80], schema['enum'])}")
     for item in value if kind == "array" else ():
         _check_value(tool, f"{key}[]", item, schema["items"])
+    for name, item in value.items() if kind == "object" else ():
+        _check_value(tool, f"{key}[{name[:80]!r}]", item, schema["additionalProperties"])
 
 
 def _cut(text: str, limit: int) -> str:

@@ -17,6 +17,7 @@ from passagent.cli import (
     export_verbs,
     judge_verbs,
     look_verbs,
+    mcp_verb,
     model_verbs,
     operate_verbs,
     search_verbs,
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 for group in (
     search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs,
-    cluster_verbs,
+    cluster_verbs, mcp_verb,
 ):  # fmt: skip
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")

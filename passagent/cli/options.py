@@ -446,6 +446,20 @@ MostRefused = Annotated[
 ]
 
 
+# Of coding agents
+ServedTasks = Annotated[
+    list[str] | None, option("--tasks", "Tasks beside the examples; repeatable.", metavar="DIR")
+]
+Http = Annotated[
+    str | None,
+    option("--http", "Serve at this address; port 0: a free one.", metavar="HOST:PORT", show_default="stdio"),
+]
+TrustFiles = Annotated[
+    bool, option("--trust-files", "Offer the tool extract, which runs models' files without a sandbox.")
+]
+MaxWait = Annotated[float, option("--max-wait", "Answer after at most so many seconds.", min=0)]
+
+
 def share_of(text: str | None) -> float | None:
     """`1/3` or `0.3` as a number. Raises BadParameter."""
     if text is None:

@@ -23,7 +23,7 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
                 "device": run.device,
                 "state": shown_state(store, run),
                 "episodes": sum(island.episodes for island in runs.islands(store, run.id)),
-                "iters": run.iters,
+                "iters": run.limit,
                 "best_as": confirmations.score_of(store, best) if best else None,
                 "created_at": run.created_at,
                 "elapsed_s": round(run.elapsed_s, 3),
@@ -35,7 +35,11 @@ def list_runs(runs_dir: str, as_json: bool) -> None:
     rows = [
         [
             *(one["run"], one["created_at"][:16].replace("T", " "), one["task"], one["model"], one["device"]),
-            *(one["state"], f"{one['episodes']}/{one['iters']}", number(one["best_as"])),
+            *(
+                one["state"],
+                f"{one['episodes']}/{'-' if one['iters'] is None else one['iters']}",
+                number(one["best_as"]),
+            ),
             clock(one["elapsed_s"]),
         ]
         for one in found

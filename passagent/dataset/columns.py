@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from passagent.store import evaluations
 from passagent.store.database import Store
+from passagent.store.runs import CLIENTS
 
 By = Literal["episode", "step"]
 
@@ -46,6 +47,7 @@ COLUMNS = {
     "output_tokens": "INTEGER",
     "cost": "REAL",
     "end_reason": "TEXT",
+    "partial": "INTEGER",
     "created_at": "TEXT",
 }
 """Name to SQLite type."""
@@ -69,7 +71,7 @@ SELECT e.id AS episode_id, r.id || '/' || e.number AS id, r.id AS run, e.number 
         AND a.status = 'ok' AND b.status != 'ok' AND c.status = 'ok') AS recovered,
     e.input_tokens, e.output_tokens,
     (SELECT sum(cost) FROM calls WHERE calls.episode_id = e.id) AS cost,
-    e.end_reason, e.created_at,
+    e.end_reason, r.model = :clients AS partial, e.created_at,
     (SELECT group_concat(DISTINCT evaluator_version) FROM nodes n JOIN evaluations v ON v.id = n.evaluation_id
         JOIN conditions ON conditions.id = v.conditions_id WHERE n.episode_id = e.id) AS evaluator_version
 FROM episodes e JOIN runs r ON r.id = e.run_id
@@ -148,7 +150,7 @@ def with_advantages(told: list[Told]) -> list[Told]:
 
 
 def _read(store: Store) -> Iterator[Told]:
-    for row in store.rows(_EPISODES):
+    for row in store.rows(_EPISODES, {"clients": CLIENTS}):
         episode_id, parent = row.pop("episode_id"), row.pop("parent_id")
         subgraphs, operators = json.loads(row.pop("subgraphs")), json.loads(row["operators"])
         revisions = tuple(_revisions(store, episode_id, row["start_as"]))

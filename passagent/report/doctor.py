@@ -25,10 +25,14 @@ _CHECKS = (
 )
 
 
+_OF_SEARCHES = (search_checks.hints, search_checks.finalists, machine_checks.models, machine_checks.device)
+"""What clients' runs do not have: their models are not asked here, and think as long as they like."""
+
+
 def examine(store: Store, run: Run) -> list[Finding]:
     """All checks of the run."""
     config = stored_config(run)
-    return [check(store, run, config) for check in _CHECKS]
+    return [check(store, run, config) for check in _CHECKS if not run.is_served or check not in _OF_SEARCHES]
 
 
 def findings_text(run: Run, found: list[Finding]) -> str:

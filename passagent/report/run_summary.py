@@ -13,7 +13,7 @@ from passagent.report.evaluation import graph_table
 from passagent.report.spending import spending_data, spending_text
 from passagent.report.text import clock, number, table, thousands
 from passagent.search.finalists import rounds_of
-from passagent.search.going_on import runs_dir_flag
+from passagent.search.going_on import resume_command, runs_dir_flag
 from passagent.search.migration import why_none
 from passagent.search.pairing import standing
 from passagent.store import Store, confirmations, evaluations, migrations, nodes, participants, runs
@@ -48,7 +48,7 @@ def run_data(store: Store, run: Run, config: Config, exported: Path | None = Non
         "seed": run.seed,
         "state": shown_state(store, run),
         "reason": run.stop_reason,
-        "iters": run.iters,
+        "iters": run.limit,
         "episodes": sum(island.episodes for island in islands),
         "nodes": sum(sum(of_status.values()) for of_status in counts.values()),
         "evaluations": run.evaluations,
@@ -178,9 +178,10 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     """The final summary of a run."""
     data = run_data(store, run, config, exported)
     flag = runs_dir_flag(store)
+    of = "" if run.limit is None else f"/{run.limit}"
     parts = [
         f"run {run.id} {data['state']}: {run.stop_reason or 'not ended'} "
-        f"({data['episodes']}/{run.iters} episodes, {data['nodes']} nodes, {run.evaluations} evaluations, "
+        f"({data['episodes']}{of} episodes, {data['nodes']} nodes, {run.evaluations} evaluations, "
         f"{thousands(run.tokens)} tokens, {clock(run.elapsed_s)})"
     ]
     best = confirmations.winner(store, run.id)
@@ -210,7 +211,7 @@ def run_text(store: Store, run: Run, config: Config, exported: Path | None = Non
     parts.append(f"the tree: passagent show {run.id}{flag}")
     if best is not None:
         parts.append(f"export:   passagent best {run.id}{flag} --out pass_dir")
-    parts.append(f"go on:    passagent resume {run.id}{flag}{_wider(data, config)}")
+    parts.append(f"go on:    {resume_command(store, run.id)}{_wider(data, config)}")
     return "\n".join(part for part in parts if part)
 
 

@@ -19,7 +19,7 @@ from passagent.report.text import clock, interval, number, table, thousands
 from passagent.search import attendance
 from passagent.search.attendance import UnderWay
 from passagent.search.device_report import are_worth_a_line, devices_of
-from passagent.search.going_on import runs_dir_flag
+from passagent.search.going_on import resume_command
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.participants import BEAT_S
 from passagent.store.runs import Run
@@ -35,7 +35,7 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
     # a process tells at each beat how long it has searched, and at the first one nothing yet
     paced_s = run.elapsed_s if not working or run.elapsed_s >= BEAT_S else 0.0
     used = {
-        "episodes": (episodes, run.iters),
+        "episodes": (episodes, run.limit),
         "evaluations": (run.evaluations, settings["search"]["max_evaluations"]),
         "tokens": (run.tokens, settings["search"]["max_tokens"]),
         "cost_usd": (run.cost, settings["search"]["max_cost"]),
@@ -114,7 +114,7 @@ def _best(store: Store, run: Run) -> dict[str, Any] | None:
 
 def status_text(store: Store, data: dict[str, Any]) -> str:
     """The same for people."""
-    name, flag = data["run"], runs_dir_flag(store)
+    name = data["run"]
     who = ", ".join(f"pid {p['pid']} on {p['host']}" for p in data["processes"]) or "no process works on it"
     told = f" ({data['reason']})" if data["reason"] else ""
     asked = ""
@@ -142,7 +142,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     if are_worth_a_line(data["devices"]):
         lines.append(_device_table(data["devices"]))
     if data["state"] == "paused" or not data["processes"]:
-        lines.append(f"go on: passagent resume {name}{flag}")
+        lines.append(f"go on: {resume_command(store, name)}")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ from passagent.search import opinions
 from passagent.search.sameness import marks_of, remark
 from passagent.search.session import Session
 from passagent.search.stop import Want
-from passagent.store import archive, bests, episodes, evaluations, nodes
+from passagent.store import Store, archive, bests, episodes, evaluations, nodes
 from passagent.store import files as stored
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
@@ -39,35 +39,45 @@ def submitter(
     """
 
     async def submit(files: dict[str, str], call_id: str) -> str:
-        candidate = Candidate(files)
-        note, marks = note_of(files), marks_of(files, candidate.key)
-        packed = stored.pack(files)
-        with session.store.transaction():
-            flush()
-            earlier = nodes.of_episode(session.store, episode.id)
-            parent_id = _parent(earlier, call_id, episode)
-            node = nodes.propose(session.store, episode, call_id, files, note, parent_id, marks, packed)
-            is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
-        if node.state == "done":
-            assert node.evaluation_id is not None
-            evaluation = Evaluation.model_validate(
-                evaluations.get_evaluation(session.store, node.evaluation_id)
-            )
-        else:
-            node, evaluation = await judge(session, node, candidate, is_begun)
+        node, is_begun = propose(session, episode, files, call_id, flush)
+        evaluation = None
+        if node.state != "done":
+            node, evaluation = await judge(session, node, Candidate(files), is_begun)
         with session.store.reading():
-            parent_as, best_as = bests.as_before(session.store, node)
-            said = remark(session, episode, node)
-        told = observation(
-            evaluation,
-            parent_as,
-            best_as,
-            files,
-            found["text"] if (found := node.diagnosed) else "",
-        )
+            said, told = remark(session, episode, node), tell(session.store, node, files, evaluation)
         return f"{said}\n{told}" if said else told
 
     return submit
+
+
+def propose(
+    session: Session, episode: Episode, files: dict[str, str], call_id: str, flush: Callable[[], None]
+) -> tuple[Node, bool]:
+    """The node of a call, and whether this process evaluates it from now on: not while an equal one is."""
+    candidate = Candidate(files)
+    note, marks = note_of(files), marks_of(files, candidate.key)
+    packed = stored.pack(files)
+    with session.store.transaction():
+        flush()
+        earlier = nodes.of_episode(session.store, episode.id)
+        parent_id = _parent(earlier, call_id, episode)
+        node = nodes.propose(session.store, episode, call_id, files, note, parent_id, marks, packed)
+        is_begun = node.state != "done" and nodes.start(session.store, node.id, session.owner)
+    return node, is_begun
+
+
+def tell(store: Store, node: Node, files: dict[str, str], evaluation: Evaluation | None = None) -> str:
+    """What a model is told of a node that is done, and of its `files`."""
+    evaluation = evaluation or evaluation_of(store, node)
+    parent_as, best_as = bests.as_before(store, node)
+    diagnosis = found["text"] if (found := node.diagnosed) else ""
+    return observation(evaluation, parent_as, best_as, files, diagnosis)
+
+
+def evaluation_of(store: Store, node: Node) -> Evaluation:
+    """The evaluation of a node that is done."""
+    assert node.evaluation_id is not None
+    return Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
 
 
 def _parent(earlier: list[Node], call_id: str, episode: Episode) -> int | None:

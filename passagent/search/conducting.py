@@ -96,6 +96,11 @@ def resumed(
         if _lift_pause(store, run, config != before):
             yield run
             return
+        if run.is_served:
+            raise UsageError(
+                f"run {run.id} has the candidates of clients: {resume_command(store, run.id)} goes on with "
+                f"it, passagent fork {run.id} --from NODE searches on"
+            )
         task = stored_task(run)
         with begin(config, task, parts) as begun:
             yield Prepared(store, run, task, config, _model(config, begun), begun, True)
@@ -133,7 +138,11 @@ def forked(
                 "search.seed_dir: a fork starts from a node; passagent run starts from a directory"
             )
         # what a search without a node to start from begins with, unless it is asked for
-        anew = {"search.drafts": 0, "search.expert_seeds": 0, "search.seed_dir": None}
+        anew: dict[str, Any] = {"search.drafts": 0, "search.expert_seeds": 0, "search.seed_dir": None}
+        if run.is_served:
+            usual = Config()
+            anew |= {"model.name": usual.model.name, "search.iters": usual.search.iters}
+            anew |= {"search.islands": usual.search.islands}
         config = override(stored_config(run), anew | settings)
         task = stored_task(run)
         if parts.evaluator is None:

@@ -88,7 +88,7 @@ async def _searched(session: Session) -> Outcome:
 
 async def _watched(session: Session) -> None:
     """Do the session's work with an eye on the others; without a sign of life of its own it cannot go on."""
-    work, watch = asyncio.create_task(_work(session)), asyncio.create_task(_watch(session))
+    work, watch = asyncio.create_task(_work(session)), asyncio.create_task(watch_run(session))
     try:
         await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
         if watch.done() and (error := watch.exception()) is not None:
@@ -233,7 +233,7 @@ async def _listen(session: Session) -> None:
             session.notify()
 
 
-async def _watch(session: Session) -> None:
+async def watch_run(session: Session) -> None:
     """Signs of life; the wishes of a person and the doings of other processes, passed on to who waits."""
     store, run_id = session.store, session.run.id
     seen, beaten, before = None, float("-inf"), "run"

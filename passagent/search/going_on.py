@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from passagent.store import Store
+from passagent.store import Store, runs
 
 
 def runs_dir_flag(store: Store) -> str:
@@ -20,5 +20,6 @@ def runs_dir_flag(store: Store) -> str:
 
 
 def resume_command(store: Store, run_id: str) -> str:
-    """`passagent resume RUN`, with the flag above."""
-    return f"passagent resume {run_id}{runs_dir_flag(store)}"
+    """`passagent resume RUN`, with the flag above; of a run that clients fill, the server's command."""
+    is_served = runs.get_run(store, run_id).is_served
+    return f"passagent {'mcp' if is_served else f'resume {run_id}'}{runs_dir_flag(store)}"

@@ -127,6 +127,37 @@ def _may_seed(store: Store, run: Run) -> bool:
     return True
 
 
+def begin_served(store: Store, run: Run, owner: str, client: str) -> Episode:
+    """A new episode on the island of a served run: what `client`, its model, does from now on."""
+    with store.transaction():
+        row = store.row("SELECT max(number) AS last FROM episodes WHERE run_id = :run", {"run": run.id})
+        number = max(0, (row and row["last"]) or 0) + 1
+        [made] = store.all(
+            Episode,
+            "INSERT INTO episodes (run_id, number, island, seed, state, owner, created_at, model) "
+            "VALUES (:run, :number, 0, :seed, 'running', :owner, :at, :client) RETURNING *",
+            {
+                "run": run.id,
+                "number": number,
+                "seed": episode_seed(run.seed, number),
+                "owner": owner,
+                "at": now(),
+                "client": client,
+            },
+        )
+    return made
+
+
+def take_left(store: Store, run_id: str, owner: str) -> list[Episode]:
+    """Hold the episodes under way that nobody holds, such as a dead process's; these."""
+    return store.all(
+        Episode,
+        "UPDATE episodes SET owner = :owner WHERE run_id = :run AND state = 'running' AND owner IS NULL "
+        "RETURNING *",
+        {"owner": owner, "run": run_id},
+    )
+
+
 def check_held(store: Store, episode_id: int, owner: str) -> None:
     """Raise PassagentError if the owner was taken for dead. In the transaction of its writing."""
     row = store.row("SELECT run_id, owner FROM episodes WHERE id = :id", {"id": episode_id})

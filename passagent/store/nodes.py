@@ -26,7 +26,7 @@ class Node:
     """The tool call that proposed it: one node for each, however often the call is repeated after a crash."""
     state: str
     status: str | None
-    """Of the evaluation (DESIGN: ok, mismatch, ...); None until done."""
+    """Of the evaluation (ok, mismatch, ...); None until done, or CANCELLED."""
     as_score: float | None
     note: str
     """First line of the first pass's docstring."""
@@ -131,7 +131,7 @@ def start(store: Store, node_id: int, owner: str) -> bool:
     """The node is evaluated by `owner` from now on; False while an equal one of the run is, by whomever."""
     started = store.execute(
         # + : by the index of the few nodes that are not done, not by the many that may be equal
-        "UPDATE nodes SET state = 'evaluating', owner = :owner WHERE id = :id AND NOT EXISTS "
+        "UPDATE nodes SET state = 'evaluating', owner = :owner, status = NULL WHERE id = :id AND NOT EXISTS "
         "(SELECT 1 FROM nodes AS other WHERE other.run_id = nodes.run_id AND other.state != 'done' "
         "AND +other.canonical_key = nodes.canonical_key AND other.state = 'evaluating' AND other.id != :id)",
         {"owner": owner, "id": node_id},
@@ -144,6 +144,18 @@ def give_up(store: Store, node_id: int, owner: str) -> None:
     store.execute(
         "UPDATE nodes SET state = 'proposed', owner = NULL WHERE id = :id AND owner = :owner",
         {"id": node_id, "owner": owner},
+    )
+
+
+CANCELLED = "cancelled"
+
+
+def cancel(store: Store, node_id: int) -> None:
+    """The node is not to be evaluated; who proposed it no longer wants it. It may be proposed again."""
+    store.execute(
+        "UPDATE nodes SET state = 'proposed', owner = NULL, status = :status "
+        "WHERE id = :id AND state != 'done'",
+        {"id": node_id, "status": CANCELLED},
     )
 
 
@@ -235,6 +247,16 @@ def newest_before(store: Store, episode: Episode, episodes: int, limit: int) -> 
             "episodes": episodes,
             "limit": limit,
         },
+    )
+
+
+def of_task(store: Store, task_key: str, start: int, limit: int) -> list[Node]:
+    """The nodes of all runs of a task, the newest first, without the first `start`."""
+    return store.all(
+        Node,
+        "SELECT nodes.* FROM nodes JOIN runs ON runs.id = run_id WHERE task_key = :task "
+        "ORDER BY nodes.id DESC LIMIT :limit OFFSET :start",
+        {"task": task_key, "start": start, "limit": limit},
     )
 
 

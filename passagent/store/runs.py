@@ -15,6 +15,8 @@ from passagent.store.database import Store, now
 
 SEEDS = -1
 """The island of the seeds: nodes from before the first episode, seen by all islands."""
+CLIENTS = "mcp"
+"""Model of a run whose candidates come from clients of `passagent mcp`; each episode names its client."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,16 @@ class Run:
     def tokens(self) -> int:
         """Input and output together."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def is_served(self) -> bool:
+        """Whether its candidates come from clients of `passagent mcp`, not from a search."""
+        return self.model == CLIENTS
+
+    @property
+    def limit(self) -> int | None:
+        """`iters`; None where clients begin as many episodes as they like."""
+        return None if self.is_served else self.iters
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""`passagent mcp`: the evaluator, the knowledge and the store as tools for any coding agent."""

@@ -1,0 +1,302 @@
+"""What each served tool does: a method of its name, called with the arguments that its spec declares."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from passagent.agent.prompt import plain_note, task_text
+from passagent.agent.taskfiles import TaskFiles, ToolError
+from passagent.agent.toolbox import SOUND, candidate_files, checked, passages
+from passagent.agent.workspace import Workspace
+from passagent.evaluator.candidate import Candidate
+from passagent.evaluator.target import target_of
+from passagent.experience.retrievers import retriever_of
+from passagent.mcp_server import answers
+from passagent.mcp_server.catalog import read_file
+from passagent.mcp_server.client_service import Service, is_open
+from passagent.mcp_server.commands_apart import extract_apart, new_directory, package_apart, waited
+from passagent.mcp_server.jobs import Report
+from passagent.search.candidates import evaluation_of, tell
+from passagent.store import confirmations, nodes, runs
+from passagent.store.episodes import get_episode
+from passagent.store.nodes import CANCELLED, Node
+from passagent.tasks import Task
+
+MAX_NAMED = 50
+"""Extracted tasks that are named; list_tasks has all."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls, and how it is told of progress."""
+
+    client: str
+    """`mcp/NAME/VERSION`, as its episodes name their model."""
+    report: Report
+
+
+class Tools:
+    """The tools on a service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._extracting: dict[str, asyncio.Task[str]] = {}
+
+    async def list_tasks(self, caller: Caller, cursor: str | None = None) -> answers.TaskList:
+        start = answers.start_of(cursor)
+        names = list(await asyncio.to_thread(self.service.catalog.look))[start:]
+        lines = [_line(name, self.service.catalog.task(name)) for name in names[: answers.PAGE]]
+        return answers.listed(
+            lines,
+            start,
+            len(names) > len(lines),
+            lambda part, more: answers.TaskList(tasks=part, cursor=more),
+        )
+
+    async def read_task(
+        self, caller: Caller, task: str, path: str | None = None, cursor: str | None = None
+    ) -> answers.TextAnswer:
+        found = self.service.catalog.task(task)
+        text = task_text(await self.service.context(found)) if path is None else read_file(found, path)
+        answer = answers.paged(text, cursor, _text)
+        self._note(caller, found, "read_task", answer, task=task, path=path, cursor=cursor)
+        return answer
+
+    async def check(
+        self, caller: Caller, task: str, files: dict[str, str], cursor: str | None = None
+    ) -> answers.Checked:
+        found = self.service.catalog.task(task)
+        evaluator = await self.service.evaluator()
+        given = _candidate(found, files, "check")
+        work = checked(given, lambda one: evaluator.outline(found.path, Candidate(one)))
+        text = await self._soon(work, "the device is busy; call check again, or evaluate")
+        is_sound = text.startswith(SOUND)
+        answer = answers.paged(
+            text, cursor, lambda part, more: answers.Checked(ok=is_sound, text=part, cursor=more)
+        )
+        self._note(caller, found, "check", answer, task=task, files=files, cursor=cursor)
+        return answer
+
+    async def evaluate(self, caller: Caller, task: str, files: dict[str, str]) -> answers.JobAnswer:
+        begun = asyncio.get_running_loop().time()
+        found = self.service.catalog.task(task)
+        given = _candidate(found, files, "evaluate")
+        node = await self.service.evaluate(caller.client, found, task, given)
+        passed = asyncio.get_running_loop().time() - begun
+        node = await self.service.wait(node.id, self.service.max_wait_s - passed, caller.report)
+        return self._answer(node)
+
+    async def wait(
+        self, caller: Caller, job: int, seconds: int | None = None, cursor: str | None = None
+    ) -> answers.JobAnswer:
+        least = self.service.max_wait_s if seconds is None else max(0, seconds)
+        return self._answer(await self.service.wait(job, least, caller.report), cursor)
+
+    async def cancel(self, caller: Caller, job: int) -> answers.JobAnswer:
+        return self._answer(await self.service.cancel(job))
+
+    async def explain_mismatch(
+        self, caller: Caller, job: int, cursor: str | None = None
+    ) -> answers.MismatchList:
+        node = nodes.get_node(self.service.store, job)
+        if node.state != "done":
+            raise ToolError(f"job {job} is not done; wait for it")
+        lines = [
+            answers.MismatchLine(
+                graph=graph.name,
+                **{key: _shown(value) for key, value in mismatch.model_dump().items()},
+            )
+            for graph in evaluation_of(self.service.store, node).graphs
+            for mismatch in graph.mismatches
+        ]
+        start = answers.start_of(cursor)
+        return answers.listed(
+            lines[start:],
+            start,
+            False,
+            lambda part, more: answers.MismatchList(job=job, mismatches=part, cursor=more),
+        )
+
+    async def search_knowledge(
+        self, caller: Caller, query: str, task: str | None = None
+    ) -> answers.TextAnswer:
+        found = None if task is None else self.service.catalog.task(task)
+        config = self.service.config
+        retriever, target = retriever_of(config.experience.retriever), target_of(config.evaluator)
+        text = passages(retriever.search(query, found.operators if found else (), limit=6, target=target))
+        answer = answers.paged(text, None, _text, fence=False)
+        self._note(caller, found, "search_knowledge", answer, query=query, task=task)
+        return answer
+
+    async def read_document(self, caller: Caller, path: str, cursor: str | None = None) -> answers.TextAnswer:
+        config = self.service.config
+        text = retriever_of(config.experience.retriever).read(path, target=target_of(config.evaluator))
+        answer = answers.paged(text, cursor, _text, fence=False)
+        self._note(caller, None, "read_document", answer, path=path, cursor=cursor)
+        return answer
+
+    async def history(self, caller: Caller, task: str, cursor: str | None = None) -> answers.History:
+        found = self.service.catalog.task(task)
+        start, page = answers.start_of(cursor), answers.PAGE
+        newest = nodes.of_task(self.service.store, found.key, start, page + 1)
+        return answers.listed(
+            [self._candidate_line(node) for node in newest[:page]],
+            start,
+            len(newest) > page,
+            lambda part, more: answers.History(candidates=part, cursor=more),
+        )
+
+    async def best(
+        self, caller: Caller, task: str, path: str | None = None, cursor: str | None = None
+    ) -> answers.Best:
+        found = self.service.catalog.task(task)
+        node = self._best(found.key)
+        if node is None:
+            return answers.Best(job=None, text="nothing is correct on every graph yet")
+        files, judged = nodes.get_files(self.service.store, node), evaluation_of(self.service.store, node)
+        if path is not None and path not in files:
+            raise ToolError(f"{path[:80]}: no such file in job {node.id}; it has {', '.join(sorted(files))}")
+        text = tell(self.service.store, node, files) if path is None else files[path]
+
+        def make(part: str, more: str | None) -> answers.Best:
+            return answers.Best(
+                job=node.id,
+                run=node.run_id,
+                as_score=answers.finite(node.as_score),
+                as_low=answers.finite(judged.as_low),
+                as_high=answers.finite(judged.as_high),
+                files=[answers.FileLine(path=name, characters=len(one)) for name, one in files.items()],
+                text=part,
+                cursor=more,
+            )
+
+        return answers.paged(text, cursor, make)
+
+    async def package(self, caller: Caller, tasks: list[str], name: str) -> answers.Packaged:
+        sources = []
+        for task in tasks:
+            node = self._best(self.service.catalog.task(task).key)
+            if node is None:
+                raise ToolError(f"{task}: nothing is correct on every graph yet; nothing to package")
+            sources.append(node.run_id)
+        out = new_directory(self.service.store.runs_dir / "packages", name)
+        work = package_apart(sources, out, self.service.store.runs_dir)
+        told = await self._soon(work, "the package takes too long to write")
+        use = f'torch.compile(model, backend="passagent", options={{"passes": {json.dumps(str(out))}}})'
+        return answers.Packaged(
+            path=str(out), operators=told["operators"], left_out=told["left_out"], use=use
+        )
+
+    async def extract(
+        self, caller: Caller, factory: str, name: str, regions: bool = True
+    ) -> answers.Extracted:
+        place = self.service.store.runs_dir / "extracted"
+        if name not in self._extracting:
+            out = new_directory(place, name)
+            self._extracting[name] = asyncio.create_task(extract_apart(factory, out, regions))
+        work, out = self._extracting[name], place / name
+        if not await waited(work, self.service.max_wait_s, caller.report, "extracting"):
+            return answers.Extracted(state="running", told="call extract again with the same arguments")
+        del self._extracting[name]
+        told = answers.fenced(answers.harmless(work.result())[: answers.LIMIT // 2])
+        self.service.catalog.add(out)
+        found = self.service.catalog.look().items()
+        tasks = [task for task, path in found if path.resolve().is_relative_to(out.resolve())]
+        return answers.Extracted(state="done", path=str(out), tasks=tasks[:MAX_NAMED], told=told)
+
+    async def _soon(self, work: Awaitable[Any], otherwise: str) -> Any:
+        """What `work` gives within an answer's time. Raises ToolError."""
+        try:
+            return await asyncio.wait_for(work, self.service.max_wait_s)
+        except TimeoutError as error:
+            raise ToolError(otherwise) from error
+
+    def _note(
+        self, caller: Caller, about: Task | None, name: str, answer: answers.TextAnswer, **arguments: Any
+    ) -> None:
+        given = {key: value for key, value in arguments.items() if value is not None}
+        self.service.note(caller.client, about, name, given, answer.text)
+
+    def _best(self, task_key: str) -> Node | None:
+        """The best correct node of the task's runs that were measured as this server measures."""
+        store = self.service.store
+        environment = self.service.environment
+        found = [
+            confirmations.winner(store, run.id)
+            for run in runs.list_runs(store)
+            if run.task_key == task_key and run.environment == environment
+        ]
+        return max(
+            (one for one in found if one is not None), key=lambda one: one.as_score or 0.0, default=None
+        )
+
+    def _candidate_line(self, node: Node) -> answers.CandidateLine:
+        episode = get_episode(self.service.store, node.episode_id)
+        return answers.CandidateLine(
+            job=node.id,
+            run=node.run_id,
+            parent=node.parent_id,
+            status=node.status or node.state,
+            as_score=answers.finite(node.as_score),
+            author=episode.model or "",
+            note=answers.harmless(plain_note(node.note))[:200],
+        )
+
+    def _answer(self, node: Node, cursor: str | None = None) -> answers.JobAnswer:
+        """How the node stands; a done one in words, as our own agent is told."""
+        store, job = self.service.store, self.service.jobs.get(node.id)
+        best = self._best(runs.get_run(store, node.run_id).task_key)
+        known: dict[str, Any] = {
+            "job": node.id,
+            "run": node.run_id,
+            "best_job": best and best.id,
+            "best_as": answers.finite(best.as_score) if best else None,
+        }
+        if is_open(node):
+            error = job.error if job is not None and job.is_done else None
+            told = answers.harmless(
+                error or (self.service.jobs.line(job) if job else "another process evaluates it")
+            )
+            next_step = "evaluate the files again to try again" if error else f"call wait({node.id})"
+            state = "failed" if error else "running"
+            return answers.JobAnswer(**known, state=state, told=told[:2000], text=next_step)
+        if node.status == CANCELLED:
+            return answers.JobAnswer(**known, state="cancelled", text="evaluate the files again to run it")
+        evaluation = evaluation_of(store, node)
+        scores = {"as_score": node.as_score, "as_low": evaluation.as_low, "as_high": evaluation.as_high}
+        known |= {key: answers.finite(value) for key, value in scores.items()}
+        text = tell(store, node, nodes.get_files(store, node), evaluation)
+
+        def make(part: str, more: str | None) -> answers.JobAnswer:
+            return answers.JobAnswer(**known, state="done", status=node.status, text=part, cursor=more)
+
+        return answers.paged(text, cursor, make)
+
+
+def _text(part: str, more: str | None) -> answers.TextAnswer:
+    return answers.TextAnswer(text=part, cursor=more)
+
+
+def _shown(value: object) -> object:
+    return answers.harmless(value)[:1000] if isinstance(value, str) else value
+
+
+def _line(name: str, task: Task) -> answers.TaskLine:
+    return answers.TaskLine(
+        task=name,
+        operators=list(task.operators),
+        graphs=len(task.subgraphs),
+        dtypes=sorted({one.dtype for one in task.subgraphs}),
+    )
+
+
+def _candidate(task: Task, files: dict[str, str], verb: str) -> dict[str, str]:
+    """The files, as our own agent could have written them. Raises ToolError."""
+    workspace = Workspace(TaskFiles(task.path), {})
+    for name, text in files.items():
+        workspace.write(name, text)
+    return candidate_files(workspace, verb)
