@@ -41,8 +41,10 @@ ONLY_IN_A_TERMINAL = {
     "export stats": "prints what export returns",
     "models": "its package has this name; prints which keys are set",
     "pause": "acts on a run of another process",
+    "plot": "draws a picture of a run into a file",
     "plan": "its package has this name; Node.plan is the recorded plan of a node",
     "prompt": "prints a conversation",
+    "report": "writes a page into a file",
     "runs": "lists runs; open_run opens one",
     "runs rm": "asks before it removes",
     "status": "Run.data tells the same",
@@ -54,6 +56,7 @@ ONLY_IN_A_TERMINAL = {
     "tasks export": "writes another tool's tasks",
     "tasks list": "prints names",
     "tasks reward": "is run by another tool's tests",
+    "view": "serves a page until it is stopped",
     "why": "prints",
 }
 """Commands that have no function, and why."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,8 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
                 raise
         rows = [results.rows[work.key] for work in works]
     failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
-    summaries = _summaries(request.compilers, rows, config, len(broken))
+    b, p = config.evaluator.b, config.evaluator.p
+    summaries = summaries_of(request.compilers, rows, b, p, len(broken))
     return Measured(summaries, rows, broken + failed, results.path, results.identity)
 
 
@@ -114,7 +115,9 @@ def _default_out(words: Sequence[str], config: Config) -> Path:
     return Path("runs/bench") / "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
 
 
-def _summaries(compilers: Sequence[str], rows: list[Row], config: Config, broken: int) -> list[Summary]:
+def summaries_of(
+    compilers: Iterable[str], rows: Sequence[Row], b: float, p: float, broken: int = 0
+) -> list[Summary]:
     """A line for each compiler that has a result; `broken` tasks were asked for, too."""
     summaries = []
     for compiler in dict.fromkeys(compilers):
@@ -122,5 +125,5 @@ def _summaries(compilers: Sequence[str], rows: list[Row], config: Config, broken
         found = [row.evaluation for row in own if row.error is None and row.evaluation is not None]
         if found:
             asked = len(own) + broken
-            summaries.append(summarise(compiler, found, asked, config.evaluator.b, config.evaluator.p))
+            summaries.append(summarise(compiler, found, asked, b, p))
     return summaries
