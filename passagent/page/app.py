@@ -39,10 +39,13 @@ class Site:
         self.templates = environment()
         self.freshness = Freshness(runs_dir)
 
-    def page(self, template: str, view: View, of_files: bool = False) -> Callable[..., Any]:
+    def page(
+        self, template: str, view: View, of_files: bool = False, is_part: bool = False
+    ) -> Callable[..., Any]:
         """The endpoint that shows `view`, a function of the store and of what the address names.
 
         of_files: it shows files beside the database, too, so that the database does not tell of a change.
+        is_part: of the page whose address is one level above: links are seen from there.
         """
         names = set(inspect.signature(view).parameters)
 
@@ -56,7 +59,7 @@ class Site:
             given = request.path_params | query
             path = request.url.path.removeprefix(request.scope.get("root_path", ""))
             here = path.rpartition("/")[2] + (f"?{request.url.query}" if request.url.query else "")
-            base = {"go": Relative(path), "here": here or "./"}
+            base = {"go": Relative(path.rpartition("/")[0] if is_part else path), "here": here or "./"}
             status, body = await run_in_threadpool(self._made, template, view, given, base)
             if status != 200:
                 return HTMLResponse(body, status)
@@ -153,8 +156,8 @@ def create_app(runs_dir: Path, access: Access, control: bool = False) -> Starlet
             Route("/", page("runs.html", views.all_runs)),
             Route("/run/{name}", page("run.html", views.run)),
             Route("/run/{name}", site.ask, methods=["POST"]),
-            Route("/run/{name}/now", page("run_now.html", views.now)),
-            Route("/run/{name}/figures", page("run_figures.html", views.figures)),
+            Route("/run/{name}/now", page("run_now.html", views.now, is_part=True)),
+            Route("/run/{name}/figures", page("run_figures.html", views.figures, is_part=True)),
             Route("/run/{name}/tree", page("tree.html", views.tree)),
             Route("/run/{name}/episode/{number}", page("episode.html", views.episode)),
             Route("/node/{number:int}", page("node.html", views.node)),

@@ -25,11 +25,6 @@ class Made(NamedTuple):
     as_score: float | None
     is_repeat: bool
 
-    @property
-    def is_correct(self) -> bool:
-        """A correct candidate that was timed, and none of an earlier one's kind."""
-        return self.status == "ok" and self.as_score is not None and not self.is_repeat
-
 
 class Point(NamedTuple):
     """A correct candidate."""
@@ -80,29 +75,29 @@ def made(store: Store, run_id: str) -> list[Made]:
 
 def course(nodes: Sequence[Made]) -> Course:
     """The course that these nodes are."""
-    found = Course(len(nodes))
-    shown: dict[int, list[Point]] = {}
-    for place, node in enumerate(nodes, 1):
-        found.statuses[node.status] += 1
-        found.newest[node.status] = node.id
-        if not node.is_correct:
+    found = Course(len(nodes), Counter(node[3] for node in nodes))
+    shown: dict[int, tuple[Point, Point]] = {}
+    best, of_island = 0.0, dict[int, float]()
+    for place, (number, _, island, status, score, is_repeat) in enumerate(nodes, 1):
+        found.newest[status] = number
+        if status != "ok" or score is None or is_repeat:
             continue
-        assert node.as_score is not None
-        point = Point(place, node.id, node.island, node.as_score)
-        _keep_extremes(shown.setdefault(place * POINTS // (len(nodes) + 1), []), point)
-        for record in (found.best, found.by_island.setdefault(node.island, [])):
-            if not record or point.as_score > record[-1].as_score:
-                record.append(point)
-    found.points = [point for part in shown.values() for point in part]
+        part = place * POINTS // (len(nodes) + 1)
+        worst_and_best = shown.get(part)
+        if worst_and_best is None:
+            shown[part] = Point(place, number, island, score), Point(place, number, island, score)
+        elif score < worst_and_best[0].as_score:
+            shown[part] = Point(place, number, island, score), worst_and_best[1]
+        elif score > worst_and_best[1].as_score:
+            shown[part] = worst_and_best[0], Point(place, number, island, score)
+        if score > best:
+            best = score
+            found.best.append(Point(place, number, island, score))
+        if score > of_island.get(island, 0.0):
+            of_island[island] = score
+            found.by_island.setdefault(island, []).append(Point(place, number, island, score))
+    found.points = [point for pair in shown.values() for point in sorted(set(pair))]
     return found
-
-
-def _keep_extremes(part: list[Point], point: Point) -> None:
-    """Of a part's points the worst and the best, in order."""
-    part.append(point)
-    if len(part) > 2:
-        ends = {min(part, key=lambda one: one.as_score).place, max(part, key=lambda one: one.as_score).place}
-        part[:] = [one for one in part if one.place in ends]
 
 
 def spending(store: Store, run_id: str) -> list[Spent]:
