@@ -16,15 +16,13 @@ from pathlib import Path
 import pytest
 from browser import ROOT, answers, browser, served, until
 
-for place in ("tests", "benchmarks"):
-    sys.path.insert(0, str(ROOT / place))
+sys.path.insert(0, str(ROOT / "tests"))
 
-import instant  # noqa: E402
-import tiny_search  # noqa: E402
+import tiny_search
 
-from passagent.benchmark.results import FILE, Row  # noqa: E402
-from passagent.evaluator.result import Candidate  # noqa: E402
-from passagent.store import Store, confirmations, files, nodes, participants, runs  # noqa: E402
+from passagent.benchmark.results import FILE, Row
+from passagent.evaluator.result import Candidate
+from passagent.store import Store, confirmations, files, nodes, participants, runs
 
 MANY = 100_000
 EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e<img src=x onerror=alert(1)>"
@@ -79,9 +77,7 @@ def finished(task, tmp_path_factory):
             "UPDATE nodes SET candidate_key = :key, note = :note, diagnosis = :told WHERE id = 3", names
         )
         store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 5", {})
-        store.execute(
-            "INSERT INTO hints (id, uses, credited, total_gain) VALUES ('fuse-whole-chain', 9, 4, 0.3)", {}
-        )
+        store.execute("UPDATE hints SET credited = 4, helped = 3, total_gain = 0.3", {})
     results = place / "bench/tiny-cpu" / FILE
     results.parent.mkdir(parents=True)
     with results.open("w") as file:
@@ -97,12 +93,25 @@ def finished(task, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def many(task, tmp_path_factory):
-    """A run of 100,000 nodes: copies of the rows of a small one."""
+    """A run of 100,000 nodes: copies of those of a small one, nine more generations of them."""
     place = tmp_path_factory.mktemp("many") / "runs"
     search(task, place, 100, 4)
     with Store.open(place) as store:
-        run = runs.find_run(store, "last").id
-    instant.grow(place / "passagent.db", run, MANY)
+        made = len(nodes.of_run(store, runs.find_run(store, "last").id))
+        columns = [row["name"] for row in store.rows("PRAGMA table_info(nodes)")]
+        copied = {
+            "id": "id + n * :made",
+            "parent_id": "coalesce(parent_id, id) + (n / 2) * :made",
+            "call_id": "call_id || ' ' || n",
+            "repeat_of": "repeat_of + n * :made",
+            "as_score": "as_score * (1 - 1e-6 * n)",
+        }
+        store.execute(
+            "WITH RECURSIVE copies (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM copies WHERE n < :copies) "
+            f"INSERT INTO nodes ({', '.join(columns)}) "
+            f"SELECT {', '.join(copied.get(name, name) for name in columns)} FROM copies, nodes",
+            {"made": made, "copies": MANY // made},
+        )
     return place
 
 
