@@ -84,7 +84,7 @@ def violins(groups: Sequence[tuple[str, list[float]]]) -> dict[str, Any] | None:
     known = [value for _, values in groups for value in values]
     if not known:
         return None
-    low, high = min([*known, 0.0]) - 0.25, max([*known, 0.0]) + 0.25
+    low, high = min([*known, 0.0]) - 0.6, max([*known, 0.0]) + 0.6
     levels = np.linspace(low, high, _PARTS)
     shapes = []
     for name, values in groups:
