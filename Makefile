@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types docs check-wheel check-docs check-site check-exports check-mcp check-long check-models check-cluster clean
+.PHONY: demo test lint types docs check-wheel check-docs check-site check-web check-mcp check-cluster check-exports check-long check-models clean
 demo: $(VENV)/.installed
 	$(BIN)/passagent run example:add_layer_norm --iters 8 --islands 2 --seed 1
 
@@ -23,6 +23,12 @@ check-docs: $(VENV)/.installed-test
 
 check-site: $(VENV)/.installed-test
 	$(BIN)/python -m pytest checks/test_site.py
+
+# The page in a browser: Debian's chromium.
+check-web: $(VENV)/.installed-test
+	@command -v chromium >/dev/null || { echo "check-web needs a browser: apt-get install -y chromium"; exit 1; }
+	@command -v npm >/dev/null || { echo "check-web needs npm, for axe-core: apt-get install -y npm"; exit 1; }
+	$(BIN)/python -m pytest checks/test_page.py
 
 # Other people's tools, each in an environment of its own under .envs (checks/environments.py).
 check-exports: $(VENV)/.installed-test

@@ -44,8 +44,10 @@ ONLY_IN_A_TERMINAL = {
     "mcp": "serves other programs",
     "models": "its package has this name; prints which keys are set",
     "pause": "acts on a run of another process",
+    "plot": "draws a picture of a run into a file",
     "plan": "its package has this name; Node.plan is the recorded plan of a node",
     "prompt": "prints a conversation",
+    "report": "writes a page into a file",
     "runs": "lists runs; open_run opens one",
     "runs rm": "asks before it removes",
     "status": "Run.data tells the same",
@@ -58,6 +60,7 @@ ONLY_IN_A_TERMINAL = {
     "tasks import": "writes tasks; their code must run shut in, apart from the caller",
     "tasks list": "prints names",
     "tasks reward": "is run by another tool's tests",
+    "view": "serves a page until it is stopped",
     "why": "prints",
 }
 """Commands that have no function, and why."""

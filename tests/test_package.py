@@ -86,6 +86,11 @@ def test_a_wheel_has_the_api_and_its_types(installed, tmp_path):
     assert in_wheel(installed, code, tmp_path) == "add_layer_norm Evaluator"
 
 
+def test_a_wheel_has_the_page(installed):
+    for name in ("templates/layout.html", "assets/page.css", "assets/vendor/htmx.LICENSE"):
+        assert (installed / "passagent/page" / name).is_file()
+
+
 def test_a_users_directory_overrides_file_by_file(installed, tmp_path):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/mine.yaml").write_text("search: {iters: 3}\n")

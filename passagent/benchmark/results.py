@@ -136,6 +136,17 @@ def _put_aside(directory: Path) -> None:
             path.replace(old)
 
 
+def look(directory: Path) -> list[Row]:
+    """The rows in `directory` as they are now, to be looked at, of equal keys the last. Raises UsageError."""
+    path = directory / FILE
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _fault(error, path) from error
+    rows = _rows(path, content[: content.rfind(b"\n") + 1], None)
+    return list({row.key: row for row in rows}.values())
+
+
 def _read(path: Path, same: dict[str, Any]) -> Iterator[Row]:
     if not path.exists():
         return
@@ -146,10 +157,16 @@ def _read(path: Path, same: dict[str, Any]) -> Iterator[Row]:
             os.truncate(path, len(whole))
     except OSError as error:
         raise _fault(error, path) from error
+    yield from _rows(path, whole, same)
+
+
+def _rows(path: Path, whole: bytes, same: dict[str, Any] | None) -> Iterator[Row]:
+    """The rows of whole lines. `same`: what they must have been measured under."""
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             data = json.loads(line)
-            _check_same(path, data["identity"], same)
+            if same is not None:
+                _check_same(path, data["identity"], same)
             yield Row.model_validate(data)
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise UsageError(

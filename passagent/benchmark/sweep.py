@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,13 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
                 raise
         rows = [results.rows[work.key] for work in works]
     failed = [{"task": row.task, "compiler": row.compiler, "reason": row.error} for row in rows if row.error]
-    summaries = _summaries(request.compilers, rows, config, len(broken))
-    both = _unseen(request, rows, config)
+    b, p = config.evaluator.b, config.evaluator.p
+    summaries = summaries_of(request.compilers, rows, b, p, len(broken))
+    both = _unseen(request, rows, b, p)
     return Measured(summaries, rows, broken + failed, results.path, results.identity, both)
 
 
-def _unseen(request: Request, rows: list[Row], config: Config) -> list[Unseen]:
+def _unseen(request: Request, rows: list[Row], b: float, p: float) -> list[Unseen]:
     """Both scores of each author, where subgraphs were held out."""
     if request.hold_out is None:
         return []
@@ -111,7 +112,7 @@ def _unseen(request: Request, rows: list[Row], config: Config) -> list[Unseen]:
     for compiler in dict.fromkeys(request.compilers):
         own = [row.evaluation for row in rows if row.compiler == compiler and row.error is None]
         evaluations = [one for one in own if one is not None] if compiler in (EXPERT, RUN) else []
-        found.append(unseen(compiler, evaluations, request.hold_out, config.evaluator.b, config.evaluator.p))
+        found.append(unseen(compiler, evaluations, request.hold_out, b, p))
     return [one for one in found if one is not None]
 
 
@@ -133,7 +134,9 @@ def _default_out(words: Sequence[str], config: Config) -> Path:
     return Path("runs/bench") / "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
 
 
-def _summaries(compilers: Sequence[str], rows: list[Row], config: Config, broken: int) -> list[Summary]:
+def summaries_of(
+    compilers: Iterable[str], rows: Sequence[Row], b: float, p: float, broken: int = 0
+) -> list[Summary]:
     """A line for each compiler that has a result; `broken` tasks were asked for, too."""
     summaries = []
     for compiler in dict.fromkeys(compilers):
@@ -141,5 +144,5 @@ def _summaries(compilers: Sequence[str], rows: list[Row], config: Config, broken
         found = [row.evaluation for row in own if row.error is None and row.evaluation is not None]
         if found:
             asked = len(own) + broken
-            summaries.append(summarise(compiler, found, asked, config.evaluator.b, config.evaluator.p))
+            summaries.append(summarise(compiler, found, asked, b, p))
     return summaries

@@ -118,3 +118,45 @@ def doctor(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json 
     from passagent.commands import examining
 
     examining.doctor(run, runs_dir, json)
+
+
+@commands.command()
+def view(
+    runs_dir: opt.RunsDirArgument = "runs",
+    port: opt.Port = 8640,
+    host: opt.Host = "127.0.0.1",
+    token: opt.Token = None,
+    allow_host: opt.AllowHost = None,
+    control: opt.Control = False,
+) -> None:
+    """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
+    from pathlib import Path
+
+    from passagent.commands import viewing
+    from passagent.page.serving import Request
+
+    viewing.view(Request(Path(runs_dir), host, port, token, allow_host or (), control))
+
+
+@commands.command()
+def report(
+    run: opt.RunArgument, html: opt.Html, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
+) -> None:
+    """Write RUN as one HTML file that opens from disk. For an issue, an e-mail, a supplement."""
+    from passagent.commands import reporting
+
+    reporting.report(run, html, runs_dir, json)
+
+
+@commands.command()
+def plot(
+    run: opt.RunArgument,
+    out: opt.PlotOut,
+    picture: opt.PictureOption = opt.Picture.best,
+    runs_dir: opt.RunsDir = "runs",
+    json: opt.Json = False,
+) -> None:
+    """Draw a picture of RUN as SVG or PNG. Needs passagent[report]."""
+    from passagent.commands import plotting
+
+    plotting.plot(run, picture.value, out, runs_dir, json)

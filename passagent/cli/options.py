@@ -51,6 +51,15 @@ class Suite(enum.StrEnum):
     gpumode = "gpumode"
 
 
+class Picture(enum.StrEnum):
+    """Of a run."""
+
+    best = "best"
+    islands = "islands"
+    cost = "cost"
+    tree = "tree"
+
+
 class HashLevel(enum.StrEnum):
     """What a structural hash covers."""
 
@@ -372,6 +381,30 @@ Database = Annotated[str | None, option("--db", "A passagent.db, in place of --r
 CameFrom = Annotated[
     str | None,
     option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
+]
+
+# Of the page
+RunsDirArgument = Annotated[
+    str, argument("[RUNS_DIR]", "Where runs are stored.", envvar="PASSAGENT_RUNS_DIR", show_default="runs")
+]
+Port = Annotated[int, option("--port", "Where it answers; 0: any free one.", min=0, max=65535)]
+Host = Annotated[
+    str, option("--host", "The interface. Any but this machine's own asks for a token, which is printed.")
+]
+Token = Annotated[str | None, option("--token", "Ask for this one.", show_default="made anew each time")]
+AllowHost = Annotated[
+    list[str] | None,
+    option("--allow-host", "Another name it is reached by, as behind a proxy; repeatable.", metavar="NAME"),
+]
+Control = Annotated[bool, option("--control", "With buttons that pause, resume, drain and stop live runs.")]
+Html = Annotated[str, option("--html", "The file to write.", metavar="FILE")]
+PlotOut = Annotated[str, option("--out", "The file to write: .svg or .png.", metavar="FILE")]
+PictureOption = Annotated[
+    Picture,
+    option(
+        "--picture",
+        "best: the best so far, on a log axis; islands: of each; cost: tokens and money; tree: the nodes.",
+    ),
 ]
 
 # Of your own model

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from passagent.agent.prompt import plain_note
 from passagent.report.run_summary import run_data, run_text
 from passagent.report.text import console
 from passagent.report.trajectory import print_trajectory
-from passagent.report.tree import tree_text
+from passagent.report.tree import node_row, tree_text
 from passagent.search.setup import stored_config
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.trajectories import find_episode, trajectory
@@ -22,21 +21,7 @@ def show(name: str, runs_dir: str, as_json: bool) -> None:
         found = nodes.of_run(store, run.id)
         best = confirmations.winner(store, run.id)
         if as_json:
-            tree = [
-                {
-                    "node": node.id,
-                    "parent": node.parent_id,
-                    "island": node.island,
-                    "episode": node.episode_id,
-                    "state": node.state,
-                    "status": node.status,
-                    "as_score": node.as_score,
-                    "note": plain_note(node.note),
-                    "files": node.candidate_key,
-                    "created_at": node.created_at,
-                }
-                for node in found
-            ]
+            tree = [node_row(node) for node in found]
             print(json.dumps(run_data(store, run, config) | {"tree": tree}))
             return
         again = confirmations.scores(confirmations.last_series(store, run.id))

@@ -13,7 +13,7 @@ from passagent.benchmark.results import Row
 from passagent.benchmark.summary import METRICS, Estimate, Summary
 from passagent.report.text import number, table
 
-_HEADERS = {
+HEADERS = {
     "fast_1": "fast_1 (%)",
     "sample_cr": "Samp. CR (%)",
     "subgraph_cr": "Sub. CR (%)",
@@ -37,7 +37,7 @@ _GRAPH_FIELDS = {
 
 def text(summaries: Sequence[Summary]) -> str:
     """A line for each compiler, with the 95% intervals below it."""
-    header = ["compiler", "dispatch", *(f">{name}" for name in ("tasks", "subgraphs", *_HEADERS.values()))]
+    header = ["compiler", "dispatch", *(f">{name}" for name in ("tasks", "subgraphs", *HEADERS.values()))]
     rows = []
     for summary in summaries:
         cells = ["\n".join(filter(None, _shown(metric, getattr(summary, metric)))) for metric in METRICS]
@@ -63,7 +63,7 @@ def unseen_text(both: Sequence[Unseen]) -> str:
 
 def markdown(summaries: Sequence[Summary]) -> str:
     """PassNet's Table 1 in Markdown, the 95% intervals in brackets."""
-    header = ["compiler", "dispatch", "tasks", "subgraphs", *_HEADERS.values()]
+    header = ["compiler", "dispatch", "tasks", "subgraphs", *HEADERS.values()]
     lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2)]
     for summary in summaries:
         cells = [cell(summary, metric) for metric in METRICS]

@@ -44,9 +44,9 @@ def all_data(collected: Collected) -> dict[str, Any]:
     }
 
 
-def text(summaries: list[Summary]) -> str:
-    """The figures below each other, a column for each model: they fit in 80 columns for one or two."""
-    rows = [
+def rows(summaries: list[Summary]) -> list[tuple[str, list[str]]]:
+    """A figure's name, and its value for each model."""
+    found = [
         ("runs", [str(one.runs) for one in summaries]),
         (f"kept at AS > {KEPT_ABOVE:g}", [_of(one.kept, one.kept_share()) for one in summaries]),
         ("with a correct pass", [_of(one.correct, _share(one.correct, one.runs)) for one in summaries]),
@@ -62,9 +62,14 @@ def text(summaries: list[Summary]) -> str:
         ("cost", [f"${one.cost:.2f}" for one in summaries]),
     ]
     if any(one.unfinished for one in summaries):
-        rows.insert(1, ("not finished", [str(one.unfinished) for one in summaries]))
+        found.insert(1, ("not finished", [str(one.unfinished) for one in summaries]))
+    return found
+
+
+def text(summaries: list[Summary]) -> str:
+    """The figures below each other, a column for each model: they fit in 80 columns for one or two."""
     header = ["", *(f">{one.model}" for one in summaries)]
-    return table(header, [[name, *cells] for name, cells in rows], indent="")
+    return table(header, [[name, *cells] for name, cells in rows(summaries)], indent="")
 
 
 def status_line(summary: Summary, total: int, spent_tokens: int, cost: float, left_s: float | None) -> str:

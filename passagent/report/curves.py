@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 """Okabe and Ito's palette: told apart by colour-blind people."""
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -38,12 +38,21 @@ _FEW = 5
 """Fewer distinct values make no density worth drawing: they are shown as points."""
 
 
-def check_matplotlib() -> None:
-    """Raise UsageError if matplotlib is not installed."""
+def check_matplotlib(what: str = "--plots") -> None:
+    """Raise UsageError if matplotlib, which `what` needs, is not installed."""
     if find_spec("matplotlib") is None:
         raise UsageError(
-            "--plots needs matplotlib, which is not installed; run: pip install 'passagent[report]'"
+            f"{what} needs matplotlib, which is not installed; run: pip install 'passagent[report]'"
         )
+
+
+def save(figure: Figure, path: Path, option: str) -> None:
+    """Write a figure in the form of the file's suffix. Raises UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from error
 
 
 def draw_all(directory: Path, summaries: Sequence[Summary], rows: Sequence[Row]) -> list[Path]:
@@ -59,17 +68,13 @@ def draw_all(directory: Path, summaries: Sequence[Summary], rows: Sequence[Row])
         "speedups": lambda figure: _speedups(figure, [summary.compiler for summary in summaries], rows),
     }
     written = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, draw in pictures.items():
             figure = Figure(figsize=(8.0, 4.4), layout="constrained")
             draw(figure)
             for suffix in ("png", "svg"):
                 path = directory / f"{name}.{suffix}"
-                try:
-                    directory.mkdir(parents=True, exist_ok=True)
-                    figure.savefig(path, dpi=160, metadata={"Date": None} if suffix == "svg" else None)
-                except OSError as error:
-                    raise UsageError(f"--plots {path}: cannot be written ({error.strerror})") from error
+                save(figure, path, "--plots")
                 written.append(path)
     return written
 
@@ -96,7 +101,7 @@ def _curves(
 ) -> None:
     """A line for each compiler over t, with its 95% interval as a band."""
     for number, (summary, curve) in enumerate(zip(summaries, curves, strict=True)):
-        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+        colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
         levels, values = list(curve), [_drawn(curve[t].value) for t in curve]
         axes.plot(levels, values, color=colour, marker=marker, markersize=4.5, label=_label(summary))
         has_bands = curve[levels[0]].low is not None
@@ -115,7 +120,7 @@ def _curves(
 def _speedups(figure: Figure, compilers: list[str], rows: Sequence[Row]) -> None:
     """Violins of log2 speedup of the subgraphs that are correct at t = 1, for each compiler, by dtype."""
     axes = figure.subplots()
-    values = {compiler: _log2_by_dtype(compiler, rows) for compiler in compilers}
+    values = {compiler: log2_by_dtype(compiler, rows) for compiler in compilers}
     dtypes = sorted({dtype for by_dtype in values.values() for dtype in by_dtype})
     width = 0.8 / max(1, len(dtypes))
     for group, compiler in enumerate(compilers):
@@ -123,9 +128,9 @@ def _speedups(figure: Figure, compilers: list[str], rows: Sequence[Row]) -> None
             found = values[compiler].get(dtype, [])
             if found:
                 position = group + (number - (len(dtypes) - 1) / 2) * width
-                _violin(axes, found, position, width * 0.9, _COLOURS[number % len(_COLOURS)])
+                _violin(axes, found, position, width * 0.9, COLOURS[number % len(COLOURS)])
     for number, dtype in enumerate(dtypes):
-        axes.plot([], [], color=_COLOURS[number % len(_COLOURS)], marker="s", linestyle="", label=dtype)
+        axes.plot([], [], color=COLOURS[number % len(COLOURS)], marker="s", linestyle="", label=dtype)
     axes.axhline(0.0, color="#444444", linewidth=0.9, linestyle="--")
     counts = [sum(map(len, values[compiler].values())) for compiler in compilers]
     labels = [f"{compiler}\n{count} subgraphs" for compiler, count in zip(compilers, counts, strict=True)]
@@ -152,7 +157,8 @@ def _violin(axes: Axes, values: list[float], position: float, width: float, colo
     axes.plot([position], [middle], "o", color="white", markeredgecolor=colour, markersize=5, zorder=3)
 
 
-def _log2_by_dtype(compiler: str, rows: Sequence[Row]) -> dict[str, list[float]]:
+def log2_by_dtype(compiler: str, rows: Sequence[Row]) -> dict[str, list[float]]:
+    """log2 of the speedups of a compiler's subgraphs that are correct at t = 1."""
     from passagent.evaluator.judging.verdict import graph_score
 
     found: dict[str, list[float]] = {}

@@ -41,8 +41,8 @@ def evaluation_text(evaluation: Evaluation) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def graph_table(evaluation: Evaluation) -> str:
-    """A line for each graph; what the figures are, and which are stated for a pace of the machine."""
+def graph_cells(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    """A header (right-aligned columns begin with `>`), and a row for each graph."""
     header = ["graph", "dtype", "status", ">speedup [95%]", ">eager ms", ">compiled ms"]
     header += [">max diff", ">matches"]
     beside = [f">vs {evaluation.reference}"] if any(graph.vs_reference for graph in evaluation.graphs) else []
@@ -61,7 +61,19 @@ def graph_table(evaluation: Evaluation) -> str:
         for graph in evaluation.graphs
     ]
     header[4:4] = beside
-    parts = [table(header, rows, drop=["matches", "max diff", "compiled ms", "eager ms", "dtype"])]
+    return header, rows
+
+
+def graph_table(evaluation: Evaluation) -> str:
+    """A line for each graph; what the figures are, and which are stated for a pace of the machine."""
+    header, rows = graph_cells(evaluation)
+    shown = table(header, rows, drop=["matches", "max diff", "compiled ms", "eager ms", "dtype"])
+    return "\n".join(part for part in [shown, *figure_notes(evaluation)] if part)
+
+
+def figure_notes(evaluation: Evaluation) -> list[str]:
+    """What the figures of `graph_cells` are, and which are stated for a pace of the machine."""
+    parts = []
     if any(graph.speedup for graph in evaluation.graphs):
         parts.append(evaluation.protocol.get("estimator", ""))
     paced = [
@@ -69,7 +81,7 @@ def graph_table(evaluation: Evaluation) -> str:
     ]
     if paced:
         parts.append(f"stated for the pace that the machine had at first: {', '.join(paced)}")
-    return "\n".join(part for part in parts if part)
+    return parts
 
 
 def _shown(speedup: Speedup | None) -> str:

@@ -25,17 +25,30 @@ def spending_data(store: Store, run_id: str) -> dict[str, Any]:
 def spending_text(store: Store, run_id: str) -> str:
     """A line a model, and what else a person should know of the money; empty if no model was asked."""
     found = ledger.spent(store, run_id)
-    if not any(group.input_tokens + group.output_tokens + group.broken + group.failed for group in found):
+    header, rows = spending_cells(found)
+    if not rows:
         return ""
-    header = ["model", ">replies", ">again", ">in", ">cached", ">out", ">reasoning", ">s/reply", ">USD"]
-    rows = [_row(group) for group in found]
     lines = [table(header, rows, drop=["reasoning", "cached", "s/reply", "again"])]
+    return "\n".join([*lines, *spending_notes(found)])
+
+
+def spending_cells(found: list[Spent]) -> tuple[list[str], list[list[str]]]:
+    """A header (right-aligned columns begin with `>`), and a row for each model; none if none was asked."""
+    header = ["model", ">replies", ">again", ">in", ">cached", ">out", ">reasoning", ">s/reply", ">USD"]
+    if not any(group.input_tokens + group.output_tokens + group.broken + group.failed for group in found):
+        return header, []
+    return header, [_row(group) for group in found]
+
+
+def spending_notes(found: list[Spent]) -> list[str]:
+    """What else a person should know of the money."""
+    lines = []
     lost = sum(group.lost for group in found)
     if lost:
         lines.append(f"{lost} calls were under way when a process died: what they cost is not known")
     if any(group.estimated for group in found):
         lines.append("a server reports no token usage: its tokens are estimated")
-    return "\n".join(lines)
+    return lines
 
 
 def _row(group: Spent) -> list[str]:

@@ -27,8 +27,16 @@ from passagent.store.runs import Run
 
 def status_data(store: Store, run: Run) -> dict[str, Any]:
     """The run as it is now."""
+    data, counts = live_data(store, run), nodes.counts(store, run.id)
+    for island in data["islands"]:
+        island["statuses"] = counts.get(island["island"], {})
+    return data
+
+
+def live_data(store: Store, run: Run) -> dict[str, Any]:
+    """The same without the nodes' statuses, which takes no longer for a run of many nodes."""
     settings = json.loads(run.config)
-    islands, counts = runs.islands(store, run.id), nodes.counts(store, run.id)
+    islands = runs.islands(store, run.id)
     episodes = sum(island.episodes for island in islands)
     working = attendance.processes(store, run)
     state = "paused" if working and run.wanted == "pause" else shown_state(store, run)
@@ -58,7 +66,6 @@ def status_data(store: Store, run: Run) -> dict[str, Any]:
                 "best_node": island.best_node,
                 "best_as": island.best_as,
                 "stagnant": island.stagnant,
-                "statuses": counts.get(island.island, {}),
             }
             for island in islands
         ],
@@ -132,7 +139,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
         lines.append(f"best so far: node {best['node']}, {island_text(best['island'])}, AS {score}{again}")
         if since := found_since_text(store, name):
             lines.append(since)
-    lines.append("used: " + ", ".join(_used(key, of) for key, of in data["budget"].items()))
+    lines.append("used: " + ", ".join(used_text(key, of) for key, of in data["budget"].items()))
     rates = [_rate(key, of) for key, of in data["per_hour"].items() if of]
     if rates:
         lines.append(f"per hour: {', '.join(rates)}")
@@ -146,7 +153,7 @@ def status_text(store: Store, data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _used(name: str, budget: dict[str, Any]) -> str:
+def used_text(name: str, budget: dict[str, Any]) -> str:
     """`3 of 12 episodes`, `1.2k tokens`, `0:32 of 10:00 searched`."""
 
     def show(value: float) -> str:

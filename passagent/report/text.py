@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # what a terminal obeys
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of writing
+    "\ud800-\udfff]"  # halves of characters, which no file holds
+)
 
 
 _GAP = "  "
@@ -120,5 +124,5 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
 
 
 def printable(text: str) -> str:
-    """A model's text without what a terminal would obey."""
+    """A model's text without what a terminal would obey, and what makes it look like other text."""
     return _CONTROL.sub("\ufffd", text)

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from passagent.agent.prompt import short_note
+from passagent.agent.prompt import plain_note, short_note
 from passagent.report.text import number, shortened, width
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
 MAX_NODES = 400
 """Nodes shown; of a larger tree the newest are left out."""
+
+
+def node_row(node: Node) -> dict[str, Any]:
+    """A node as plain data, by its first measurement."""
+    return {
+        "node": node.id,
+        "parent": node.parent_id,
+        "island": node.island,
+        "episode": node.episode_id,
+        "state": node.state,
+        "status": node.status,
+        "as_score": node.as_score,
+        "note": plain_note(node.note),
+        "files": node.candidate_key,
+        "created_at": node.created_at,
+    }
 
 
 def tree_text(nodes: list[Node], best: int | None, again: Mapping[int, float | None]) -> str:

@@ -97,7 +97,8 @@ def under_way(store: Store, run_id: str) -> list[UnderWay]:
         "(SELECT max(id) FROM nodes WHERE episode_id = episodes.id AND state != 'done') AS evaluating, "
         "(SELECT max(created_at) FROM nodes WHERE episode_id = episodes.id AND state != 'done') "
         "AS evaluating_since "
-        "FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY island, number",
+        # + : by the index of the few that run
+        "FROM episodes WHERE run_id = :run AND state = 'running' ORDER BY +island, +number",
         {"run": run_id},
     )
     return [UnderWay(**{**row, "is_held": bool(row["is_held"])}) for row in rows]

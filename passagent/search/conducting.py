@@ -37,6 +37,7 @@ from passagent.search.setup import (
     stored_config,
     stored_task,
 )
+from passagent.search.wishes import lift_pause
 from passagent.store import Store, confirmations, nodes, runs
 from passagent.store.runs import Run
 from passagent.tasks import Task
@@ -108,15 +109,12 @@ def resumed(
 
 def _lift_pause(store: Store, run: Run, is_changed: bool) -> bool:
     """Whether the run is live and paused: then its own processes go on, under the settings that they have."""
-    if run.wanted != "pause" or not attendance.processes(store, run):
-        return False
-    if is_changed:
+    if is_changed and run.wanted == "pause" and attendance.processes(store, run):
         raise UsageError(
             f"run {run.id} is paused and its processes keep their settings: lift the pause with "
             f"{resume_command(store, run.id)}, or stop it first"
         )
-    runs.want(store, run.id, "run")
-    return True
+    return lift_pause(store, run)
 
 
 @contextmanager

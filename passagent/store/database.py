@@ -49,10 +49,11 @@ class Store:
         self._file = _file_number(runs_dir / DATABASE)
 
     @classmethod
-    def open(cls, runs_dir: str | Path, create: bool = True) -> Store:
+    def open(cls, runs_dir: str | Path, create: bool = True, to_look: bool = False) -> Store:
         """Open `<runs_dir>/passagent.db`, made if `create`.
 
-        Without `create` a directory that cannot be written is opened to be looked at. Raises UsageError for
+        Without `create` a directory that cannot be written is opened to be looked at, and with `to_look` any
+        one: nothing can be written then, and several threads may ask, one at a time. Raises UsageError for
         one that cannot be written, for another schema, and without `create` for one that holds no runs.
         """
         root = Path(runs_dir).absolute()
@@ -64,7 +65,7 @@ class Store:
                 root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise os_fault(error, root) from error
-        is_writable = create or (os.access(root, os.W_OK) and os.access(path, os.W_OK))
+        is_writable = create or (not to_look and os.access(root, os.W_OK) and os.access(path, os.W_OK))
         try:
             # transactions are begun and ended by `transaction` alone; any other statement is one of its own
             connection = sqlite3.connect(
@@ -73,6 +74,7 @@ class Store:
                 timeout=BUSY_TIMEOUT_S,
                 isolation_level=None,
                 cached_statements=_STATEMENTS,
+                check_same_thread=not to_look,
             )
             try:
                 if is_writable:
@@ -160,6 +162,12 @@ class Store:
         """The first row of a query as `kind`, None if there is none; see `all`."""
         names, found = self._ask(sql, parameters, rows=1)
         return _filled(kind, names, found[0]) if found else None
+
+    def columns(
+        self, sql: str, parameters: dict[str, Any] | None = None
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The names of a query's columns, and its rows as they are: for many. Raises PassagentError."""
+        return self._ask(sql, parameters)
 
     def _ask(
         self, sql: str, parameters: dict[str, Any] | None, rows: int | None = None
@@ -262,12 +270,13 @@ def sqlite_fault(error: sqlite3.Error, path: Path) -> PassagentError | None:
 
 
 def read_only(path: Path) -> str:
-    """How a database is opened that cannot be written: as one that nobody writes, where it has no log.
+    """How a database is opened to be looked at: as one that nobody writes, where nobody can.
 
     Without a log nothing is under way, and SQLite would want to make one.
     """
     log = path.with_name(f"{path.name}-wal")
-    return "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
+    has_log = log.exists() and log.stat().st_size > 0
+    return "mode=ro" if has_log or os.access(path.parent, os.W_OK) else "immutable=1"
 
 
 def _file_number(path: Path) -> int | None:

@@ -40,6 +40,8 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     schema = _pragma(connection, "user_version")
     if schema == SCHEMA and _pragma(connection, "application_id") == _PASSAGENT:
         return
+    if _is_empty(connection):
+        raise UsageError(f"{path}: holds nothing yet; start a run with passagent run, or give --runs-dir")
     try:
         newest = connection.execute("SELECT version FROM runs ORDER BY rowid DESC LIMIT 1").fetchone()
     except sqlite3.OperationalError as error:

@@ -1,0 +1,101 @@
+"""What the pages of many show: a collection, benchmarks, hints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from passagent.collection import collection_figures, trials
+from passagent.errors import UsageError
+from passagent.experience.hints import Hint, load_hints
+from passagent.page import charts
+from passagent.report import collect_table
+from passagent.store import Store, hint_uses
+
+BENCHES = "bench"
+"""In a runs directory: the results of `passagent bench`."""
+
+
+def sections(store: Store) -> dict[str, bool]:
+    """Which of these pages have something to show."""
+    row = store.row(
+        "SELECT EXISTS (SELECT 1 FROM runs WHERE trial IS NOT NULL) AS collect, "
+        "EXISTS (SELECT 1 FROM hints) AS hints"
+    )
+    assert row is not None
+    return {name: bool(value) for name, value in row.items()}
+
+
+def collect(store: Store) -> dict[str, Any]:
+    """PassNet's figures about the trials in the database: a funnel and its Table 4."""
+    found = collection_figures.summarise(trials.outcomes(store))
+    if not found:
+        raise UsageError(f"{store.runs_dir}: holds no trials of passagent collect")
+    return {
+        "models": [one.model for one in found],
+        "rows": collect_table.rows(found),
+        "data": collect_table.data(found),
+        "kept_above": collection_figures.KEPT_ABOVE,
+    }
+
+
+def hints(store: Store) -> dict[str, Any]:
+    """The hints that were shown, those that gained most first, and what was gained after them."""
+    known = {hint.id: hint for hint in load_hints()}
+    for text in hint_uses.distilled(store):
+        distilled = Hint.model_validate_json(text)
+        known.setdefault(distilled.id, distilled)
+    gains = hint_uses.mean_gains(store)
+    rows = store.rows("SELECT * FROM hints")
+    for row in rows:
+        hint = known.get(row["id"])
+        row["gain"] = gains[row["id"]][1] if row["credited"] else None
+        row["advice"] = hint.advice if hint else ""
+        row["source"] = hint.source if hint else ""
+    rows.sort(key=lambda row: (row["gain"] is None, -(row["gain"] or 0.0), row["id"]))
+    return {"rows": rows}
+
+
+def benches(runs_dir: Path) -> list[str]:
+    """The names of the benchmarks beside the runs."""
+    from passagent.benchmark.results import FILE
+
+    return sorted(path.parent.name for path in (runs_dir / BENCHES).glob(f"*/{FILE}"))
+
+
+def all_benches(store: Store) -> dict[str, Any]:
+    """The benchmarks."""
+    return {"names": benches(store.runs_dir)}
+
+
+def bench(store: Store, name: str) -> dict[str, Any]:
+    """A benchmark: PassNet's Table 1, ES(t), S(t), and violins of log2 of the speedups. Imports torch."""
+    if name not in benches(store.runs_dir):
+        raise UsageError(f"{name:.80}: no such benchmark in {store.runs_dir / BENCHES}")
+    from passagent.benchmark.results import look
+    from passagent.benchmark.summary import METRICS
+    from passagent.benchmark.sweep import summaries_of
+    from passagent.report import bench_table
+    from passagent.report.curves import log2_by_dtype
+
+    rows = look(store.runs_dir / BENCHES / name)
+    compilers = list(dict.fromkeys(row.compiler for row in rows))
+    protocol = rows[0].identity if rows else {}
+    found = summaries_of(compilers, rows, protocol.get("b", 0.1), protocol.get("p", 0.0))
+    groups = []
+    for one in found:
+        by_dtype = log2_by_dtype(one.compiler, rows)
+        groups += [(f"{one.compiler} {dtype}", values) for dtype, values in sorted(by_dtype.items())]
+    return {
+        "name": name,
+        "summaries": found,
+        "metrics": METRICS,
+        "headers": bench_table.HEADERS,
+        "cell": bench_table.cell,
+        "identity": protocol,
+        "es": charts.tolerance(found, "es", "ES(t)") if found else None,
+        "s": charts.tolerance(found, "s", "S(t)") if found else None,
+        "violins": charts.violins(groups),
+        "failed": [row for row in rows if row.error],
+        "rows": rows,
+    }

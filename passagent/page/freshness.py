@@ -1,0 +1,79 @@
+"""Whether anything changed since a page was sent: asked every two seconds, so without a look at the rows."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from passagent.errors import PassagentError, UsageError
+from passagent.store import Store
+from passagent.store.owner import is_here, is_running
+from passagent.store.participants import version_of_data
+
+_REMEMBERED = 512
+"""Addresses whose last answer is known."""
+
+
+class Freshness:
+    """The version of a runs directory, and the tags (ETag) of what was made of it.
+
+    A tag is a hash of the page, so that who has it need not be sent it again. Where the version is that of
+    the last answer, its tag is known without making the page.
+    """
+
+    def __init__(self, runs_dir: Path) -> None:
+        self.runs_dir = runs_dir
+        self._store: Store | None = None
+        self._opened = ""
+        self._lock = threading.Lock()
+        self._tags: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def version(self) -> str | None:
+        """Changes with every commit, and when a process that works on a run ends; None: nothing is there."""
+        with self._lock:
+            try:
+                return self._version()
+            except PassagentError:
+                self._close()
+                return None
+
+    def _version(self) -> str:
+        if self._store is not None:
+            try:
+                self._store.check_in_place()
+            except UsageError:
+                self._close()
+        if self._store is None:
+            self._store = Store.open(self.runs_dir, create=False, to_look=True)
+            self._opened = secrets.token_hex(8)
+        owners = self._store.rows("SELECT id, owner FROM workers WHERE left_at IS NULL")
+        alive = [row["id"] for row in owners if not is_here(row["owner"]) or is_running(row["owner"])]
+        return f"{self._opened} {version_of_data(self._store)} {alive}"
+
+    def known_tag(self, address: str, version: str | None) -> str | None:
+        """The tag of the page at `address`, if it was made of this version."""
+        made = self._tags.get(address)
+        return made[1] if made and made[0] == version else None
+
+    def tag(self, address: str, version: str | None, body: bytes) -> str:
+        """The tag of a page that was just made."""
+        tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+        if version is not None:
+            self._tags[address] = version, tag
+            self._tags.move_to_end(address)
+            while len(self._tags) > _REMEMBERED:
+                self._tags.popitem(last=False)
+        return tag
+
+    def close(self) -> None:
+        """Release the database."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None

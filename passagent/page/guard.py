@@ -1,0 +1,117 @@
+"""Who is answered: requests of this machine, or with the token, and never of another site's pages."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "passagent_token"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may look."""
+
+    token: str | None = None
+    """What must be given; None: nothing, as on the loopback interface."""
+    hosts: frozenset[str] = frozenset()
+    """Names that the page is reached by, beside addresses and this machine's own names."""
+    csrf: str = field(default_factory=secrets.token_urlsafe)
+    """What a form must send back: another site's page cannot know it."""
+
+    def is_known(self, host: str) -> bool:
+        """Whether a `Host` header names this machine: another site's name that was pointed here does not."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        if name in {"localhost", socket.gethostname().lower()} | self.hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class Guard:
+    """ASGI middleware: refuses what Access does not allow, and puts HEADERS on every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self.access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-cache")
+            await send(message)
+
+        answer = self._refusal(scope) or self._entrance(scope) or self.app
+        await answer(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request of another site; None: it is none."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self.access.is_known(host):
+            said = (
+                f"{host!r:.200} is not a name of this machine; open it by its address, or give --allow-host"
+            )
+            return PlainTextResponse(said, 421)
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return PlainTextResponse("a request of another site's page is refused", 403)
+        is_own = origin is not None or headers.get("sec-fetch-site") == "same-origin"
+        if scope["method"] not in ("GET", "HEAD") and not is_own:
+            return PlainTextResponse("a request without Origin changes nothing", 403)
+        return None
+
+    def _entrance(self, scope: Scope) -> Response | None:
+        """The answer to who has not shown the token yet; None: who has."""
+        token = self.access.token
+        if token is None or secrets.compare_digest(_cookie(scope).encode(), token.encode()):
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = next((value for name, value in query if name == "token"), "")
+        if not secrets.compare_digest(given.encode(), token.encode()):
+            return PlainTextResponse("open the address that passagent view printed: it has the token", 403)
+        # on without it: it stays in no history and no bookmark
+        rest = urlencode([pair for pair in query if pair[0] != "token"])
+        last = scope["path"].rpartition("/")[2]
+        answer = RedirectResponse(f"./{last}{f'?{rest}' if rest else ''}", 303)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return answer
+
+
+def _cookie(scope: Scope) -> str:
+    try:
+        morsel = SimpleCookie(Headers(scope=scope).get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""

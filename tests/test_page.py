@@ -1,0 +1,401 @@
+"""The page: every link leads somewhere, hostile text is inert, strangers are refused."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import tiny_search
+from starlette.testclient import TestClient
+
+from passagent.errors import InfrastructureError, PassagentError, UsageError
+from passagent.page.app import create_app
+from passagent.page.freshness import Freshness
+from passagent.page.guard import Access
+from passagent.page.one_file import one_file
+from passagent.page.serving import Request, serve
+from passagent.report import course, run_pictures, tree_layout
+from passagent.report.course import Made, Point
+from passagent.report.tree import node_row
+from passagent.store import Store, nodes, participants, runs
+from passagent.store.owner import _host, _started
+
+ORIGIN = "http://127.0.0.1:8640"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A runs directory with a finished run of two islands."""
+    from passagent.commands import running
+
+    place = tmp_path_factory.mktemp("page")
+    task = tiny_search.write_task(place / "task")
+    running.run(
+        str(task), None, tiny_search.settings(4, 2, 1), str(place / "runs"), True, True, tiny_search.parts()
+    )
+    return place / "runs"
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """The same, to be changed."""
+    return Path(shutil.copytree(made, tmp_path / "runs"))
+
+
+def client(runs_dir, access=None, control=False):
+    app = create_app(Path(runs_dir), access or Access(), control)
+    return TestClient(app, base_url=ORIGIN, follow_redirects=False)
+
+
+class Tags(HTMLParser):
+    """The tags of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.ids = [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.ids.add(dict(attrs).get("id"))
+
+
+def newest(store):
+    return runs.find_run(store, "last")
+
+
+def crawl(page, start="/"):
+    """Every page that links lead to from `start`, and its text."""
+    from urllib.parse import urljoin, urlsplit
+
+    seen, todo = {}, [start]
+    while todo:
+        address = todo.pop()
+        answer = page.get(address)
+        assert answer.status_code == 200, (address, answer.text[-400:])
+        seen[address] = answer
+        if "html" not in answer.headers["content-type"]:
+            continue
+        for _, attributes in Tags(answer.text).found:
+            for name in ("href", "src", "hx-get"):
+                # links of a part are seen from its page
+                at = re.sub("/(now|figures)$", "", address)
+                link = urljoin(ORIGIN + at, attributes.get(name) or "")
+                assert link.startswith(ORIGIN), link
+                path = link.removeprefix(ORIGIN).partition("#")[0]
+                if attributes.get(name) and path not in [*seen, *todo] and urlsplit(path).path != "/":
+                    todo.append(path)
+    return seen
+
+
+def test_every_link_leads_to_a_page_without_inline_scripts_or_styles(made):
+    seen = crawl(client(made))
+    kinds = ("/run/", "/node/", "/tree", "/episode/", "/task/", "/diff/", "/figures", "/hints")
+    assert all(any(kind in address for address in seen) for kind in kinds)
+    for address, answer in seen.items():
+        assert "default-src 'self'" in answer.headers["content-security-policy"], address
+        if "html" in answer.headers["content-type"]:
+            for tag, attributes in Tags(answer.text).found:
+                assert not [name for name in attributes if name.startswith("on") or name == "style"], address
+                assert tag != "style" and (tag != "script" or attributes.get("src")), address
+
+
+def test_a_page_is_sent_again_only_when_it_changed(copy):
+    page = client(copy)
+    with Store.open(copy, create=False) as store:
+        run = newest(store).id
+    address = f"/run/{run}/now"
+    tag = page.get(address).headers["etag"]
+    assert page.get(address, headers={"If-None-Match": tag}).status_code == 304
+    with Store.open(copy) as store:  # a commit that this page does not show
+        store.execute("CREATE TABLE other (x)", {})
+    assert page.get(address, headers={"If-None-Match": tag}).status_code == 304
+    with Store.open(copy) as store:
+        store.execute("UPDATE nodes SET note = 'Seen at once.' WHERE id = (SELECT max(id) FROM nodes)", {})
+    again = page.get(address, headers={"If-None-Match": tag})
+    assert again.status_code == 200 and "Seen at once." in again.text
+
+
+def test_a_process_that_dies_changes_the_version_without_a_commit(copy):
+    freshness = Freshness(copy)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        with Store.open(copy) as store:
+            run = newest(store).id
+            store.execute("UPDATE runs SET state = 'running'", {})
+            me = participants.join(store, run)
+            owner = f"{_host()}:{process.pid}:{_started(process.pid)}"
+            store.execute("UPDATE workers SET owner = :new WHERE owner = :me", {"new": owner, "me": me})
+        before = freshness.version()
+        assert before == freshness.version() is not None
+        assert "running" in client(copy).get(f"/run/{run}/now").text
+        process.kill()
+    assert freshness.version() != before
+    assert "interrupted" in client(copy).get(f"/run/{run}/now").text
+    freshness.close()
+
+
+def test_a_replaced_database_is_looked_at_anew(copy):
+    freshness = Freshness(copy)
+    before = freshness.version()
+    (copy / "passagent.db").rename(copy / "old.db")
+    assert freshness.version() is None
+    shutil.copy(copy / "old.db", copy / "passagent.db")
+    assert freshness.version() not in (None, before)
+    freshness.close()
+
+
+def test_nothing_can_be_written_through_a_store_that_is_opened_to_look(copy):
+    with (
+        Store.open(copy, create=False, to_look=True) as store,
+        pytest.raises(UsageError, match="cannot be written"),
+    ):
+        store.execute("UPDATE runs SET seed = 7", {})
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "holds no runs"),
+        (b"", "holds nothing yet"),
+        (b"SQLite format 3\x00 and then no more", "not a healthy SQLite database"),
+        (b"x" * 9000, "not a healthy SQLite database"),
+        ("CREATE TABLE theirs (x)", "a database of another program"),
+    ],
+)
+def test_a_place_without_runs_says_what_it_is(tmp_path, content, told):
+    path = tmp_path / "passagent.db"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content:
+        with sqlite3.connect(path) as connection:
+            connection.execute(content)
+        connection.close()
+    for address in ("/", "/run/x", "/node/1", "/hints", "/compare?a=x&b=y"):
+        answer = client(tmp_path).get(address)
+        assert answer.status_code == 200 and told in answer.text
+    Store.open(tmp_path / "new").close()
+    assert "No runs" in client(tmp_path / "new").get("/").text
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("/node/999", "no such node"),
+        ("/run/nix", "no such run"),
+        ("/run/RUN/episode/999", "has no episode 999"),
+        ("/run/RUN/episode/x", "not a place in a list"),
+        ("/compare?a=RUN&b=nix", "no such run"),
+        ("/task/nix", "on such a task"),
+        ("/collect", "holds no trials"),
+        ("/node/1/plan", "no plan was kept"),
+        ("/bench/..%2F..%2Fetc", "Not Found"),
+        ("/bench/nix", "no such benchmark"),
+        ("/run/RUN/tree?before=x", "not a place in a list"),
+        ("/node/1/file/..%2F..%2Fpassagent.db", "has no file"),
+        ("/assets/../page.py", ""),
+        ("/assets/..%2F..%2Fapp.py", ""),
+    ],
+)
+def test_what_is_not_there_is_told(made, address, told):
+    with Store.open(made, create=False) as store:
+        answer = client(made).get(address.replace("RUN", newest(store).id))
+    assert answer.status_code == 404 and told in answer.text
+
+
+def test_hostile_text_is_inert(copy):
+    evil = "</script><script>alert(1)</script>\x1b[31m\u202eevil\u2066 \ud800 <img src=x onerror=alert(1)>"
+    with Store.open(copy) as store:
+        node = nodes.get_node(store, 1)
+        files = nodes.get_files(store, node) | {"evil.py": evil * 3, "big.txt": "A" * 5_000_000}
+        from passagent.store import files as candidates
+
+        packed = candidates.pack(files)
+        candidates.keep(store, packed)
+        store.execute("UPDATE nodes SET candidate_key = :key WHERE id = 1", {"key": packed.key})
+        told = json.dumps({"label": "wrong_result", "text": evil, "graphs": []})
+        store.execute(
+            "UPDATE nodes SET note = :note, diagnosis = :told WHERE id = 1",
+            {"note": evil.replace("\ud800", ""), "told": told},
+        )
+        store.execute("UPDATE nodes SET as_score = 9e999 WHERE id = 2", {})
+        store.execute("UPDATE runs SET task = :note", {"note": evil.replace("\ud800", "")})
+        run = newest(store)
+        texts = [one_file(store, run)]
+    page = client(copy)
+    own = f"run/{run.id}"
+    addresses = ("", own, f"{own}/figures", f"{own}/tree", "node/1", "node/2/diff/1")
+    texts += [page.get(f"/{address}").text for address in addresses]
+    assert sum("evil" in text for text in texts) > 4
+    for text in texts:
+        assert not set(text) & {"\x1b", "\u202e", "\u2066", "\ud800"}
+        assert "<script>alert" not in text and "<img" not in text
+        assert len(text) < 1_500_000
+        for _, attributes in Tags(text).found:
+            if "data-chart" in attributes:
+                json.loads(attributes["data-chart"], parse_constant=pytest.fail)
+    assert "4,800,000 more characters are not shown" in page.get("/node/1").text
+    whole = page.get("/node/1/file/big.txt")
+    assert len(whole.content) == 5_000_000 and "attachment" in whole.headers["content-disposition"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:8640"}, 421),
+        ({"Host": "127.0.0.1.evil.example"}, 421),
+        ({"Host": "["}, 421),
+        ({"Host": "named.example"}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": ORIGIN}, 200),
+    ],
+)
+def test_requests_of_other_sites_are_refused(made, headers, status):
+    page = client(made, Access(hosts=frozenset({"named.example"})))
+    assert page.get("/", headers=headers).status_code == status
+
+
+def test_a_token_is_asked_for_and_leaves_the_address(made):
+    page = client(made, Access(token="secret"))
+    for address in ("/", "/?token=", "/?token=Secret", "/assets/page.css?token=%ff"):
+        assert page.get(address).status_code == 403
+    assert page.get("/", headers={"Cookie": "passagent_token=wrong"}).status_code == 403
+    entrance = page.get("/compare?a=1&token=secret&b=2")
+    assert (entrance.status_code, entrance.headers["location"]) == (303, "./compare?a=1&b=2")
+    assert {"HttpOnly", "SameSite=strict"} <= set(entrance.headers["set-cookie"].split("; "))
+    assert page.get("/").status_code == 200  # by the cookie
+
+
+def test_buttons_do_what_the_commands_do(copy):
+    access = Access()
+    page, own = client(copy, access, control=True), {"Origin": ORIGIN}
+    with Store.open(copy) as store:
+        run = newest(store).id
+
+        def ask(what, headers=own, csrf=access.csrf, of=page):
+            answer = of.post(f"/run/{run}", data={"what": what, "csrf": csrf}, headers=headers)
+            return answer.status_code, runs.get_run(store, run).wanted
+
+        assert ask("pause") == (409, "run")  # no process works on it
+        participants.join(store, run)
+        assert "<button name" in page.get(f"/run/{run}/now").text
+        assert "<button name" not in client(copy).get(f"/run/{run}/now").text
+        assert ask("pause", of=client(copy, access)) == (403, "run")
+        assert ask("pause", headers={}) == (403, "run")
+        assert ask("pause", headers={"Origin": "https://evil.example"}) == (403, "run")
+        assert ask("pause", csrf="guessed") == (403, "run")
+        assert ask("sleep") == (409, "run")
+        assert ask("resume") == (409, "run")
+        assert ask("pause") == (303, "pause")
+        assert ask("resume") == (303, "run")
+        assert ask("drain") == (303, "drain")
+        assert ask("stop") == (303, "stop")
+
+
+def test_figures_are_those_of_show(made):
+    """checks/test_page.py compares them in a browser with `show --json`, too."""
+    page = client(made)
+    with Store.open(made, create=False) as store:
+        for node in nodes.of_run(store, newest(store).id):
+            row, text = node_row(node), page.get(f"/node/{node.id}").text
+            shown = dict(re.findall(r'data-figure="(\w+)"[^>]*>(.*?)<(?:small|/dd|/span)', text, re.S))
+            assert shown["as"] == f"{row['as_score']:.4f}"
+            assert re.sub("<[^>]*>", "", shown["status"]).strip() == row["status"].replace("_", " ")
+            assert shown["island"].strip() == str(row["island"])
+            parent = f"node {row['parent']}" if row["parent"] else "the task"
+            assert re.sub("<[^>]*>", "", shown["parent"]).strip() == parent
+
+
+def test_one_file_needs_nothing_else(made):
+    with Store.open(made, create=False) as store:
+        text = one_file(store, newest(store))
+    tags = Tags(text)
+    for tag, attributes in tags.found:
+        for name in ("href", "src", "action"):
+            link = attributes.get(name, "data:,")
+            assert link == "data:," or link[1:] in tags.ids, (tag, link)
+        assert not {"hx-get", "style"} & attributes.keys()
+    [policy] = [a["content"] for t, a in tags.found if a.get("http-equiv") == "Content-Security-Policy"]
+    for tag in ("script", "style"):
+        [content] = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
+@pytest.mark.parametrize("picture", ["best", "islands", "tree"])
+def test_pictures(made, tmp_path, picture):
+    with Store.open(made, create=False) as store:
+        run = newest(store)
+        run_pictures.draw(store, run, picture, tmp_path / "x.svg")
+        assert "<svg" in (tmp_path / "x.svg").read_text()
+        with pytest.raises(UsageError, match=r"\.svg or \.png"):
+            run_pictures.draw(store, run, picture, tmp_path / "x.pdf")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match="cannot be written"):
+            run_pictures.draw(store, run, picture, tmp_path / "file/x.png")
+        with pytest.raises(PassagentError, match="nothing to draw"):
+            run_pictures.draw(store, dataclasses.replace(run, id="none"), picture, tmp_path / "x.png")
+
+
+def candidates_of(scores, parent=None):
+    return [
+        Made(i, parent, i % 2, "ok" if score else "mismatch", score, False)
+        for i, score in enumerate(scores, 1)
+    ]
+
+
+def test_the_course_keeps_records_and_extremes():
+    scores = [1.0, None, 0.9, 1.5, *(1 + (i * 7919 % 400) / 1000 for i in range(20_000)), 2.0]
+    found = course.course(candidates_of(scores))
+    assert [point.as_score for point in found.best] == [1.0, 1.5, 2.0]
+    assert found.nodes == len(scores) and found.statuses["mismatch"] == 1 and found.newest["mismatch"] == 2
+    assert len(found.points) <= 2 * course.POINTS
+    shown = {point.as_score for point in found.points}
+    assert {min(filter(None, scores)), 2.0} <= shown
+    assert course.best_at([Point(2, 2, 0, 1.0), Point(5, 5, 0, 2.0)], [1, 2, 4, 5, 9]) == [None, 1, 1, 2, 2]
+
+
+def test_the_tree_shows_the_lineage_of_the_best_whatever_else_is_there():
+    first = candidates_of([1.9] * 200)
+    chain = [Made(201 + i, 200 if i == 0 else 200 + i, 0, "ok", 0.5, False) for i in range(30)]
+    crowd = [Made(300 + i, 200, 0, "ok", 1.0, False) for i in range(500)]
+    found = tree_layout.layout([*first, *chain, *crowd], best=230)
+    lineage = [one.node.id for one in found.placed if one.is_lineage]
+    assert lineage == [200, *range(201, 231)]
+    for depth in range(1, found.depth + 1):
+        level = [one.x for one in found.placed if one.depth == depth]
+        assert len(level) <= tree_layout.LEVEL and level == sorted(level) and 0 < level[0] <= level[-1] < 1
+        assert all(b - a > 0.9 / (tree_layout.LEVEL + 1) for a, b in itertools.pairwise(level))
+    [root] = [one for one in found.placed if one.node.id == 200]
+    drawn = sum(one.depth > 1 for one in found.placed)
+    assert root.hidden == 530 - drawn
+
+
+def test_a_port_that_is_taken_is_told(made):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="--port 0 takes"):
+        serve(Request(made, port=taken.getsockname()[1]))
+
+
+def test_a_locked_or_damaged_store_is_told_in_a_line(copy):
+    with sqlite3.connect(copy / "passagent.db") as connection:
+        connection.execute("UPDATE files SET content = x'00'")
+    connection.close()
+    answer = client(copy).get("/node/1")
+    assert answer.status_code == 500 and "are damaged" in answer.text
+    with Store.open(copy, create=False) as store, pytest.raises(InfrastructureError, match="damaged"):
+        nodes.get_files(store, nodes.get_node(store, 1))
