@@ -23,7 +23,7 @@ from passagent.page.app import create_app
 from passagent.page.freshness import Freshness
 from passagent.page.guard import Access
 from passagent.page.one_file import one_file
-from passagent.page.serving import Request, serve
+from passagent.page.page_server import Request, serve
 from passagent.report import course, run_pictures, tree_layout
 from passagent.report.course import Made, Point
 from passagent.report.tree import node_row

@@ -133,7 +133,7 @@ def view(
     from pathlib import Path
 
     from passagent.commands import viewing
-    from passagent.page.serving import Request
+    from passagent.page.page_server import Request
 
     viewing.view(Request(Path(runs_dir), host, port, token, allow_host or (), control))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from passagent.errors import UsageError
-from passagent.page.serving import Request, serve
+from passagent.page.page_server import Request, serve
 
 
 def view(request: Request) -> None:
