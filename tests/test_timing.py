@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -664,6 +665,40 @@ def test_groups_of_slow_calls_are_even_too(per_call_ns):
     if per_call_ns > 10**6:
         assert all(group.skips == [0] * len(group.turns) for group in groups)
         assert all(2 <= len(group.turns) <= turns.TURNS for group in groups)
+
+
+@pytest.mark.parametrize(("device", "budget_s", "fewest"), [("cpu", 0.4, 2 * 8), ("cuda", 0.08, 3)])
+def test_what_others_do_meanwhile_is_in_no_budget_and_warming_up_again_in_no_time(
+    device, budget_s, fewest, monkeypatch
+):
+    now, log, shared = [0.0], [], []
+
+    class Slow(Scripted):
+        def ask(self, message, timeout_s, fds=()):
+            now[0] += 0.01
+            return super().ask(message, timeout_s, fds)
+
+    def share():
+        now[0] += 100.0
+        shared.append(len(log))
+        return 100.0
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    config = CONFIG.model_copy(
+        update={"device": device, "budget_s": budget_s, "trials": 10**6, "max_trials": 10**6}
+    )
+    sides = [Slow("candidate", log), Slow("eager", log)]
+    made = measure(*sides, reference(), lambda *_: None, lambda: None, config, 1, share)
+    if device == "cpu":
+        timed = [message for _, message in log if message.op == "run" and message.keep]
+        again = [message for number in shared for _, message in log[number : number + 2]]
+        assert [message.keep for message in again] == [False] * len(again)
+        assert len(timed) == 2 * len(made.eager.blocks)
+    else:
+        series = [message for name, message in log if message.op == "lockstep" and name == "eager"]
+        timed = series[1::2]  # every other one is for warming up
+        assert sum(len(message.groups) for message in timed) == len(made.eager.blocks)
+    assert len(timed) >= fewest
 
 
 class Waiting(Scripted):

@@ -49,6 +49,8 @@ PATIENCE = 2
 """Budgets that a subgraph on a GPU may take while its interval is WIDE times as wide as it should be."""
 WIDE = 2
 _PROBE_CALLS = 3
+_AGAIN = 2
+"""Calls that do not count, of each side, after another program had the device."""
 _VERIFIED = 0.3
 """Share of the candidate's blocks of which one call's outputs are compared; of the first MIN_PAIRS one is in
 any case, as there are no more where calls are slow."""
@@ -188,7 +190,7 @@ def _blocks(
             return timing
         if shared := share():
             for side in (candidate, baseline):  # others have used the caches
-                _block(side, reference, chosen, [draw.next() for _ in range(calls)], config)
+                _block(side, reference, chosen, [draw.next() for _ in range(min(calls, _AGAIN))], config)
             begun += shared
 
 
@@ -234,10 +236,11 @@ def _groups(
             verify(group.set, group.turns[place][position], kept)
         if secrets.randbelow(_AUDITED_SERIES) == 0:
             surprise()
-        if is_warm and _enough(timing, reference, begun, config, patience):
-            return timing
-        if not is_warm:
+        if not is_warm:  # what is timed now may follow at once
             is_warm, begun = True, begun + time.monotonic() - series
+            continue
+        if _enough(timing, reference, begun, config, patience):
+            return timing
         if shared := share():
             is_warm, begun = per_call_s >= turns.LONG_CALL_S, begun + shared
 
