@@ -322,6 +322,19 @@ CameFrom = Annotated[
     option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
 ]
 
+# Of coding agents
+ServedTasks = Annotated[
+    list[str] | None, option("--tasks", "Tasks beside the examples; repeatable.", metavar="DIR")
+]
+Http = Annotated[
+    str | None,
+    option("--http", "Serve at this address; port 0: a free one.", metavar="HOST:PORT", show_default="stdio"),
+]
+TrustFiles = Annotated[
+    bool, option("--trust-files", "Offer the tool extract, which runs models' files without a sandbox.")
+]
+MaxWait = Annotated[float, option("--max-wait", "Answer after at most so many seconds.", min=0)]
+
 # Of your own model
 FactoryArgument = Annotated[
     str,
@@ -367,19 +380,6 @@ MeasureOut = Annotated[
 Level = Annotated[
     HashLevel, option("--level", "instance: with sizes and dtypes; structure: for all of them.")
 ]
-
-# Of coding agents
-ServedTasks = Annotated[
-    list[str] | None, option("--tasks", "Tasks beside the examples; repeatable.", metavar="DIR")
-]
-Http = Annotated[
-    str | None,
-    option("--http", "Serve at this address; port 0: a free one.", metavar="HOST:PORT", show_default="stdio"),
-]
-TrustFiles = Annotated[
-    bool, option("--trust-files", "Offer the tool extract, which runs models' files without a sandbox.")
-]
-MaxWait = Annotated[float, option("--max-wait", "Answer after at most so many seconds.", min=0)]
 
 
 def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
