@@ -30,6 +30,8 @@ from passagent.mcp_server import answers
 from passagent.mcp_server.client_service import Service
 from passagent.mcp_server.pass_server import build
 from passagent.mcp_server.serving import _app, guarded, parse_address
+from passagent.report.doctor import examine
+from passagent.report.status import status_data, status_text
 from passagent.search import conducting
 from passagent.search.beginning import Parts
 from passagent.store import Store, episodes, nodes, participants, runs
@@ -211,6 +213,9 @@ def test_what_a_client_did_is_an_episode_and_is_marked_partial(place):
         assert told.columns["partial"] == 1 and told.columns["model"] == "mcp/anne-code/1.2"
         example = whole(trajectory(store, run, episodes.get_episode(store, told.episode_id)))
         [node] = nodes.of_run(store, run.id)
+        shown = status_text(store, status_data(store, run))
+        assert "used: 1 episodes" in shown and "go on: passagent mcp" in shown
+        assert not {"hints", "models", "device"} & {one.check for one in examine(store, run)}
     assert [turn.role for turn in example.turns] == ["system", "user", *["assistant", "tool"] * 3]
     assert [reply.calls[0].name for reply in example.replies] == ["check", "evaluate", "read_document"]
     assert example.replies[1].calls[0].id == node.call_id

@@ -406,6 +406,18 @@ PictureOption = Annotated[
         "best: the best so far, on a log axis; islands: of each; cost: tokens and money; tree: the nodes.",
     ),
 ]
+# Of coding agents
+ServedTasks = Annotated[
+    list[str] | None, option("--tasks", "Tasks beside the examples; repeatable.", metavar="DIR")
+]
+Http = Annotated[
+    str | None,
+    option("--http", "Serve at this address; port 0: a free one.", metavar="HOST:PORT", show_default="stdio"),
+]
+TrustFiles = Annotated[
+    bool, option("--trust-files", "Offer the tool extract, which runs models' files without a sandbox.")
+]
+MaxWait = Annotated[float, option("--max-wait", "Answer after at most so many seconds.", min=0)]
 
 # Of your own model
 FactoryArgument = Annotated[
@@ -477,20 +489,6 @@ ImportJobs = Annotated[int, option("--jobs", "Problems at a time.", "-j", min=1)
 MostRefused = Annotated[
     float, option("--most-refused", "Exit with 1 if a larger share became no task.", min=0.0, max=1.0)
 ]
-
-
-# Of coding agents
-ServedTasks = Annotated[
-    list[str] | None, option("--tasks", "Tasks beside the examples; repeatable.", metavar="DIR")
-]
-Http = Annotated[
-    str | None,
-    option("--http", "Serve at this address; port 0: a free one.", metavar="HOST:PORT", show_default="stdio"),
-]
-TrustFiles = Annotated[
-    bool, option("--trust-files", "Offer the tool extract, which runs models' files without a sandbox.")
-]
-MaxWait = Annotated[float, option("--max-wait", "Answer after at most so many seconds.", min=0)]
 
 
 def share_of(text: str | None) -> float | None:
