@@ -45,6 +45,7 @@ def _own_places(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("STUB_LOG", str(tmp_path / "evaluated.log"))
     monkeypatch.setenv("STUB_SECONDS", "0.1")
+    monkeypatch.setenv("MODEL_SECONDS", "0.05")
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +265,7 @@ def test_a_spoiled_reply_neither_loses_nor_repeats_an_evaluation(worker, task, m
 
 def test_a_worker_killed_at_each_evaluation_charges_no_candidate(worker, task, monkeypatch):
     monkeypatch.setattr(pool, "PAUSES_S", (0.2,))
-    first = worker(seconds=0.5)
+    first = worker(seconds=3600)
     port, told = int(first.address.rpartition(":")[2]), []
     config = config_of(first)
 
@@ -272,10 +273,10 @@ def test_a_worker_killed_at_each_evaluation_charges_no_candidate(worker, task, m
         evaluators = open_pool(config, told.append)
         try:
             asked = asyncio.create_task(evaluators.evaluate(task, candidates(1)[0]))
-            for _ in range(pool.ATTEMPTS + 1):
+            for left in range(pool.ATTEMPTS, -1, -1):
                 last = await asyncio.to_thread(begun, started[-1])
                 last.kill()
-                started.append(worker(port=port, seconds=0.5))
+                started.append(worker(port=port, seconds=3600 if left else 0))
             return await asked
         finally:
             await evaluators.close()
@@ -312,7 +313,7 @@ def test_a_sick_device_is_quarantined_and_another_does_its_work(worker, task, tm
 
 
 def test_a_drained_worker_finishes_and_takes_nothing_new(worker, task):
-    drained, other = worker(seconds=1.0), worker(seconds=0.1)
+    drained, other = worker(seconds=5.0), worker(seconds=0.1)
     config, told = config_of(drained, other), []
 
     async def work():

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from passagent import extend, resources
 from passagent.errors import UsageError, nearest
 
-_LARGEST = 2**63 - 1
-"""Integer of the database."""
+_LARGEST = 2**63 - 1  # integer of the database
 
 
 class _Section(BaseModel):
@@ -131,8 +130,7 @@ class ModelConfig(ModelChoice):
     timeout_s: float = Field(600.0, gt=0)
     max_retries: int = Field(10, ge=0)
     prices: dict[str, list[float]] = {}
-    """Of a model's name: [input, output, cached read, cached write], USD per million tokens; the last two may
-    be left out. They count before configs/prices.yaml."""
+    """Of a model's name: [input, output[, cached read[, cached write]]], USD per million tokens."""
 
     @field_validator("prices")
     @classmethod
@@ -204,8 +202,7 @@ class ExperienceConfig(_Section):
     """What models are shown of what is known."""
 
     retriever: str | None = None
-    """Who searches the knowledge: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25 over
-    `knowledge/`."""
+    """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
 
 
 TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge")
@@ -291,8 +288,7 @@ class SearchConfig(_Section):
     similar: float = Field(0.9, ge=0, le=1)
     """A candidate that has this share of its source in common with an earlier one is told so."""
     finalists: int = Field(3, ge=0)
-    """Best candidates measured again, side by side, before a run ends: that names the winner. In a short
-    run two: it takes half of the run's own evaluations, or three rounds of two."""
+    """Best candidates measured again, side by side, before a run ends: that names the winner."""
     confirm_rounds: int = Field(4, ge=2)
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
     confirm_every: int = Field(0, ge=0)

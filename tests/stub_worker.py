@@ -71,7 +71,9 @@ def make_host(device: str) -> Any:
     """Of an actor of Ray, in the place of ray_seats.make_host."""
     from passagent.cluster.host import Host
 
-    return Host(facts(name=device), StubOwner)
+    found = facts(name=device)
+    found["devices"][0]["uuid"] += f"-{os.getpid()}"  # a lock of its own
+    return Host(found, StubOwner)
 
 
 class StubWorker:

@@ -218,6 +218,7 @@ class Host:
 
     async def _sweep(self) -> None:
         """Now and then: end what nobody asks for any more."""
+        forgotten = time.monotonic()
         while True:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
@@ -229,8 +230,10 @@ class Host:
             for ticket, job in list(self._jobs.items()):
                 if job.task.done() and now - job.asked > KEPT_S:
                     del self._jobs[ticket]
-            with suppress(OSError):
-                self._contents.forget()
+            if now - forgotten > KEPT_S:
+                forgotten = now
+                with suppress(OSError):
+                    await asyncio.to_thread(self._contents.forget)
 
     async def drain(self) -> None:
         """Take no new job; return when all that are under way are done, and their results fetched or not."""
