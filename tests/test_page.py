@@ -18,6 +18,7 @@ import pytest
 import tiny_search
 from starlette.testclient import TestClient
 
+from passagent.benchmark.results import FILE, Row, look
 from passagent.errors import InfrastructureError, PassagentError, UsageError
 from passagent.page.app import create_app
 from passagent.page.freshness import Freshness
@@ -187,6 +188,12 @@ def test_a_place_without_runs_says_what_it_is(tmp_path, content, told):
     assert "No runs" in client(tmp_path / "new").get("/").text
 
 
+def test_what_an_address_adds_changes_nothing_else(made):
+    page = client(made)
+    for more in ("?store=x", "?number=2", "?unknown=1&first=0"):
+        assert "Node 1</h1>" in page.get(f"/node/1{more}").text
+
+
 @pytest.mark.parametrize(
     ("address", "told"),
     [
@@ -321,6 +328,7 @@ def test_figures_are_those_of_show(made):
 def test_one_file_needs_nothing_else(made):
     with Store.open(made, create=False) as store:
         text = one_file(store, newest(store))
+    assert str(made) not in text  # it is for others
     tags = Tags(text)
     for tag, attributes in tags.found:
         for name in ("href", "src", "action"):
@@ -399,3 +407,16 @@ def test_a_locked_or_damaged_store_is_told_in_a_line(copy):
     assert answer.status_code == 500 and "are damaged" in answer.text
     with Store.open(copy, create=False) as store, pytest.raises(InfrastructureError, match="damaged"):
         nodes.get_files(store, nodes.get_node(store, 1))
+
+
+def test_looking_at_a_benchmark_leaves_the_line_that_is_being_written(tmp_path):
+    row = Row(
+        task="t", task_key="k", compiler="eager", subject="eager", identity={}, at="", error="no device"
+    )
+    line = json.dumps(row.model_dump(mode="json")) + "\n"
+    (tmp_path / FILE).write_text(line * 2 + line[:20])
+    assert [one.error for one in look(tmp_path)] == ["no device"]  # of equal keys the last counts
+    assert (tmp_path / FILE).read_text() == line * 2 + line[:20]
+    (tmp_path / FILE).write_text("{}\n")
+    with pytest.raises(UsageError, match="not a result of passagent bench"):
+        look(tmp_path)

@@ -111,7 +111,7 @@ def test_the_shell_completes_commands_and_options():
         )
         return done.stdout.split()
 
-    assert completed("passagent re", 1) == ["resume"]
+    assert completed("passagent res", 1) == ["resume"]
     assert "--max-cost" in completed("passagent run --max", 2)
     assert completed("passagent runs r", 2) == ["rm"]
 

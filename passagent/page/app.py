@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Site:
         of_files: it shows files beside the database, too, so that the database does not tell of a change.
         is_part: of the page whose address is one level above: links are seen from there.
         """
-        names = set(inspect.signature(view).parameters)
+        names = inspect.signature(view).parameters.keys() - {"store"}
 
         async def endpoint(request: Request) -> Response:
             query = {key: value for key, value in request.query_params.items() if key in names}
@@ -56,7 +57,7 @@ class Site:
             tag = self.freshness.known_tag(address, version)
             if tag is not None and tag == asked:
                 return Response(status_code=304, headers={"ETag": tag})
-            given = request.path_params | query
+            given = query | request.path_params
             path = request.url.path.removeprefix(request.scope.get("root_path", ""))
             here = path.rpartition("/")[2] + (f"?{request.url.query}" if request.url.query else "")
             base = {"go": Relative(path.rpartition("/")[0] if is_part else path), "here": here or "./"}
@@ -102,7 +103,7 @@ class Site:
         form = {key: value[0] for key, value in parse_qs((await request.body()).decode("latin-1")).items()}
         if not self.control:
             return PlainTextResponse("nothing can be changed here: start passagent view with --control", 403)
-        if form.get("csrf") != self.access.csrf:
+        if not secrets.compare_digest(form.get("csrf", "").encode(), self.access.csrf.encode()):
             return PlainTextResponse("the form is of another start of passagent view: load it again", 403)
         what, name = form.get("what", ""), request.path_params["name"]
         try:
