@@ -13,6 +13,7 @@ import typer
 from passagent import __version__
 from passagent.cli import (
     collect_verbs,
+    dataset_verbs,
     export_verbs,
     judge_verbs,
     look_verbs,
@@ -31,7 +32,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs):
+for group in (
+    search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs,
+    dataset_verbs,
+):  # fmt: skip
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")
 
