@@ -3,8 +3,8 @@
     python benchmarks/dataset_pipeline.py GRAPHNET --work PLACE --count 400 --budget 3600
 
 GRAPHNET is a checkout of PaddlePaddle/GraphNet. Its functions are executed from there, nothing of it is kept.
-A stratified choice of torch samples, by their directory, is validated one after the other until the budget, s,
-is spent; the same command goes on. Of what is accepted:
+A stratified choice of torch samples, by their directory, is validated one by one until the budget, s, is
+spent; the same command goes on. Of what is accepted:
 
 - folding: the same ranges as GraphNet's parser by its own rule; the layers found by whole periods
 - buckets, plateaus, selection: equal to GraphNet's functions, on all sizes met and on random input
@@ -34,10 +34,10 @@ from passagent.extraction.graph_text import model_text
 from passagent.extraction.structural_hash import structural_hash
 from passagent.pipeline import assembling, folding
 from passagent.pipeline.buckets import dimension_bucket
+from passagent.pipeline.cutting import metas_of
+from passagent.pipeline.full_graphs import find_samples, validation
 from passagent.pipeline.partition import select
 from passagent.pipeline.plateaus import fusible_ranges
-from passagent.pipeline.samples import find_samples, validation
-from passagent.pipeline.subgraphs import metas_of
 from passagent.pipeline.units import Done, computing
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.reader import Subgraph

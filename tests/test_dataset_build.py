@@ -70,7 +70,7 @@ def test_looking_at_a_data_set(built, tmp_path):
     stats = command(data, "stats", ".").stdout
     assert "validate" in stats and "train_single" in stats
     name = next((data / "tasks/classical").iterdir()).name
-    assert "class GraphModule" in command(data, "show", ".", name).stdout
+    assert "class GraphModule" in command(data, "show", ".", f"classical/{name}").stdout
     told = command(data, "show", ".", "no_such")
     assert told.returncode == 2 and "0 tasks named no_such" in told.stderr
     leaks = command(data, "leak-check", "lists/train_single.txt", "lists/train_single.txt")

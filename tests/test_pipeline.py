@@ -10,13 +10,13 @@ from graphs_to_fold import write_graph
 from passagent.errors import UsageError
 from passagent.pipeline import folding
 from passagent.pipeline.buckets import STRIDE, bucketed, dimension_bucket, groups
+from passagent.pipeline.cutting import cut_ranges
+from passagent.pipeline.full_graphs import find_samples, validation
 from passagent.pipeline.generalisation import generalise, instance
 from passagent.pipeline.inspection import shared
 from passagent.pipeline.partition import Member, partition, select
 from passagent.pipeline.plateaus import fusible_ranges, kernel_counts
 from passagent.pipeline.sample_validation import validate_sample
-from passagent.pipeline.samples import find_samples, validation
-from passagent.pipeline.subgraphs import cut_ranges
 from passagent.pipeline.units import Refused
 
 

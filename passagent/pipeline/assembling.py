@@ -17,9 +17,9 @@ from passagent.faults import os_fault
 from passagent.pipeline import folding
 from passagent.pipeline.backward import KINDS as BACKWARD
 from passagent.pipeline.buckets import Bucketed, Group, bucketed, groups
+from passagent.pipeline.full_graphs import find_samples, validation
 from passagent.pipeline.generalisation import DTYPES, SHAPES
 from passagent.pipeline.partition import Member, Partition, partition
-from passagent.pipeline.samples import find_samples, validation
 from passagent.pipeline.task_directories import LISTS, RECORD, remove_others, task_name, written_task
 from passagent.pipeline.units import Done, Unit, Units, computing, write_whole
 
@@ -104,10 +104,12 @@ def _alone(out: Path) -> Iterator[None]:
     except OSError as error:
         raise os_fault(error, out, "--out") from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = "another process builds there; wait for it, or name another"
+            raise UsageError(f"--out {out}: {what}") from None
         yield
-    except BlockingIOError:
-        raise UsageError(f"--out {out}: another process builds there; wait for it, or name another") from None
     finally:
         os.close(lock)
 
@@ -144,7 +146,7 @@ def _cut(
         single = [["single", i, i + 1] for i in range(len(graph["operators"]))]
         payload = {key: graph[key] for key in ("nodes", "inputs")}
         payload["ranges"] = [*(["classical", *one] for one in found), *single]
-        jobs.append(Unit("cut", name, "passagent.pipeline.subgraphs:cut_ranges", payload))
+        jobs.append(Unit("cut", name, "passagent.pipeline.cutting:cut_ranges", payload))
     done = list(units.results(jobs))
     records = _collected(funnel, "cut", done, ("classical", "single"))
     classical = [one for one in records if one["kind"] == "classical"]

@@ -13,7 +13,7 @@ from passagent.extraction.graph_text import clean_graph, model_text
 from passagent.extraction.input_metadata import input_metas
 from passagent.extraction.model_capture import copied, quiet
 from passagent.extraction.structural_hash import structural_hash
-from passagent.pipeline.subgraphs import metas_of, operator_tokens
+from passagent.pipeline.cutting import metas_of, operator_tokens
 from passagent.pipeline.units import Refused
 from passagent.tasks.graphio import dump_nodes, load_graph
 from passagent.tasks.inputs import make_inputs

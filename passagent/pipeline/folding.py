@@ -1,8 +1,8 @@
 """Recursive folding (PassNet 3.2): the most telling repeated operator sequence becomes one token.
 
 This is done again and again. Which sequence is GraphNet's choice: that with the largest
-(length - 1) * (occurrences - 1), occurrences that overlap included. GraphNet compares random floating point fingerprints of all windows. Here the
-suffixes are sorted, which is exact, gives the same each time and takes O(n log n).
+(length - 1) * (occurrences - 1), occurrences that overlap included. GraphNet compares random floating point
+fingerprints of all windows. Here the suffixes are sorted, which is exact and takes O(n log n).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from passagent.extraction.model_capture import quiet
 from passagent.extraction.structural_hash import is_sized, structural_hash
-from passagent.pipeline.subgraphs import empty_inputs, metas_of
+from passagent.pipeline.cutting import empty_inputs, metas_of
 from passagent.tasks.capture import forget
 from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta

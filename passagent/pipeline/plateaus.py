@@ -14,7 +14,7 @@ import torch
 
 from passagent.errors import PassagentError
 from passagent.extraction.inductor_schedule import scheduled_kernels
-from passagent.pipeline.subgraphs import cut_ranges, empty_inputs, metas_of, operators, region_of
+from passagent.pipeline.cutting import cut_ranges, empty_inputs, metas_of, operators, region_of
 from passagent.pipeline.units import Refused
 from passagent.tasks.graphio import load_graph
 

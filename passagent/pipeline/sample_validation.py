@@ -19,7 +19,7 @@ from passagent.extraction.graph_text import CleanGraph, clean_graph, model_text
 from passagent.extraction.input_metadata import input_metas
 from passagent.extraction.model_capture import quiet
 from passagent.extraction.structural_hash import structural_hash
-from passagent.pipeline.subgraphs import operator_tokens
+from passagent.pipeline.cutting import operator_tokens
 from passagent.pipeline.units import Refused
 from passagent.tasks.capture import capture
 from passagent.tasks.graphio import dump_nodes

@@ -62,10 +62,10 @@ class Done(NamedTuple):
 
 
 class _Worker:
-    """A process that has imported torch and makes a process of each unit (worker.py)."""
+    """A process that has imported torch and makes a process of each unit (unit_process.py)."""
 
     def __init__(self, threads: int) -> None:
-        command = [sys.executable, "-P", "-m", "passagent.pipeline.worker", str(threads)]
+        command = [sys.executable, "-P", "-m", "passagent.pipeline.unit_process", str(threads)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`python -m passagent.pipeline.worker THREADS`: computes units, each in a process forked for it.
+"""`python -m passagent.pipeline.unit_process THREADS`: computes units, each in a process forked for it.
 
 Orders are JSON lines on stdin, answers JSON lines on stdout. A unit that takes too long, or all memory, ends
 only its own process.
