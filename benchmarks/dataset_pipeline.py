@@ -49,8 +49,11 @@ FIRST = ("transformers-auto-model/bert-base-uncased", "torchvision/resnet18")
 MUTATIONS = 200
 
 
-def stratified(samples: dict[str, Path], count: int) -> list[str]:
-    """So many samples, of each directory in its share; any first part of them is stratified, too."""
+def stratified(samples: dict[str, Path], count: int, by_size: bool) -> list[str]:
+    """So many samples, of each directory in its share; any first part of them is stratified, too.
+
+    `by_size`: of the chosen ones of a directory those with the shortest text first.
+    """
     groups: dict[str, list[str]] = defaultdict(list)
     for name, path in sorted(samples.items()):
         groups[path.parts[path.parts.index("samples") + 1]].append(name)
@@ -58,7 +61,10 @@ def stratified(samples: dict[str, Path], count: int) -> list[str]:
     for names in groups.values():
         rng.shuffle(names)
         share = max(1, round(count * len(names) / len(samples)))
-        placed += [((i + rng.random()) / share, name) for i, name in enumerate(names[:share])]
+        own = names[:share]
+        if by_size:
+            own.sort(key=lambda name: (samples[name] / "model.py").stat().st_size)
+        placed += [((i + rng.random()) / share, name) for i, name in enumerate(own)]
     chosen = [name for _, name in sorted(placed) if name not in FIRST]
     return [*(name for name in FIRST if name in samples), *chosen]
 
@@ -67,10 +73,11 @@ def validated(args: argparse.Namespace, samples: dict[str, Path]) -> list[Done]:
     """What is done before the budget is spent."""
     begun, done = time.monotonic(), []
     with computing(args.work / "work", 1, args.limit) as units:
-        for name in stratified(samples, args.count):
+        for name in stratified(samples, args.count, args.by_size):
             unit = validation(name, samples[name], "cpu")
             if time.monotonic() - begun < args.budget or unit.file(args.work / "work").exists():
                 done += units.results([unit])
+                print(*done[-1][:1], *done[-1][2:], flush=True)
     return done
 
 
@@ -244,6 +251,7 @@ def main() -> None:
     parser.add_argument("graphnet", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--by-size", action="store_true", help="samples with a short text first")
     parser.add_argument("--budget", type=float, default=3600, help="s")
     parser.add_argument("--limit", type=int, default=600, help="CPU seconds of a sample")
     parser.add_argument("--build", type=int, default=0, metavar="N")
@@ -260,6 +268,8 @@ def main() -> None:
         row[2] = row[2].replace(str(args.graphnet.resolve()), "GRAPHNET")[:200]
     data: dict[str, Any] = {
         "samples": len(samples),
+        "chosen": args.count,
+        "by_size": args.by_size,
         "validated": len(done),
         "accepted": len(graphs),
         "reasons": Counter(one.reason for one in done if not one.value),

@@ -102,6 +102,7 @@ def test_a_killed_build_goes_on_and_a_second_one_is_told_of_the_first(samples, b
     while not list((tmp_path / "data/work").glob("validated/*.json")):
         assert first.poll() is None
         time.sleep(0.05)
+    os.kill(first.pid, signal.SIGSTOP)  # it must not end before the second one is there
     second = command(tmp_path, *BUILD)
     assert second.returncode == 2 and "another process builds there" in second.stderr
     os.kill(first.pid, signal.SIGKILL)
