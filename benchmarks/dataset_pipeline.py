@@ -95,6 +95,7 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
     trees = nested(parsed)
     own = [sorted(set(tree.FilterSubTreeRangeBySize(folding.LEAST, folding.MOST))) for tree in trees]
     graphnet_s = time.monotonic() - begun
+    winners = sum(map(_same_winner, sequences))
     periods = folding.fold(sequences)
     lengths = periods.lengths()
     found = folding.ranges(periods)
@@ -102,7 +103,8 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
     return {
         "sequences": len(sequences),
         "operators": sum(map(len, sequences)),
-        "equal_to_graphnet": sum(one == other for one, other in zip(published, own, strict=True)),
+        "equal_winners": winners,
+        "equal_ranges": sum(one == other for one, other in zip(published, own, strict=True)),
         "seconds": round(seconds, 2),
         "graphnet_seconds": round(graphnet_s, 2),
         "coverage_published": _coverage(published, sequences),
@@ -116,6 +118,19 @@ def folded(graphs: dict[str, Any]) -> dict[str, Any]:
             for name, one in alone.items()
         },
     }
+
+
+def _same_winner(sequence: list[str]) -> bool:
+    """Whether both find a first winner of the same length and number of occurrences, or score."""
+    from graph_net.torch.rp_expr.rp_expr import TokenIdAllocator, Tokenize
+    from graph_net.torch.rp_expr.rp_expr_passes import FoldTokensPass
+
+    tokens, allocator, _ = Tokenize([sequence])
+    assert isinstance(allocator, TokenIdAllocator)
+    own = folding.most_telling(tokens.tensors[0].numpy())
+    one = FoldTokensPass(allocator, folding.WINDOW)
+    length, starts = one.GetMostFrequentPatternLengthAndIndexes(tokens.tensors[0])
+    return (length - 1) * (len(starts) - 1) == (own.length - 1) * (len(own.starts) - 1)
 
 
 def _coverage(ranges: list[list[tuple[int, int]]], sequences: list[list[str]]) -> float:
