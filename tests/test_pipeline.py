@@ -151,6 +151,8 @@ def test_a_valid_sample_becomes_a_graph_for_its_recorded_sizes(graph):
 def test_a_subgraph_takes_other_sizes_that_hold_and_other_dtypes(graph):
     payload = {key: graph[key] for key in ("nodes", "inputs")} | {"ranges": [["classical", 0, 6]]}
     [record] = cut_ranges(payload)["records"]
+    [inner] = cut_ranges({**record, "range": [7, 13], "ranges": [["fusible", 2, 4]]})["records"]
+    assert inner["range"] == [9, 11] and inner["operators"] == ["gelu", "mul"]  # numbers of the full graph's
     found = generalise({**record, "shapes": 3, "dtypes": ["float32", "float16"]})
     assert found["symbols"] == ["b", "s8"]  # 16 is a size of weights
     sizes = [(one["sizes"]["b"], one["sizes"]["s8"]) for one in found["instances"]]

@@ -63,6 +63,7 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
     seen = _seen(
         graph_module, metas, {node.name for *_, region in regions for node in region.inputs + region.outputs}
     )
+    first_operator = payload["range"][0] if "range" in payload else 0
     records: dict[tuple[str, str], dict[str, Any]] = {}
     refused: dict[str, int] = {}
     for kind, start, end, region in regions:
@@ -74,7 +75,7 @@ def cut_ranges(payload: dict[str, Any]) -> dict[str, Any]:
         found = structural_hash(own, inputs)
         record = {
             "kind": kind,
-            "range": [start, end],
+            "range": [first_operator + start, first_operator + end],
             "operators": operator_tokens(own),
             "nodes": dump_nodes(own),
             "inputs": [asdict(meta) for meta in inputs],
