@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         UsageError,
         apply,
         bench,
+        build_dataset,
         collect,
         explain,
         export,
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
-    "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "collect", "explain", "export",
-    "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "package",
-    "resume", "resume_async", "run", "run_async",
+    "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
+    "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
+    "open_run", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
-    "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "collect", "explain", "export",
-    "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "package",
-    "resume", "resume_async", "run", "run_async",
+    "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
+    "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
+    "open_run", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself
@@ -304,6 +304,29 @@ def collect(
             return Collection(await campaign.work(prepared, Unwatched(), begun.append))
 
     return finished(work)
+
+
+def build_dataset(
+    samples: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path,
+    shapes: int = 10,
+    evaluation: int = 200,
+    backward: bool = False,
+    device: str | None = None,
+    parallel: int | None = None,
+    limit: int = 600,
+) -> dict[str, Any]:
+    """Make tasks of full graphs in GraphNet's layout, and return the data set's record with its funnel.
+
+    The arguments are the options of `passagent dataset build` (docs/dataset.md). The same call again goes on.
+    Raises UsageError, InfrastructureError.
+    """
+    from passagent.pipeline.assembling import build, request_of
+
+    places = [samples] if isinstance(samples, str | Path) else samples
+    words = [str(place) for place in places]
+    return build(request_of(words, str(out), shapes, evaluation, backward, device, parallel, limit))
 
 
 def export(

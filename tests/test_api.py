@@ -33,6 +33,10 @@ QUICK = {
 QUICK_EVALUATOR = {key: value for key, value in QUICK.items() if key.startswith("evaluator.")}
 ONLY_IN_A_TERMINAL = {
     "worker": "a server",
+    "dataset check": "holds a directory against its record; exit code 1 is what it is for",
+    "dataset leak-check": "prints; exit code 1 is what it is for",
+    "dataset show": "prints",
+    "dataset stats": "prints what build_dataset returns",
     "diff": "Node holds what is compared; the command shows it",
     "doctor": "prints findings; exit code 1 is what it is for",
     "drain": "acts on a run of another process",
@@ -68,6 +72,7 @@ IN_PYTHON = {
     "bench": pa.bench,
     "best": pa.Run.best,
     "collect": pa.collect,
+    "dataset build": pa.build_dataset,
     "eval": pa.Evaluator.evaluate,
     "explain": pa.explain,
     "export": pa.export,

@@ -14,6 +14,7 @@ from passagent import __version__
 from passagent.cli import (
     cluster_verbs,
     collect_verbs,
+    dataset_verbs,
     export_verbs,
     judge_verbs,
     look_verbs,
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 for group in (
     search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs,
-    cluster_verbs, mcp_verb,
+    cluster_verbs, mcp_verb, dataset_verbs,
 ):  # fmt: skip
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")

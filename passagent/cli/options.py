@@ -446,6 +446,32 @@ Regions = Annotated[
     bool,
     option("--regions", "Cut the graphs into what Inductor fuses, a task each, by their share of time."),
 ]
+SamplesArgument = Annotated[
+    list[str], argument("SAMPLES...", "Directories of full graphs in GraphNet's layout.")
+]
+DatasetArgument = Annotated[str, argument("DIR", "What `dataset build` wrote.")]
+FirstTasks = Annotated[str, argument("A", "A list of tasks or a directory.")]
+OtherTasks = Annotated[str, argument("B", "A list of tasks or a directory.")]
+ListedTask = Annotated[str, argument("TASK", "As a list names it, or a part of its name.")]
+DatasetOut = Annotated[str, option("--out", "The directory to write, or to go on with.", metavar="DIR")]
+Shapes = Annotated[int, option("--shapes", "Of each subgraph, the recorded one included.", min=1, max=10)]
+EvaluationSequences = Annotated[
+    int,
+    option("--evaluation", "Operator sequences of each kind for evaluation, at most a fifth.", min=0),
+]
+AtATime = Annotated[
+    int | None, option("--parallel", "Processes at a time.", min=1, show_default="one for each core")
+]
+Backward = Annotated[bool, option("--backward", "Also what training computes: forward and backward graphs.")]
+LimitS = Annotated[int, option("--limit", "Refuse what takes more CPU time than this, s.", min=1)]
+MostRefused = Annotated[
+    float,
+    option("--most-refused", "Exit with 1 if a larger share of the samples is refused.", min=0, max=1),
+]
+DatasetPlots = Annotated[
+    str | None,
+    option("--plots", "Draw operators, sizes and the funnel (needs passagent[report]).", metavar="DIR"),
+]
 ExtractOut = Annotated[str, option("--out", "The directory to write; a new one.", metavar="DIR")]
 PackageOut = Annotated[str, option("--out", "The package to write; a new one.", metavar="DIR")]
 PackageTasks = Annotated[list[str] | None, option("--task", "Of each directory, in order.", metavar="TASK")]

@@ -23,6 +23,8 @@ class Kernels(NamedTuple):
     """Kernels that Inductor generates: names of nodes."""
     library: frozenset[str]
     """Operators with a part that a library computes: matrix products, convolutions, attention."""
+    launches: int = 0
+    """Kernels of both kinds that one run launches."""
 
 
 class _Scheduled(Exception):
@@ -71,6 +73,7 @@ def _kernels(nodes: Sequence[Any]) -> Kernels:
     from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
 
     external = [kernel.node for kernel in nodes if isinstance(kernel, ExternKernelSchedulerNode)]
+    count = sum(not isinstance(kernel, NopKernelSchedulerNode) for kernel in nodes)
     called = {getattr(node, "get_origin_node", _nothing)() for node in external} - {None}
     library, fused = _names(called), []
     for kernel in nodes:
@@ -81,7 +84,7 @@ def _kernels(nodes: Sequence[Any]) -> Kernels:
         computed = _names({origin for part in parts for origin in part.get_origins()} - called)
         if computed:
             fused.append(frozenset(computed))
-    return Kernels(fused, frozenset(library))
+    return Kernels(fused, frozenset(library), count)
 
 
 def _names(origins: Any) -> set[str]:

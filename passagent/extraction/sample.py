@@ -11,15 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import SymInt
+from torch import SymInt, fx
 
 from passagent.errors import UsageError
 from passagent.extraction.graph_text import CleanGraph, model_text
 from passagent.extraction.input_metadata import input_metas
 from passagent.extraction.structural_hash import StructuralHash, structural_hash
 from passagent.faults import os_fault
+from passagent.tasks.meta import TensorMeta
 from passagent.tasks.meta_writer import meta_source
 from passagent.tasks.reader import GRAPH_LIST
+
+_FIXED = """from sympy import Symbol, symbols
+
+dynamic_dim_constraint_symbols = []
+dynamic_dim_constraint_symbol2example_value = {}
+dynamic_dim_constraint_relations = []
+dynamic_dim_constraint_input_shapes = []
+"""
 
 
 def write_sample(
@@ -30,14 +39,29 @@ def write_sample(
     `constraints`: of symbolic sizes, None where all sizes are fixed. `extra`: further facts for
     graph_net.json.
     """
-    path.mkdir(parents=True)
     metas = input_metas(clean.names, clean.values)
-    found = structural_hash(clean.graph, metas)
+    return write_files(
+        path, clean.graph, metas, name, extra, _constraints(clean, constraints), constraints is not None
+    )
+
+
+def write_files(
+    path: Path,
+    graph: fx.Graph,
+    metas: Sequence[TensorMeta],
+    name: str,
+    extra: dict[str, Any],
+    constraints: str = _FIXED,
+    is_dynamic: bool = False,
+) -> StructuralHash:
+    """As `write_sample`, of a graph whose inputs' metadata are known."""
+    path.mkdir(parents=True)
+    found = structural_hash(graph, metas)
     files = {
-        "model.py": model_text(clean.graph),
+        "model.py": model_text(graph),
         "weight_meta.py": meta_source(metas),
         "input_meta.py": "",
-        "input_tensor_constraints.py": _constraints(clean, constraints),
+        "input_tensor_constraints.py": constraints,
         "graph_hash.txt": f"{found.instance}\n",
     }
     for file, text in files.items():
@@ -46,7 +70,7 @@ def write_sample(
         "framework": "torch",
         "num_devices_required": 1,
         "num_nodes_required": 1,
-        "dynamic": constraints is not None,
+        "dynamic": is_dynamic,
         "model_name": name,
         "structure_hash": found.structure,
         **extra,

@@ -43,6 +43,11 @@ def structural_hash(graph: fx.Graph, inputs: Sequence[TensorMeta]) -> Structural
     return StructuralHash(structure, instance)
 
 
+def is_sized(node: fx.Node) -> bool:
+    """Whether integers among a node's arguments are sizes."""
+    return name_of(node).strip("_") in _SIZED
+
+
 class _Listing:
     def __init__(self, graph: fx.Graph, inputs: Sequence[TensorMeta], level: Any) -> None:
         self._level: Level = level
@@ -97,7 +102,7 @@ class _Listing:
             exact = f" {list(meta.shape)} {meta.dtype}" if self._level == "instance" else ""
             return f"input {len(meta.shape)}{exact}"
         target = target_name(node.target) if node.op == "call_function" else str(node.target)
-        sized = self._level == "structure" and name_of(node).strip("_") in _SIZED
+        sized = self._level == "structure" and is_sized(node)
         args = _plain(_arguments(node), name, sized)
         after = sorted(map(name, self._through_memory(node))) if node.op != "output" else []
         return json.dumps([node.op, target, args, after])
