@@ -141,7 +141,9 @@ def test_a_scripted_client_writes_a_pass(place, mode, tmp_path):
             assert (await call(client, "check", task="tiny", files=FILES))["ok"]
             done, _ = await evaluated(client)
             assert done["status"] == "ok" and done["best_as"] >= done["as_score"]
-            made = await call(client, "package", tasks=["tiny"], name=f"made_{mode}")
+            made = {"state": "running"}
+            while made["state"] == "running":
+                made = await call(client, "package", tasks=["tiny"], name=f"made_{mode}")
             assert made["operators"] and (Path(made["path"]) / "__init__.py").is_file()
             return done
 
