@@ -216,7 +216,7 @@ class Tools:
             return answers.Extracted(state="running", told="call extract again with the same arguments")
         del self._apart[out]
         told = answers.fenced(answers.harmless(work.result())[: answers.LIMIT // 2])
-        self.service.catalog.add(out)
+        self.service.catalog.add(place)
         found = self.service.catalog.look().items()
         tasks = [task for task, path in found if path.resolve().is_relative_to(out.resolve())]
         return answers.Extracted(state="done", path=str(out), tasks=tasks[:MAX_NAMED], told=told)
