@@ -134,10 +134,11 @@ class Best(TextAnswer):
 class Packaged(BaseModel):
     """What package answers."""
 
-    path: str
-    operators: dict[str, str]
-    left_out: list[tuple[str, str]]
-    use: str
+    state: Literal["running", "done"]
+    path: str | None = None
+    operators: dict[str, str] = {}
+    left_out: list[tuple[str, str]] = []
+    told: str = Field(description="how to use it; of a running one how to go on")
 
 
 class Extracted(BaseModel):

@@ -63,6 +63,8 @@ class Service:
         """
         target_of(config.evaluator)
         self.catalog = Catalog(tasks)
+        if (extracted := Path(runs_dir) / "extracted").is_dir():
+            self.catalog.add(extracted)
         self.config = served_config(config)
         self.store = Store.open(runs_dir)
         self.trust_files, self.max_wait_s = trust_files, max_wait_s

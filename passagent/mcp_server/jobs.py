@@ -48,7 +48,8 @@ class Job:
     """The tool's name and arguments, for the conversation."""
     work: asyncio.Task[None] | None = None
     told: str | None = None
-    """What was last said of what it waits for."""
+    """What was last said of what it waits for, and `told_at`: when, time.monotonic()."""
+    told_at: float = 0.0
     error: str | None = None
     """Why it failed."""
 
@@ -79,7 +80,7 @@ class Jobs:
         asking = _current.get()
         for job in [asking] if asking is not None else self._jobs.values():
             if not job.is_done:
-                job.told = line
+                job.told, job.told_at = line, time.monotonic()
         log.info(line)
 
     def begin(
@@ -120,7 +121,8 @@ class Jobs:
         ahead = others.index(job) - self.devices + 1 if job in others else 0
         if ahead > 0:
             return f"waiting: {ahead} before it in this server; {seconds}"
-        return f"{job.told}; {seconds}" if job.told else f"under way; {seconds}"
+        age = f"said {time.monotonic() - job.told_at:.0f} s ago"
+        return f"{job.told}; {age}, {seconds}" if job.told else f"under way; {seconds}"
 
     async def wait(self, job: Job, seconds: float, report: Report) -> None:
         """Return when the job is done, or after so many seconds; meanwhile progress is told."""

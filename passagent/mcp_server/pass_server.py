@@ -40,7 +40,7 @@ READS = {
     "history", "best",
 }  # fmt: skip
 """Tools that change nothing."""
-AGAIN = READS | {"evaluate", "cancel", "extract"}
+AGAIN = READS | {"evaluate", "cancel"}
 """Tools that may be called again with the same arguments, to no other effect."""
 
 

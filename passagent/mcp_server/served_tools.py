@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from passagent.agent.prompt import plain_note, task_text
@@ -44,7 +45,8 @@ class Tools:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._extracting: dict[str, asyncio.Task[str]] = {}
+        self._apart: dict[Path, asyncio.Task[Any]] = {}
+        """Commands under way, by the directory that they write."""
 
     async def list_tasks(self, caller: Caller, cursor: str | None = None) -> answers.TaskList:
         start = answers.start_of(cursor)
@@ -177,33 +179,44 @@ class Tools:
         return answers.paged(text, cursor, make)
 
     async def package(self, caller: Caller, tasks: list[str], name: str) -> answers.Packaged:
-        sources = []
-        for task in tasks:
-            node = self._best(self.service.catalog.task(task).key)
-            if node is None:
-                raise ToolError(f"{task}: nothing is correct on every graph yet; nothing to package")
-            sources.append(node.run_id)
-        out = new_directory(self.service.store.runs_dir / "packages", name)
-        work = package_apart(sources, out, self.service.store.runs_dir)
-        told = await self._soon(work, "the package takes too long to write")
-        use = f'torch.compile(model, backend="passagent", options={{"passes": {json.dumps(str(out))}}})'
+        place = self.service.store.runs_dir / "packages"
+        if (place / name) not in self._apart:
+            out = new_directory(place, name)
+            work = package_apart([self._source(task) for task in tasks], out, self.service.store.runs_dir)
+            self._apart[out] = asyncio.create_task(work)
+        out = place / name
+        if not await waited(self._apart[out], self.service.max_wait_s, caller.report, "packaging"):
+            return answers.Packaged(state="running", told="call package again with the same arguments")
+        told = self._apart.pop(out).result()
         return answers.Packaged(
-            path=str(out), operators=told["operators"], left_out=told["left_out"], use=use
+            state="done",
+            path=str(out),
+            operators=told["operators"],
+            left_out=told["left_out"],
+            told=f'torch.compile(model, backend="passagent", options={{"passes": {json.dumps(str(out))}}})',
         )
+
+    def _source(self, task: str) -> str:
+        """The run with the task's best pass. Raises ToolError."""
+        node = self._best(self.service.catalog.task(task).key)
+        if node is None:
+            raise ToolError(f"{task}: nothing is correct on every graph yet; nothing to package")
+        return node.run_id
 
     async def extract(
         self, caller: Caller, factory: str, name: str, regions: bool = True
     ) -> answers.Extracted:
         place = self.service.store.runs_dir / "extracted"
-        if name not in self._extracting:
+        if (place / name) not in self._apart:
             out = new_directory(place, name)
-            self._extracting[name] = asyncio.create_task(extract_apart(factory, out, regions))
-        work, out = self._extracting[name], place / name
+            self._apart[out] = asyncio.create_task(extract_apart(factory, out, regions))
+        out = place / name
+        work = self._apart[out]
         if not await waited(work, self.service.max_wait_s, caller.report, "extracting"):
             return answers.Extracted(state="running", told="call extract again with the same arguments")
-        del self._extracting[name]
+        del self._apart[out]
         told = answers.fenced(answers.harmless(work.result())[: answers.LIMIT // 2])
-        self.service.catalog.add(out)
+        self.service.catalog.add(place)
         found = self.service.catalog.look().items()
         tasks = [task for task, path in found if path.resolve().is_relative_to(out.resolve())]
         return answers.Extracted(state="done", path=str(out), tasks=tasks[:MAX_NAMED], told=told)
