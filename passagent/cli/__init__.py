@@ -15,6 +15,7 @@ from passagent.cli import (
     collect_verbs,
     export_verbs,
     judge_verbs,
+    library_verbs,
     look_verbs,
     model_verbs,
     operate_verbs,
@@ -34,6 +35,7 @@ app = typer.Typer(
 for group in (search_verbs, look_verbs, operate_verbs, judge_verbs, model_verbs, collect_verbs, export_verbs):
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")
+app.add_typer(library_verbs.library_app, name="library")
 
 
 @app.callback(invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""`passagent extract`, `package`, `explain` and `measure`."""
+"""`passagent optimize`, `extract`, `package`, `explain` and `measure`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,35 @@ import typer
 from passagent.cli import options as opt
 
 commands = typer.Typer()
+
+
+@commands.command()
+def optimize(
+    factory: opt.FactoryArgument,
+    out: opt.OptimizeOut,
+    inputs: opt.Inputs = None,
+    model: opt.Model = None,
+    iters: opt.OptimizeIters = None,
+    max_time: opt.MaxTime = None,
+    state: opt.State = None,
+    library: opt.Library = None,
+    base_url: opt.BaseUrl = None,
+    max_tokens: opt.MaxTokens = None,
+    max_cost: opt.MaxCost = None,
+    price: opt.Price = None,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
+) -> None:
+    """Make your model faster: search its regions for passes, package those that pay on the whole model.
+
+    Ctrl-C stops cleanly; the same command again goes on.
+    """
+    from passagent.commands import model_optimizing
+
+    given = {key: value for key, value in locals().items() if key != "max_time"}
+    settings = opt.settings_of(set_, given)
+    model_optimizing.optimize(factory, inputs, out, state, library, max_time, config, settings, json)
 
 
 @commands.command()

@@ -59,6 +59,15 @@ class FormatName(enum.StrEnum):
     atif = "atif"
 
 
+def _seconds(text: str) -> float:
+    """`90`, `90s`, `30m` and `2h` in seconds."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "s")
+    try:
+        return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time; write 90, 90s, 30m or 2h") from None
+
+
 _A_RUN = "A run's id, a unique prefix, or 'last'."
 _TASKS = "Tasks, directories of tasks, quoted globs, sample lists"
 
@@ -167,7 +176,10 @@ SeedDir = Annotated[
         "--seed-dir", "A pass directory that the first episode of every island starts from.", metavar="DIR"
     ),
 ]
-MaxTime = Annotated[float | None, option("--max-time", "Stop after this time, s.")]
+MaxTime = Annotated[
+    float | None,
+    option("--max-time", "Stop after this time: 90, 90s, 30m, 2h.", parser=_seconds, metavar="TIME"),
+]
 MaxTokens = Annotated[int | None, option("--max-tokens", "Stop after this many tokens.")]
 MaxCost = Annotated[float | None, option("--max-cost", "Spend at most this, USD.")]
 MaxEvals = Annotated[int | None, option("--max-evals", "Evaluate at most this many candidates.")]
@@ -364,6 +376,30 @@ Mode = Annotated[
 MeasureOut = Annotated[
     str | None, option("--out", "Write the package without passes that do not pay.", metavar="DIR")
 ]
+OptimizeOut = Annotated[
+    str, option("--out", "The package to write if it pays; a new one.", metavar="PACKAGE")
+]
+State = Annotated[
+    str | None,
+    option(
+        "--state", "Where tasks, runs and the report are kept.", metavar="DIR", show_default="PACKAGE.state"
+    ),
+]
+OptimizeIters = Annotated[int | None, option("--iters", "Episodes for each region.", show_default="4")]
+Library = Annotated[
+    str | None,
+    option(
+        "--library",
+        "The library of passes.",
+        metavar="FILE",
+        show_default="library.db in $XDG_DATA_HOME/passagent",
+    ),
+]
+KeptArgument = Annotated[str, argument("HASH", "The beginning of a region's hash, as list shows it.")]
+KeptArguments = Annotated[
+    list[str] | None, argument("[HASH...]", "Beginnings of regions' hashes; without any, all of this device.")
+]
+OtherTorch = Annotated[bool, option("--other-torch", "Also those of other versions of torch.")]
 Level = Annotated[
     HashLevel, option("--level", "instance: with sizes and dtypes; structure: for all of them.")
 ]
