@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         load_task,
         measure,
         open_run,
+        optimize,
         package,
         resume,
         resume_async,
@@ -43,7 +44,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
     "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "collect", "explain", "export",
-    "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "package",
+    "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "optimize",
+    "package",
     "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
-from passagent.model_api import apply, explain, extract, extract_regions, inductor_options, measure, package
+from passagent.model_api import (
+    apply,
+    explain,
+    extract,
+    extract_regions,
+    inductor_options,
+    measure,
+    optimize,
+    package,
+)
 from passagent.report.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
 from passagent.search.apart import Search, Stoppable, finished, finished_async
 from passagent.search.beginning import Parts, begin
@@ -31,7 +40,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
     "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "collect", "explain", "export",
-    "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "package",
+    "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure", "open_run", "optimize",
+    "package",
     "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from passagent.cli import model_options as own
 from passagent.cli import options as opt
 
 library_app = typer.Typer(
@@ -14,7 +15,7 @@ library_app = typer.Typer(
 
 
 @library_app.command("list")
-def library_list(library: opt.Library = None, json: opt.Json = False) -> None:
+def library_list(library: own.Library = None, json: opt.Json = False) -> None:
     """List the passes that are kept, the fastest first."""
     from passagent.commands import library_of_passes
 
@@ -22,7 +23,7 @@ def library_list(library: opt.Library = None, json: opt.Json = False) -> None:
 
 
 @library_app.command("show")
-def library_show(kept: opt.KeptArgument, library: opt.Library = None, json: opt.Json = False) -> None:
+def library_show(kept: own.KeptArgument, library: own.Library = None, json: opt.Json = False) -> None:
     """Show a pass: where it comes from, how it was measured, its text."""
     from passagent.commands import library_of_passes
 
@@ -31,8 +32,8 @@ def library_show(kept: opt.KeptArgument, library: opt.Library = None, json: opt.
 
 @library_app.command("verify")
 def library_verify(
-    kept: opt.KeptArguments = None,
-    library: opt.Library = None,
+    kept: own.KeptArguments = None,
+    library: own.Library = None,
     device: opt.Device = None,
     json: opt.Json = False,
 ) -> None:
@@ -44,7 +45,7 @@ def library_verify(
 
 @library_app.command("prune")
 def library_prune(
-    other_torch: opt.OtherTorch = False, library: opt.Library = None, json: opt.Json = False
+    other_torch: own.OtherTorch = False, library: own.Library = None, json: opt.Json = False
 ) -> None:
     """Remove passes that did not hold when they were verified."""
     from passagent.commands import library_of_passes

@@ -94,15 +94,18 @@ class _Found:
     hash: StructuralHash
 
 
-def extract_regions(model: Model, out: Path) -> Regions:
-    """Cut a model into regions and write each as a task below the directory `out`. Raises PassagentError."""
+def extract_regions(model: Model, out: Path, products: bool = False) -> Regions:
+    """Cut a model into regions and write each as a task below the directory `out`. Raises PassagentError.
+
+    `products`: matrix products that a library computes are regions, too (regions.cut).
+    """
     with whole_directory(out) as place:
         captured = capture_model(model)
         found, refused, total = list[_Found](), list[str](), 0.0
         with torch.set_grad_enabled(model.is_training):
             for number, piece in enumerate(captured.pieces):
                 kernels = scheduled_kernels(piece.graph_module, piece.inputs)
-                parts = cut(piece.graph_module.graph, kernels)
+                parts = cut(piece.graph_module.graph, kernels, products)
                 times = operator_times(piece.graph_module, piece.inputs)
                 total += sum(times.values()) * piece.runs
                 refused += [f"{names}: {why}" for names, why in parts.refused]

@@ -36,7 +36,7 @@ from passagent.faults import os_fault
 from passagent.optimization.optimized import DROPPED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
 from passagent.optimization.potential import SpeedOfLight
 from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
-from passagent.search.apart import Stoppable
+from passagent.search.apart import Stoppable, finished
 from passagent.store import Store, confirmations, evaluations, nodes
 from passagent.store.pass_library import KeptPass, PassLibrary, licence_of
 from passagent.tasks import Task, load_task
@@ -108,11 +108,19 @@ def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[s
                 _report(found)
                 return found
             kept = [_judged(state, regions.path / one.name, one, searches, library) for one in order]
-        sources = {one.name: source for one, source in zip(order, kept, strict=True) if source is not None}
+        pairs = [pair for pair in zip(order, kept, strict=True) if pair[1] is not None]
+        # the largest first: a pass for a part of a region would take its operators
+        pairs.sort(key=lambda pair: -len(pair[0].operators))
+        sources = {one.name: str(run) for one, run in pairs}
         found.left_out += regions.refused
         _measure(request, model, found, sources, say)
     _report(found)
     return found
+
+
+def conduct_in_a_thread(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
+    """Run searches on a thread of their own. Ctrl-C stops them cleanly, then KeyboardInterrupt is raised."""
+    finished(lambda sessions: work(sessions.append))
 
 
 def _check_free(out: Path) -> None:
@@ -145,7 +153,8 @@ def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[s
         say(f"going on in {state}")
     else:
         say("cutting it into regions and timing its operators")
-        regions = extract_regions(model, tasks)
+        on_cpu = device_of(captured) == "cpu"  # where the expert writes products
+        regions = extract_regions(model, tasks, products=on_cpu)
     return device_of(captured), regions
 
 
