@@ -91,13 +91,12 @@ def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -
 
 def prune(path: str | None, other_torch: bool, as_json: bool) -> None:
     """Remove passes that failed when they were verified, and those of other versions of torch."""
-    import torch
-
+    here = version("torch")
     with PassLibrary.open(path, create=False) as library:
         gone = [
             one
             for one in library.all()
-            if one.status != "ok" or (other_torch and one.torch != str(torch.__version__))
+            if one.status != "ok" or (other_torch and one.torch.partition("+")[0] != here.partition("+")[0])
         ]
         library.remove(gone)
         left = len(library.all())

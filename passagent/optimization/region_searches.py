@@ -18,6 +18,7 @@ from passagent.search import conducting
 from passagent.search.apart import Stoppable
 from passagent.search.beginning import Parts, begin
 from passagent.store import Store, runs
+from passagent.store.database import DATABASE
 from passagent.store.runs import Run
 from passagent.tasks import Task, load_task
 
@@ -64,11 +65,26 @@ class RegionSearches:
         clock = asyncio.create_task(self._watch_the_clock())
         try:
             for number, one in enumerate(wanted, start=1):
+                if spent := self._spent():
+                    self.stop(spent)
                 if self.stop_reason is not None:
                     return
                 await self._search(one, f"{number} of {len(wanted)}")
         finally:
             clock.cancel()
+
+    def _spent(self) -> str | None:
+        """Why no further search may begin: the runs together took the tokens or the money of one."""
+        limits = self.config.search
+        if (limits.max_tokens is None and limits.max_cost is None) or not has_runs(self.runs_dir):
+            return None
+        with Store.open(self.runs_dir, create=False) as store:
+            made = runs.list_runs(store)
+        if limits.max_tokens is not None and sum(run.tokens for run in made) >= limits.max_tokens:
+            return f"{limits.max_tokens} tokens are spent"
+        if limits.max_cost is not None and sum(run.cost for run in made) >= limits.max_cost:
+            return f"{limits.max_cost} USD are spent"
+        return None
 
     async def _watch_the_clock(self) -> None:
         if self.deadline is not None:
@@ -118,6 +134,11 @@ class RegionSearches:
             self.say(f"  {event.status}{score}: {event.note}")
 
 
+def has_runs(runs_dir: Path) -> bool:
+    """Whether there is a database of runs."""
+    return (runs_dir / DATABASE).exists()
+
+
 def finished_run(runs_dir: Path, task: Task) -> Run | None:
     """The newest run of a task that came to its end; None if there is none."""
     return next((run for run in _runs_of(runs_dir, task) if run.state == "finished"), None)
@@ -129,7 +150,7 @@ def best_run(runs_dir: Path, task: Task) -> Run | None:
 
 
 def _runs_of(runs_dir: Path, task: Task) -> list[Run]:
-    if not (runs_dir / "passagent.db").exists():
+    if not has_runs(runs_dir):
         return []
     with Store.open(runs_dir, create=False) as store:
         return [run for run in runs.list_runs(store) if run.task_key == task.key]
