@@ -95,8 +95,9 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--work", type=Path)
-    parser.add_argument("--measure")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
         measure(given.measure, given.threads)
@@ -114,7 +115,7 @@ def main() -> None:
             result["one_thread"] = ratios(python, work, 1)
         result["load_after"] = os.getloadavg()[0]
     print(json.dumps({k: v for k, v in result.items() if k != "optimize"}, indent=1))
-    keep("optimize-bert", result)
+    keep("optimize-bert", "cpu", given.out, result)
 
 
 if __name__ == "__main__":
