@@ -1,6 +1,7 @@
 """From a BERT to its package with `passagent optimize` and the expert: how long, and how much faster it is.
 
     python benchmarks/optimize_bert.py [--minutes 10] [--work DIR]
+    python benchmarks/optimize_bert.py --package DIR     # only times a package that is there
 
 The model is examples/optimize_bert/bert.py, in an environment that has transformers
 (checks/environments/models.txt). The command runs as a person types it, with a library of its own that is
@@ -25,6 +26,8 @@ from typing import Any
 
 from evaluator_repeatability import keep
 
+from passagent.confine.environment import device_name
+
 ROOT = Path(__file__).resolve().parents[1]
 FACTORY = f"{ROOT / 'examples/optimize_bert/bert.py'}:bert"
 BLOCKS, CALLS = 60, 20
@@ -47,9 +50,9 @@ def optimized(python: str, work: Path, minutes: float) -> dict[str, Any]:
     return {"seconds": time.monotonic() - begun, **json.loads(done.stdout)}
 
 
-def ratios(python: str, work: Path, threads: int) -> dict[str, float]:
+def ratios(python: str, package: Path, threads: int) -> dict[str, float]:
     """Inductor against Inductor with the package, timed in a fresh process."""
-    words = [python, __file__, "--measure", str(work / "my_passes"), "--threads", str(threads)]
+    words = [python, __file__, "--measure", str(package), "--threads", str(threads)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -96,25 +99,28 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path, help="default: benchmarks/results")
+    parser.add_argument("--package", type=Path)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
         measure(given.measure, given.threads)
         return
-    python = python_of_models()
+    python, result = python_of_models(), {"load_before": os.getloadavg()[0], "device": device_name("cpu")}
     with tempfile.TemporaryDirectory() as temporary:
-        work = given.work or Path(temporary)
+        work, package = given.work or Path(temporary), given.package
         work.mkdir(parents=True, exist_ok=True)
-        result: dict[str, Any] = {
-            "load_before": os.getloadavg()[0],
-            "optimize": optimized(python, work, given.minutes),
-        }
-        if result["optimize"]["package"]:
-            result["all_cores"] = ratios(python, work, os.cpu_count() or 1)
-            result["one_thread"] = ratios(python, work, 1)
-        result["load_after"] = os.getloadavg()[0]
-    print(json.dumps({k: v for k, v in result.items() if k != "optimize"}, indent=1))
+        if package is None:
+            found = result["optimize"] = optimized(python, work, given.minutes)
+            package = Path(found["package"]) if found["package"] else None
+        if package is not None:
+            manifest = json.loads((package / "manifest.json").read_text())
+            result["versions"] = {key: manifest[key] for key in ("passagent", "torch")}
+            result["passes"] = [entry["name"] for entry in manifest["passes"]]
+            result["all_cores"] = ratios(python, package, os.cpu_count() or 1)
+            result["one_thread"] = ratios(python, package, 1)
+    result["load_after"] = os.getloadavg()[0]
+    print(json.dumps({key: value for key, value in result.items() if key != "optimize"}, indent=1))
     keep("optimize-bert", "cpu", given.out, result)
 
 
