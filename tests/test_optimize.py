@@ -154,11 +154,11 @@ def test_the_report_says_what_was_kept_and_what_is_left(tmp_path):
 @pytest.mark.long
 def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path):
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128)).eval(), torch.randn(4, 64)
+    model, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).eval(), torch.randn(4, 64)
     told, library = [], tmp_path / "library.db"
     more = {"library": library, "iters": 1, "settings": QUICK, "on_progress": told.append}
     found = pa.optimize(model, x, out=tmp_path / "passes", **more)
-    assert {one.operators for one in found.regions} == {("linear", "gelu"), ("layer_norm",)}
+    assert {one.operators for one in found.regions} == {("linear", "gelu"), ("linear",)}
     assert (found.package is None) == bool(found.why_not)
     if found.package is not None:
         torch._dynamo.reset()
