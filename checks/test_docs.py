@@ -58,7 +58,7 @@ def as_run(printed, server):
     command = ELSEWHERE.sub(server.url, command)
     for name, value in {"TASK": "example:add_layer_norm", "RUN": "last", "NODE": "1", "EPISODE": "1"}.items():
         command = re.sub(rf"(?<![\w/.-]){name}(?![\w/.-])", value, command)
-    if words[:2] in (["passagent", "run"], ["passagent", "fork"]):
+    if words[:2] in (["passagent", "run"], ["passagent", "fork"], ["passagent", "optimize"]):
         quick = " --set evaluator.budget_s=0.05" + ("" if "--iters" in command else " --iters 2")
         command, comment, rest = command.partition(" #")
         command += quick + comment + rest
@@ -76,7 +76,7 @@ def resources(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shell(resources):
+def shell(resources, tmp_path_factory):
     """Run a command line in a directory; it must succeed, without a traceback."""
     with WireServer(paid_run.brain) as server:
         environment = os.environ | {
@@ -85,6 +85,7 @@ def shell(resources):
             "OPENAI_BASE_URL": f"{server.url}/v1",
             "ANTHROPIC_BASE_URL": server.url,
             "PASSAGENT_RESOURCES": str(resources),
+            "XDG_DATA_HOME": str(tmp_path_factory.mktemp("data")),
             "GIT_AUTHOR_NAME": "A reader",
             "GIT_AUTHOR_EMAIL": "reader@example.com",
             "GIT_COMMITTER_NAME": "A reader",

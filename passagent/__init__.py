@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         load_task,
         measure,
         open_run,
+        optimize,
         package,
         resume,
         resume_async,
@@ -45,7 +46,7 @@ __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
     "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
     "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
-    "open_run", "package", "resume", "resume_async", "run", "run_async",
+    "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from passagent.config import load_config
 from passagent.errors import InfrastructureError, PassagentError, TaskError, UsageError
-from passagent.model_api import apply, explain, extract, extract_regions, inductor_options, measure, package
+from passagent.model_api import (
+    apply,
+    explain,
+    extract,
+    extract_regions,
+    inductor_options,
+    measure,
+    optimize,
+    package,
+)
 from passagent.report.handles import Bench, Collection, Node, Nodes, Plan, Result, Run
 from passagent.search.apart import Search, Stoppable, finished, finished_async
 from passagent.search.beginning import Parts, begin
@@ -32,7 +41,7 @@ __all__ = [
     "Bench", "Collection", "Evaluator", "InfrastructureError", "Node", "Nodes", "Options", "PassagentError",
     "Plan", "Result", "Run", "TaskError", "UsageError", "apply", "bench", "build_dataset", "collect",
     "explain", "export", "extract", "extract_regions", "fork", "inductor_options", "load_task", "measure",
-    "open_run", "package", "resume", "resume_async", "run", "run_async",
+    "open_run", "optimize", "package", "resume", "resume_async", "run", "run_async",
 ]  # fmt: skip
 
 logging.getLogger("passagent").addHandler(logging.NullHandler())  # a library prints nothing by itself

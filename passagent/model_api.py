@@ -1,8 +1,8 @@
-"""A whole model from Python: what `passagent extract` does. torch is imported when it is called."""
+"""A whole model from Python, from `extract` to `optimize`. torch is imported when a function is called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from passagent.deployment.package_writing import Packed
     from passagent.extraction.extracting import Extracted
     from passagent.extraction.region_tasks import Regions
+    from passagent.optimization.optimized import Optimized
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -75,6 +76,43 @@ def extract_regions(
 
     called = name or _name(model)
     return extracted(Model(called, model, inputs), _place(called, out))
+
+
+def optimize(
+    model: Callable[..., Any],
+    *inputs: Any,
+    out: str | Path,
+    model_name: str | Sequence[str] | None = None,
+    iters: int | None = None,
+    max_time: float | None = None,
+    state: str | Path | None = None,
+    library: str | Path | None = None,
+    config: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Callable[[str], object] | None = None,
+) -> Optimized:
+    """Make `model(*inputs)` faster: search its regions for passes, package those that pay on the whole model.
+
+    out: the package; `.package` of the result is None where nothing pays, and `.why_not` says why. The other
+    arguments are the options of `passagent optimize`; model_name: who writes passes; max_time: s, of this
+    call. The same call again goes on. Ctrl-C stops it cleanly, then KeyboardInterrupt is raised. on_progress
+    is told what happens, a line each. Raises UsageError, PassagentError.
+    """
+    from passagent.extraction.factories import Model
+    from passagent.optimization.optimizing import Request, conduct_in_a_thread
+    from passagent.optimization.optimizing import optimize as optimized
+    from passagent.settings import settings_of
+
+    request = Request(
+        out=Path(out),
+        settings=settings_of({"model": model_name, "iters": iters}, settings),
+        preset=config,
+        state=Path(state) if state is not None else None,
+        max_time_s=max_time,
+        library=Path(library) if library is not None else None,
+    )
+    say = on_progress or (lambda _line: None)
+    return optimized(request, Model(_name(model), model, inputs), conduct_in_a_thread, say)
 
 
 def package(

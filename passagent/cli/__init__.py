@@ -17,6 +17,7 @@ from passagent.cli import (
     dataset_verbs,
     export_verbs,
     judge_verbs,
+    library_verbs,
     look_verbs,
     mcp_verb,
     model_verbs,
@@ -40,6 +41,7 @@ for group in (
 ):  # fmt: skip
     app.add_typer(group.commands)
 app.add_typer(judge_verbs.expert_app, name="expert")
+app.add_typer(library_verbs.library_app, name="library")
 
 
 @app.callback(invoke_without_command=True)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import typer
 
 from passagent.cli import options as opt
+from passagent.cli import server_options as serve
 
 commands = typer.Typer()
 
 
 @commands.command()
 def worker(
-    target: opt.SshArgument = None,
-    token_file: opt.WorkerToken = "passagent.token",
-    listen: opt.Listen = "127.0.0.1:8700",
-    device: opt.WorkerDevice = "cpu",
-    tls_cert: opt.TlsCert = None,
-    tls_key: opt.TlsKey = None,
-    remote_command: opt.RemoteCommand = "passagent",
+    target: serve.SshArgument = None,
+    token_file: serve.WorkerToken = "passagent.token",
+    listen: serve.Listen = "127.0.0.1:8700",
+    device: serve.WorkerDevice = "cpu",
+    tls_cert: serve.TlsCert = None,
+    tls_key: serve.TlsKey = None,
+    remote_command: serve.RemoteCommand = "passagent",
     json: opt.Json = False,
 ) -> None:
     """Evaluate for other machines, which name it by --pool http://HOST:PORT. SIGTERM lets it finish first."""

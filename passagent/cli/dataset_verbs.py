@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from passagent.cli import dataset_options as of_data
 from passagent.cli import options as opt
 
 commands = typer.Typer()
@@ -15,15 +16,15 @@ commands.add_typer(dataset_app, name="dataset")
 
 @dataset_app.command("build")
 def build(
-    samples: opt.SamplesArgument,
-    out: opt.DatasetOut,
-    shapes: opt.Shapes = 10,
-    evaluation: opt.EvaluationSequences = 200,
-    backward: opt.Backward = False,
+    samples: of_data.SamplesArgument,
+    out: of_data.DatasetOut,
+    shapes: of_data.Shapes = 10,
+    evaluation: of_data.EvaluationSequences = 200,
+    backward: of_data.Backward = False,
     device: opt.Device = None,
-    parallel: opt.AtATime = None,
-    limit: opt.LimitS = 600,
-    most_refused: opt.MostRefused = 0.03,
+    parallel: of_data.AtATime = None,
+    limit: of_data.LimitS = 600,
+    most_refused: of_data.MostRefused = 0.03,
     json: opt.Json = False,
 ) -> None:
     """Make tasks of SAMPLES, for training and for evaluation. The same command again goes on.
@@ -38,7 +39,7 @@ def build(
 
 
 @dataset_app.command("check")
-def check(directory: opt.DatasetArgument, json: opt.Json = False) -> None:
+def check(directory: of_data.DatasetArgument, json: opt.Json = False) -> None:
     """Hold DIR against its record. Training and evaluation must share nothing."""
     from passagent.commands import dataset_building as command
 
@@ -46,7 +47,9 @@ def check(directory: opt.DatasetArgument, json: opt.Json = False) -> None:
 
 
 @dataset_app.command("stats")
-def stats(directory: opt.DatasetArgument, plots: opt.DatasetPlots = None, json: opt.Json = False) -> None:
+def stats(
+    directory: of_data.DatasetArgument, plots: of_data.DatasetPlots = None, json: opt.Json = False
+) -> None:
     """Say what DIR holds, and what was lost at each step."""
     from passagent.commands import dataset_building as command
 
@@ -54,7 +57,7 @@ def stats(directory: opt.DatasetArgument, plots: opt.DatasetPlots = None, json: 
 
 
 @dataset_app.command("leak-check")
-def leak_check(one: opt.FirstTasks, other: opt.OtherTasks, json: opt.Json = False) -> None:
+def leak_check(one: of_data.FirstTasks, other: of_data.OtherTasks, json: opt.Json = False) -> None:
     """Say which tasks of A share an operator sequence or a subgraph with one of B.
 
     Exit code 1 if any does.
@@ -65,7 +68,7 @@ def leak_check(one: opt.FirstTasks, other: opt.OtherTasks, json: opt.Json = Fals
 
 
 @dataset_app.command("show")
-def show(directory: opt.DatasetArgument, task: opt.ListedTask, json: opt.Json = False) -> None:
+def show(directory: of_data.DatasetArgument, task: of_data.ListedTask, json: opt.Json = False) -> None:
     """Print a task of DIR: its text, its subgraphs' inputs and where they come from."""
     from passagent.commands import dataset_building as command
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from passagent.cli import dataset_options as of_data
 from passagent.cli import options as opt
 
 commands = typer.Typer()
@@ -101,7 +102,7 @@ def tasks_hash(tasks: opt.TasksArgument, json: opt.Json = False) -> None:
 
 @tasks_app.command("dedup")
 def tasks_dedup(
-    tasks: opt.TasksArgument, level: opt.Level = opt.HashLevel.instance, json: opt.Json = False
+    tasks: opt.TasksArgument, level: of_data.Level = of_data.HashLevel.instance, json: opt.Json = False
 ) -> None:
     """Say which subgraphs compute the same."""
     from passagent.commands import model_extraction
@@ -111,15 +112,15 @@ def tasks_dedup(
 
 @tasks_app.command("import")
 def tasks_import(
-    suite: opt.SuiteArgument,
-    path: opt.PlaceArgument,
-    out: opt.ImportOut,
-    level: opt.Levels = "1,2,3",
+    suite: of_data.SuiteArgument,
+    path: of_data.PlaceArgument,
+    out: of_data.ImportOut,
+    level: of_data.Levels = "1,2,3",
     device: opt.Device = None,
-    max_input: opt.MaxInput = None,
-    timeout: opt.ProblemTime = 600,
-    jobs: opt.ImportJobs = 1,
-    most_refused: opt.MostRefused = 0.1,
+    max_input: of_data.MaxInput = None,
+    timeout: of_data.ProblemTime = 600,
+    jobs: of_data.ImportJobs = 1,
+    most_refused: of_data.MostRefused = 0.1,
     json: opt.Json = False,
 ) -> None:
     """Make tasks of another suite's problems. Their code runs shut in, each in a process of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from passagent.cli import options as opt
+from passagent.cli import server_options as serve
 
 commands = typer.Typer()
 
@@ -122,12 +123,12 @@ def doctor(run: opt.RunArgument, runs_dir: opt.RunsDir = "runs", json: opt.Json 
 
 @commands.command()
 def view(
-    runs_dir: opt.RunsDirArgument = "runs",
-    port: opt.Port = 8640,
-    host: opt.Host = "127.0.0.1",
-    token: opt.Token = None,
-    allow_host: opt.AllowHost = None,
-    control: opt.Control = False,
+    runs_dir: serve.RunsDirArgument = "runs",
+    port: serve.Port = 8640,
+    host: serve.Host = "127.0.0.1",
+    token: serve.Token = None,
+    allow_host: serve.AllowHost = None,
+    control: serve.Control = False,
 ) -> None:
     """Serve a page to look at runs in a browser, live. Needs passagent[web]; Ctrl-C ends it."""
     from pathlib import Path
@@ -140,7 +141,7 @@ def view(
 
 @commands.command()
 def report(
-    run: opt.RunArgument, html: opt.Html, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
+    run: opt.RunArgument, html: serve.Html, runs_dir: opt.RunsDir = "runs", json: opt.Json = False
 ) -> None:
     """Write RUN as one HTML file that opens from disk. For an issue, an e-mail, a supplement."""
     from passagent.commands import reporting
@@ -151,8 +152,8 @@ def report(
 @commands.command()
 def plot(
     run: opt.RunArgument,
-    out: opt.PlotOut,
-    picture: opt.PictureOption = opt.Picture.best,
+    out: serve.PlotOut,
+    picture: serve.PictureOption = serve.Picture.best,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import typer
 
 from passagent.cli import options as opt
+from passagent.cli import server_options as serve
 
 commands = typer.Typer()
 
 
 @commands.command()
 def mcp(
-    tasks: opt.ServedTasks = None,
-    http: opt.Http = None,
+    tasks: serve.ServedTasks = None,
+    http: serve.Http = None,
     device: opt.Device = None,
-    trust_files: opt.TrustFiles = False,
-    max_wait: opt.MaxWait = 45.0,
+    trust_files: serve.TrustFiles = False,
+    max_wait: serve.MaxWait = 45.0,
     runs_dir: opt.RunsDir = "runs",
     config: opt.Config = None,
     set_: opt.Set = None,

@@ -42,31 +42,6 @@ class By(enum.StrEnum):
     step = "step"
 
 
-class Suite(enum.StrEnum):
-    """Whose problems become tasks."""
-
-    kernelbench = "kernelbench"
-    opinfo = "opinfo"
-    flashinfer = "flashinfer"
-    gpumode = "gpumode"
-
-
-class Picture(enum.StrEnum):
-    """Of a run."""
-
-    best = "best"
-    islands = "islands"
-    cost = "cost"
-    tree = "tree"
-
-
-class HashLevel(enum.StrEnum):
-    """What a structural hash covers."""
-
-    instance = "instance"
-    structure = "structure"
-
-
 class FormatName(enum.StrEnum):
     """The forms of docs/formats.md."""
 
@@ -76,6 +51,15 @@ class FormatName(enum.StrEnum):
     llamafactory = "llamafactory"
     axolotl = "axolotl"
     atif = "atif"
+
+
+def _seconds(text: str) -> float:
+    """`90`, `90s`, `30m` and `2h` in seconds."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "s")
+    try:
+        return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time; write 90, 90s, 30m or 2h") from None
 
 
 _A_RUN = "A run's id, a unique prefix, or 'last'."
@@ -166,21 +150,6 @@ InternalFormOption = Annotated[
 ]
 Target = Annotated[str, option("--target", "cpu or cuda.")]
 
-# Of a worker
-SshArgument = Annotated[
-    str | None, argument("[ssh://HOST]", "Start it on another machine, forwarded here.", show_default=False)
-]
-Listen = Annotated[str, option("--listen", "Where it listens; with ssh://HOST, on this machine.")]
-WorkerDevice = Annotated[str, option("--device", "cpu, cuda, cuda:N, cuda:N,cuda:M or cuda:all.")]
-WorkerToken = Annotated[
-    str, option("--token-file", "Who calls has to have this token; made if it is not there.", metavar="FILE")
-]
-TlsCert = Annotated[str | None, option("--tls-cert", "Serve https with this certificate.", metavar="FILE")]
-TlsKey = Annotated[str | None, option("--tls-key", "The certificate's key.", metavar="FILE")]
-RemoteCommand = Annotated[
-    str, option("--remote-command", "With ssh://HOST: passagent there.", metavar="COMMAND")
-]
-
 # Of models
 Model = Annotated[
     list[str] | None,
@@ -220,7 +189,10 @@ Deterministic = Annotated[
         show_default=False,
     ),
 ]
-MaxTime = Annotated[float | None, option("--max-time", "Stop after this time, s.")]
+MaxTime = Annotated[
+    float | None,
+    option("--max-time", "Stop after this time: 90, 90s, 30m, 2h.", parser=_seconds, metavar="TIME"),
+]
 MaxTokens = Annotated[int | None, option("--max-tokens", "Stop after this many tokens.")]
 MaxCost = Annotated[float | None, option("--max-cost", "Spend at most this, USD.")]
 MaxEvals = Annotated[int | None, option("--max-evals", "Evaluate at most this many candidates.")]
@@ -381,139 +353,6 @@ Database = Annotated[str | None, option("--db", "A passagent.db, in place of --r
 CameFrom = Annotated[
     str | None,
     option("--runs-dir", "Where the runs are stored that it came from.", env="PASSAGENT_CHECK_RUNS_DIR"),
-]
-
-# Of the page
-RunsDirArgument = Annotated[
-    str, argument("[RUNS_DIR]", "Where runs are stored.", envvar="PASSAGENT_RUNS_DIR", show_default="runs")
-]
-Port = Annotated[int, option("--port", "Where it answers; 0: any free one.", min=0, max=65535)]
-Host = Annotated[
-    str, option("--host", "The interface. Any but this machine's own asks for a token, which is printed.")
-]
-Token = Annotated[str | None, option("--token", "Ask for this one.", show_default="made anew each time")]
-AllowHost = Annotated[
-    list[str] | None,
-    option("--allow-host", "Another name it is reached by, as behind a proxy; repeatable.", metavar="NAME"),
-]
-Control = Annotated[bool, option("--control", "With buttons that pause, resume, drain and stop live runs.")]
-Html = Annotated[str, option("--html", "The file to write.", metavar="FILE")]
-PlotOut = Annotated[str, option("--out", "The file to write: .svg or .png.", metavar="FILE")]
-PictureOption = Annotated[
-    Picture,
-    option(
-        "--picture",
-        "best: the best so far, on a log axis; islands: of each; cost: tokens and money; tree: the nodes.",
-    ),
-]
-# Of coding agents
-ServedTasks = Annotated[
-    list[str] | None, option("--tasks", "Tasks beside the examples; repeatable.", metavar="DIR")
-]
-Http = Annotated[
-    str | None,
-    option("--http", "Serve at this address; port 0: a free one.", metavar="HOST:PORT", show_default="stdio"),
-]
-TrustFiles = Annotated[
-    bool, option("--trust-files", "Offer the tool extract, which runs models' files without a sandbox.")
-]
-MaxWait = Annotated[float, option("--max-wait", "Answer after at most so many seconds.", min=0)]
-
-# Of your own model
-FactoryArgument = Annotated[
-    str,
-    argument(
-        "FILE.py:FACTORY",
-        "Your own function: it returns `module, example_inputs`, or a module. It runs unsandboxed.",
-    ),
-]
-SourcesArgument = Annotated[
-    list[str],
-    argument("SOURCES...", "Runs (the best pass of each), or directories that best wrote."),
-]
-PackageArgument = Annotated[str, argument("PACKAGE", "A package: its directory or its name.")]
-Inputs = Annotated[
-    str | None,
-    option(
-        "--inputs",
-        "A function that returns the inputs.",
-        metavar="FILE.py:FUNCTION",
-        show_default="the factory's",
-    ),
-]
-Dynamic = Annotated[bool, option("--dynamic", "Keep sizes of the inputs symbolic.")]
-Regions = Annotated[
-    bool,
-    option("--regions", "Cut the graphs into what Inductor fuses, a task each, by their share of time."),
-]
-SamplesArgument = Annotated[
-    list[str], argument("SAMPLES...", "Directories of full graphs in GraphNet's layout.")
-]
-DatasetArgument = Annotated[str, argument("DIR", "What `dataset build` wrote.")]
-FirstTasks = Annotated[str, argument("A", "A list of tasks or a directory.")]
-OtherTasks = Annotated[str, argument("B", "A list of tasks or a directory.")]
-ListedTask = Annotated[str, argument("TASK", "As a list names it, or a part of its name.")]
-DatasetOut = Annotated[str, option("--out", "The directory to write, or to go on with.", metavar="DIR")]
-Shapes = Annotated[int, option("--shapes", "Of each subgraph, the recorded one included.", min=1, max=10)]
-EvaluationSequences = Annotated[
-    int,
-    option("--evaluation", "Operator sequences of each kind for evaluation, at most a fifth.", min=0),
-]
-AtATime = Annotated[
-    int | None, option("--parallel", "Processes at a time.", min=1, show_default="one for each core")
-]
-Backward = Annotated[bool, option("--backward", "Also what training computes: forward and backward graphs.")]
-LimitS = Annotated[int, option("--limit", "Refuse what takes more CPU time than this, s.", min=1)]
-MostRefused = Annotated[
-    float,
-    option("--most-refused", "Exit with 1 if a larger share of the samples is refused.", min=0, max=1),
-]
-DatasetPlots = Annotated[
-    str | None,
-    option("--plots", "Draw operators, sizes and the funnel (needs passagent[report]).", metavar="DIR"),
-]
-ExtractOut = Annotated[str, option("--out", "The directory to write; a new one.", metavar="DIR")]
-PackageOut = Annotated[str, option("--out", "The package to write; a new one.", metavar="DIR")]
-PackageTasks = Annotated[list[str] | None, option("--task", "Of each directory, in order.", metavar="TASK")]
-Passes = Annotated[str, option("--passes", "A directory or a module.", metavar="PACKAGE")]
-Mode = Annotated[
-    list[str] | None,
-    option(
-        "--mode",
-        "Of Inductor: default, reduce-overhead, max-autotune; repeatable.",
-        show_default="default, on a GPU reduce-overhead too",
-    ),
-]
-MeasureOut = Annotated[
-    str | None, option("--out", "Write the package without passes that do not pay.", metavar="DIR")
-]
-Level = Annotated[
-    HashLevel, option("--level", "instance: with sizes and dtypes; structure: for all of them.")
-]
-
-# Of other people's problems
-SuiteArgument = Annotated[Suite, argument("SUITE", "Whose problems they are.")]
-PlaceArgument = Annotated[
-    str, argument("PATH", "The suite's directory or file; of opinfo operators, such as add,softmax, or all.")
-]
-Levels = Annotated[str, option("--level", "Of kernelbench.", metavar="1,2,3")]
-ImportOut = Annotated[
-    str, option("--out", "The directory of the tasks; the same again goes on.", metavar="DIR")
-]
-MaxInput = Annotated[
-    int | None,
-    option(
-        "--max-input",
-        "Cut inputs along their leading dimension to this size, or leave the call out.",
-        metavar="MIB",
-        min=1,
-        show_default="as large as they are",
-    ),
-]
-ProblemTime = Annotated[int, option("--timeout", "Seconds for a problem.", min=1)]
-ImportJobs = Annotated[int, option("--jobs", "Problems at a time.", "-j", min=1)]
-MostRefused = Annotated[
-    float, option("--most-refused", "Exit with 1 if a larger share became no task.", min=0.0, max=1.0)
 ]
 
 

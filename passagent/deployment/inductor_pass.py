@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch._inductor.config as inductor_config
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -100,9 +101,31 @@ def _code() -> str:
 
 
 def _lower(names: set[str]) -> None:
-    """Tell Inductor that the operators are called as they are."""
-    from torch._inductor.lowering import lowerings, make_fallback
+    """Tell Inductor that the operators are called as they are; from Python without torch's dispatcher."""
+    from torch._inductor import ir
+    from torch._inductor.lowering import lowerings, make_fallback, register_lowering
+    from torch._inductor.virtualized import V
+    from torch.utils import _pytree
+
+    class DirectCall(ir.FallbackKernel):
+        """A call of one of our operators, by the function itself where the generated code is Python."""
+
+        def codegen(self, wrapper: Any) -> None:
+            """Write the call."""
+            called = self.op_overload
+            if isinstance(called, torch._ops.OpOverload) and not (V.graph.cpp_wrapper or V.graph.fx_wrapper):
+                wrapper.add_import_once("from passagent.deployment import direct_calls")
+                self.python_kernel_name = f"direct_calls.{called._schema.name.partition('::')[2]}"
+            super().codegen(wrapper)
+
+    def lowering(function: torch._ops.OpOverload) -> Callable[..., Any]:
+        def lowered(*args: Any) -> Any:
+            made = DirectCall.create(function, *args)
+            return _pytree.tree_map(ir.TensorBox.create, made)
+
+        return lowered
 
     for name in sorted(names):
         if overload(name) not in lowerings:
             make_fallback(overload(name), warn=False)
+            register_lowering(overload(name), type_promotion_kind=None)(lowering(overload(name)))

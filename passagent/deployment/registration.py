@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.library import Library
 
+from passagent.deployment import direct_calls
 from passagent.deployment.planned_operator import PlannedOperator
 
 NAMESPACE = "passagent"
@@ -51,6 +52,7 @@ def register(name: str, made: PlannedOperator, outputs: int) -> PlannedOperator:
     torch.library.register_fake(qualified, made.by_pattern, lib=library)
     torch.library.register_autograd(qualified, _backward(made), setup_context=_keep, lib=library)
     _registered[name] = made
+    setattr(direct_calls, name, made)
     return made
 
 

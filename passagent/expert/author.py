@@ -11,7 +11,16 @@ import torch
 from torch import fx
 
 from passagent.evaluator.result import MANIFEST
-from passagent.expert import cpp_host, cpp_text, cuda_grid, cuda_host, cuda_text, pattern_text, wrapper
+from passagent.expert import (
+    cpp_host,
+    cpp_product,
+    cpp_text,
+    cuda_grid,
+    cuda_host,
+    cuda_text,
+    pattern_text,
+    wrapper,
+)
 from passagent.expert.arithmetic import decides_later
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
@@ -21,9 +30,9 @@ from passagent.expert.layouts import input_orders, of_library, output_orders, st
 from passagent.expert.lower import Lowered, Parameter, Region, Types, lower_region
 from passagent.expert.lowering import HALF
 from passagent.expert.names import identifier, kind, pass_name, title
-from passagent.expert.region import does_nothing, find_regions, is_free, is_view, moves_only
+from passagent.expert.region import Found, does_nothing, find_regions, is_free, is_view, moves_only
+from passagent.expert.region_types import has_any, named_types
 from passagent.expert.repeated import MOVES, join_reductions, reduces_again
-from passagent.expert.split import holds_for_one_dtype
 from passagent.expert.text_parts import Kernel, Knobs, TritonKernel
 from passagent.expert.wording import conditions, simplified
 from passagent.kernels.layout import Order
@@ -88,7 +97,8 @@ def _routes(
     """Routes of all families, their regions by graph, and operators that regions failed at."""
     families: dict[Any, list[tuple[int, Region]]] = {}
     for number, graph in enumerate(graphs):
-        found = find_regions(graph, target, without)
+        product = None if "linear" in without else cpp_product.product_region(graph, target)
+        found = find_regions(graph, target, without) if product is None else Found([product])
         refused.update({op: why for op, why in found.refused.items() if op not in refused})
         for region in found.regions:
             families.setdefault(pattern_text.structure(region), []).append((number, region))
@@ -122,7 +132,7 @@ def _route(regions: list[Region], target: str, plan: Plan) -> tuple[Family, AnyR
     route.named = [_named(region, family) for region in regions]
     if moves_only(regions[0]) and of_library(regions[0]) and not orders[0]:
         route.moves = _view_lines(family)
-    half = next((r for r in regions if _has(r, HALF)), None)
+    half = next((r for r in regions if has_any(r, HALF)), None)
     seen: dict[Any, wrapper.Variant] = {}
     for region in regions:
         variant = _variant(region, half, family, Target(target, plan, orders, results))
@@ -189,43 +199,6 @@ def _view_lines(family: Family) -> list[str]:
     return [*lines, f"    return {', '.join(outputs)}"]
 
 
-def _has(region: Region, dtypes: set[torch.dtype]) -> bool:
-    return any(
-        example(n).dtype in dtypes
-        for n in [*region.inputs, *region.nodes]
-        if isinstance(example(n), torch.Tensor)
-    )
-
-
-def _dtype(node: fx.Node) -> torch.dtype | None:
-    value = example(node)
-    if isinstance(value, tuple | list) and value:
-        value = value[0]
-    return value.dtype if isinstance(value, torch.Tensor) else None
-
-
-def _types(region: Region, half: Region | None) -> list[Types]:
-    """How each input's and node's dtype is named; float32 regions follow a 16-bit one where there is one."""
-    nodes = [*region.inputs, *region.nodes]
-    if any(holds_for_one_dtype(node) for node in region.nodes):
-        return [Types(frozenset())] * len(nodes)
-    kinds = {d for n in region.inputs if (d := _dtype(n)) in HALF}
-    if kinds:
-        # Of two 16-bit types among the inputs one is called by its name.
-        return [Types(frozenset(sorted(kinds, key=str)[:1]))] * len(nodes)
-    if _has(region, HALF):
-        return [Types(frozenset())] * len(nodes)
-    single, none = Types(frozenset({torch.float32})), Types(frozenset())
-    if half is not None and any(_dtype(h) in HALF for h in half.inputs):
-        return [single if _dtype(h) in HALF else none for h in [*half.inputs, *half.nodes]]
-    converts = any(
-        op_name(n) in {"to", "float", "half", "type_as", "type", "double", "bfloat16"}
-        or any(isinstance(v, torch.dtype) for _, v in arguments(n))
-        for n in region.nodes
-    )
-    return [none if converts else single] * len(nodes)
-
-
 @dataclass(frozen=True)
 class Target:
     """What kernels are written for."""
@@ -239,11 +212,14 @@ class Target:
 
 
 def _variant(region: Region, half: Region | None, family: Family, target: Target) -> wrapper.Variant:
-    types = _types(region, half)
+    if cpp_product.is_product(region):
+        knobs = Knobs(target.plan.block, target.plan.grain, target.plan.keep)
+        return cpp_product.product_variant(region, identifier(region), len(family.parameters), knobs)
+    types = named_types(region, half)
     try:
         return _lowered(region, types, family, target)
     except Unsupported:
-        if half is None or half is region or _has(region, HALF):
+        if half is None or half is region or has_any(region, HALF):
             raise
         return _lowered(region, [Types(frozenset())] * len(types), family, target)
 

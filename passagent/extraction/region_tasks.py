@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from passagent.errors import PassagentError
+from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.matching.effects import name_of
 from passagent.extraction.extracting import device_of
 from passagent.extraction.factories import Model
@@ -57,6 +58,8 @@ class Regions:
     refused: list[str]
     """Operators that are fused but are no region, and why."""
     breaks: list[str]
+    model: str
+    """A hash of the model's graphs and inputs: whether these are the regions of a model."""
 
     def data(self) -> dict[str, Any]:
         """As plain data: the content of regions.json."""
@@ -65,7 +68,21 @@ class Regions:
             "tasks": [asdict(task) for task in self.tasks],
             "refused": self.refused,
             "graph_breaks": self.breaks,
+            "model": self.model,
         }
+
+    @classmethod
+    def read(cls, path: Path) -> Regions:
+        """What `extract_regions` wrote to `path`. Raises UsageError."""
+        try:
+            data = json.loads((path / FILE).read_text(encoding="utf-8"))
+            tasks = [
+                RegionTask(**task | {k: tuple(task[k]) for k in ("operators", "problems")})
+                for task in data["tasks"]
+            ]
+            return cls(path, tasks, data["seconds"], data["refused"], data["graph_breaks"], data["model"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path / FILE}: is no list of regions ({error}); extract them again") from error
 
 
 @dataclass(frozen=True)
@@ -77,15 +94,18 @@ class _Found:
     hash: StructuralHash
 
 
-def extract_regions(model: Model, out: Path) -> Regions:
-    """Cut a model into regions and write each as a task below the directory `out`. Raises PassagentError."""
+def extract_regions(model: Model, out: Path, products: bool = False) -> Regions:
+    """Cut a model into regions and write each as a task below the directory `out`. Raises PassagentError.
+
+    `products`: matrix products that a library computes are regions, too (regions.cut).
+    """
     with whole_directory(out) as place:
         captured = capture_model(model)
         found, refused, total = list[_Found](), list[str](), 0.0
         with torch.set_grad_enabled(model.is_training):
             for number, piece in enumerate(captured.pieces):
                 kernels = scheduled_kernels(piece.graph_module, piece.inputs)
-                parts = cut(piece.graph_module.graph, kernels)
+                parts = cut(piece.graph_module.graph, kernels, products)
                 times = operator_times(piece.graph_module, piece.inputs)
                 total += sum(times.values()) * piece.runs
                 refused += [f"{names}: {why}" for names, why in parts.refused]
@@ -102,9 +122,23 @@ def extract_regions(model: Model, out: Path) -> Regions:
             _write(place, model, captured, group, total, number)
             for number, group in enumerate(ordered, start=1)
         ]
-        regions = Regions(out, tasks, total, refused, captured.breaks)
+        regions = Regions(out, tasks, total, refused, captured.breaks, model_hash(captured))
         (place / FILE).write_text(json.dumps(regions.data(), indent=1) + "\n", encoding="utf-8")
     return regions
+
+
+def model_hash(captured: Capture) -> str:
+    """Equal for captures of the same graphs with inputs of the same sizes, strides and dtypes."""
+    parts = []
+    for piece in captured.pieces:
+        layouts = [
+            f"{tuple(v.shape)} {v.stride()} {v.dtype} {v.device.type}"
+            if isinstance(v, torch.Tensor)
+            else repr(v)
+            for v in piece.inputs
+        ]
+        parts += [piece.graph_module.code, *layouts]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _hash(region: Region) -> StructuralHash:

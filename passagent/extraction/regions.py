@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.evaluator.matching.effects import Memory, is_pure, is_random, written
+from passagent.evaluator.matching.effects import Memory, is_pure, is_random, name_of, written
 from passagent.extraction.inductor_schedule import Kernels
 
 _IMPURE = "writes memory that it did not make, or takes random numbers"
@@ -50,8 +50,10 @@ class Cut:
     """Names of operators, and why they are no region."""
 
 
-def cut(graph: fx.Graph, kernels: Kernels) -> Cut:
+def cut(graph: fx.Graph, kernels: Kernels, products: bool = False) -> Cut:
     """The regions of a graph by the kernels that Inductor would make of it, in the graph's order.
+
+    `products`: each linear is a region, too, together with a region that takes nothing but its result.
 
     Kernels that share an operator are one region. Views that only the region uses belong to it. A region that
     leaves itself and comes back is split there.
@@ -79,7 +81,25 @@ def cut(graph: fx.Graph, kernels: Kernels) -> Cut:
             inputs = dict.fromkeys(i for node in ordered for i in node.all_input_nodes if i not in part)
             outputs = tuple(node for node in ordered if any(user not in part for user in node.users))
             found.append(Region(ordered, tuple(inputs), outputs))
+    if products:
+        found = _with_products(found, [node for node in graph.nodes if node.name in kernels.library])
     return Cut(sorted(found, key=lambda region: position[region.nodes[0]]), refused)
+
+
+def _with_products(regions: list[Region], library: Sequence[fx.Node]) -> list[Region]:
+    """The regions and each linear of the library, with what one of the regions computes of it alone."""
+    by_input = {region.inputs: region for region in regions}
+    found = list(regions)
+    for node in library:
+        if name_of(node) != "linear" or not all(map(_is_tensor, (node, *node.all_input_nodes))):
+            continue
+        inputs, behind = tuple(dict.fromkeys(node.all_input_nodes)), by_input.get((node,))
+        if behind is not None and all(user in behind.nodes for user in node.users):
+            found.remove(behind)
+            found.append(Region((node, *behind.nodes), inputs, behind.outputs))
+        else:
+            found.append(Region((node,), inputs, (node,)))
+    return found
 
 
 def _merged(groups: Iterable[frozenset[str]]) -> list[set[str]]:

@@ -1,0 +1,361 @@
+"""`passagent optimize`: regions, searches for them, a package, and whether it pays on the whole model.
+
+All that is made stays in the state directory: `tasks`, `runs`, `passes`, `report.md`, `report.json`. The same
+request again goes on from there. Only the package that pays is written beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from passagent.cache import write_whole
+from passagent.collection.lock import alone
+from passagent.config import load_config
+from passagent.confine.environment import device_name
+from passagent.deployment.loading import load_package
+from passagent.deployment.model_timing import Measurement, Ratio, measure_model
+from passagent.deployment.package_writing import drop, pack
+from passagent.deployment.sources import read_sources
+from passagent.errors import PassagentError, UsageError
+from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.extraction.extracting import device_of
+from passagent.extraction.factories import Model
+from passagent.extraction.model_capture import capture_model
+from passagent.extraction.region_tasks import Regions, extract_regions, model_hash
+from passagent.extraction.task_hashes import hash_subgraph
+from passagent.faults import os_fault
+from passagent.optimization.optimized import DROPPED, KEPT, LEFT, NOTHING, Optimized, RegionOutcome
+from passagent.optimization.potential import SpeedOfLight
+from passagent.optimization.region_searches import RegionSearches, Wanted, best_run, finished_run
+from passagent.search.apart import Stoppable, finished
+from passagent.store import Store, confirmations, evaluations, nodes
+from passagent.store.pass_library import KeptPass, PassLibrary, licence_of
+from passagent.tasks import Task, load_task
+
+FOR_THE_END = 0.3
+"""Share of the time that packaging and measuring the whole model get."""
+ITERS = 4
+"""Episodes for a region, without `iters`."""
+SETTINGS: dict[str, Any] = {
+    "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": ITERS,
+    "search.islands": 2,
+}  # fmt: skip
+"""Of each search, unless others are given: without the host's share, beside Inductor."""
+
+Begun = Callable[[Stoppable], object]
+
+
+class Conducts(Protocol):
+    """Runs the searches in an event loop, so that a person can stop them."""
+
+    def __call__(self, work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` to its end; it says by its argument what is to be stopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    out: Path
+    """The package to write."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+    state: Path | None = None
+    """The directory of what is made; None: `OUT.state`."""
+    max_time_s: float | None = None
+    """Of this call, s."""
+    library: Path | None = None
+    """None: the user's own."""
+
+    @property
+    def place(self) -> Path:
+        """The state directory."""
+        return self.state or self.out.with_name(f"{self.out.name}.state")
+
+
+def optimize(request: Request, model: Model, conduct: Conducts, say: Callable[[str], object]) -> Optimized:
+    """Find passes for a model, keep those that pay, write them as a package and a report.
+
+    `say` is told what happens. A package that does not make the whole model faster is not written:
+    `Optimized.why_not`. Raises PassagentError: a model that cannot be captured, a state of another one.
+    """
+    begun = time.monotonic()
+    _check_free(request.out)
+    with _state(request.place) as state:
+        device, regions = _regions(model, state, say)
+        config = load_config(request.preset, {**SETTINGS, "evaluator.device": device, **request.settings})
+        found = Optimized(model.name, device_name(device), state, _outcomes(regions, device, say))
+        with PassLibrary.open(request.library) as library:
+            order = sorted(found.regions, key=lambda one: one.light_us - one.eager_us)
+            deadline = None
+            if request.max_time_s is not None:
+                deadline = begun + request.max_time_s * (1 - FOR_THE_END)
+            searches = RegionSearches(state / "runs", config, say, deadline)
+            wanted = [_wanted(regions.path / one.name, one, library, found.device) for one in order]
+            conduct(lambda told: searches.run(wanted, told))
+            found.stopped = searches.stop_reason
+            if searches.is_interrupted:
+                _report(found)
+                return found
+            kept = [_judged(state, regions.path / one.name, one, searches, library) for one in order]
+        pairs = [pair for pair in zip(order, kept, strict=True) if pair[1] is not None]
+        # the largest first: a pass for a part of a region would take its operators
+        pairs.sort(key=lambda pair: -len(pair[0].operators))
+        sources = {one.name: str(run) for one, run in pairs}
+        found.left_out += regions.refused
+        _measure(request, model, found, sources, say)
+    _report(found)
+    return found
+
+
+def conduct_in_a_thread(work: Callable[[Begun], Coroutine[Any, Any, None]]) -> None:
+    """Run searches on a thread of their own. Ctrl-C stops them cleanly, then KeyboardInterrupt is raised."""
+    finished(lambda sessions: work(sessions.append))
+
+
+def _check_free(out: Path) -> None:
+    if not out.name.isidentifier():
+        raise UsageError(f"--out {out}: {out.name} is no name of a Python package; use letters, digits, _")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"--out {out}: is there already; name another package, or remove it")
+
+
+@contextmanager
+def _state(place: Path) -> Iterator[Path]:
+    """The state directory, for this process alone. Raises UsageError."""
+    try:
+        (place / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise os_fault(error, place, "--state") from error
+    with alone(place / "runs"):
+        yield place
+
+
+def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[str, Regions]:
+    """The model's device and regions, extracted or read. Raises UsageError where they are another model's."""
+    say(f"capturing {model.name}")
+    captured = capture_model(model)
+    tasks = state / "tasks"
+    if tasks.exists():
+        regions = Regions.read(tasks)
+        if regions.model != model_hash(captured):
+            raise UsageError(f"{state}: is of another model, or of other inputs; give another --state")
+        say(f"going on in {state}")
+    else:
+        say("cutting it into regions and timing its operators")
+        on_cpu = device_of(captured) == "cpu"  # where the expert writes products
+        regions = extract_regions(model, tasks, products=on_cpu)
+    return device_of(captured), regions
+
+
+def _outcomes(regions: Regions, device: str, say: Callable[[str], object]) -> list[RegionOutcome]:
+    """The regions that can be searched, with what there is to gain."""
+    speed, outcomes = SpeedOfLight(device), []
+    for task in regions.tasks:
+        if task.problems:
+            outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, 0.0)
+            outcome.outcome, outcome.why = NOTHING, task.problems[0]
+        else:
+            potential = speed.of(regions.path, task)
+            light = min(potential.light, potential.seconds) * 1e6
+            outcome = RegionOutcome(task.name, task.operators, task.count, task.seconds * 1e6, light)
+        outcomes.append(outcome)
+    total = regions.seconds * 1e6
+    gain = sum(one.eager_us - one.light_us for one in outcomes)
+    say(f"{len(outcomes)} regions; operators take {total:.0f} us, of which {gain:.0f} us could go at most")
+    return outcomes
+
+
+def _wanted(path: Path, one: RegionOutcome, library: PassLibrary, device: str) -> Wanted:
+    """What is to be searched; from the library the pass that is known for the most of its instances."""
+    known: dict[str, tuple[int, KeptPass]] = {}
+    for subgraph in load_task(path).subgraphs:
+        kept = library.find(hash_subgraph(subgraph).instance, device, str(torch.__version__))
+        if kept is not None:
+            known[kept.files] = (known.get(kept.files, (0, kept))[0] + 1, kept)
+    best = max(known.values(), key=lambda pair: pair[0], default=None)
+    one.from_library = best is not None
+    return Wanted(one.name, path, best[1].sources if best else None)
+
+
+def _judged(
+    state: Path, path: Path, one: RegionOutcome, searches: RegionSearches, library: PassLibrary
+) -> str | None:
+    """What a region's search came to; the run to package if its pass is as fast as Inductor's kernels."""
+    if one.outcome == NOTHING:
+        return None
+    if one.name in searches.failed:
+        one.outcome, one.why = NOTHING, searches.failed[one.name]
+        return None
+    task = load_task(path)
+    run = best_run(state / "runs", task)
+    if run is None:
+        one.why = searches.stop_reason or ""
+        return None
+    one.run = run.id
+    with Store.open(state / "runs", create=False) as store:
+        node = confirmations.winner(store, run.id)
+        if node is None or node.evaluation_id is None:
+            if finished_run(state / "runs", task) is not None:
+                one.outcome, one.why = NOTHING, f"run {run.id} found no correct pass"
+            return None
+        evaluation = Evaluation.model_validate(evaluations.get_evaluation(store, node.evaluation_id))
+        files = nodes.get_files(store, node)
+    _time(one, task, path, evaluation)
+    if one.vs_inductor is not None and one.vs_inductor < 1:
+        one.outcome, one.why = LEFT, "left to Inductor"
+        return None
+    origin = f"{state.absolute() / 'runs'} {run.id}"
+    for subgraph, graph in zip(task.subgraphs, evaluation.graphs, strict=True):
+        library.keep(
+            _kept(subgraph.path, graph, evaluation, files, origin, run.model, ", ".join(one.operators))
+        )
+    return run.id
+
+
+def _time(one: RegionOutcome, task: Task, path: Path, evaluation: Evaluation) -> None:
+    """Times of a call of the model, by those of each instance and how often it runs."""
+    counts = next(t for t in Regions.read(path.parent).tasks if t.name == one.name).instances
+    with_pass = inductor = 0.0
+    for graph in evaluation.graphs:
+        if graph.compiled_ms is None or graph.vs_reference is None:
+            return
+        us = graph.compiled_ms * 1e3 * counts[graph.name]
+        with_pass, inductor = with_pass + us, inductor + us * graph.vs_reference.e2e
+    one.pass_us, one.inductor_us = with_pass, inductor
+    if len(evaluation.graphs) == 1 and (speedup := evaluation.graphs[0].speedup) is not None:
+        one.speedup = Ratio(speedup.e2e, speedup.low or speedup.e2e, speedup.high or speedup.e2e)
+
+
+def _kept(
+    path: Path,
+    graph: GraphResult,
+    evaluation: Evaluation,
+    files: dict[str, str],
+    origin: str,
+    model: str,
+    operators: str,
+) -> KeptPass:
+    subgraph = load_task(path).subgraphs[0]
+    hashes = hash_subgraph(subgraph)
+    texts = {file.name: file.read_text(encoding="utf-8") for file in sorted(path.iterdir()) if file.is_file()}
+    return KeptPass(
+        instance=hashes.instance,
+        structure=hashes.structure,
+        device=device_name(evaluation.device),
+        torch=str(torch.__version__),
+        operators=operators,
+        task=json.dumps(texts),
+        files=json.dumps(files),
+        plan=evaluation.plans or "",
+        dispatch=evaluation.dispatch,
+        reference=evaluation.reference,
+        speedup=graph.vs_reference.e2e if graph.vs_reference else graph.speedup.e2e if graph.speedup else 1.0,
+        as_score=evaluation.as_score or 0.0,
+        as_low=evaluation.as_low,
+        as_high=evaluation.as_high,
+        run=origin,
+        model=model,
+        licence=licence_of(model),
+    )
+
+
+def _measure(
+    request: Request, model: Model, found: Optimized, sources: dict[str, str], say: Callable[[str], object]
+) -> None:
+    """Package the passes, time the whole model, drop those that do not pay; write what is left."""
+    if not sources:
+        found.why_not = _why_nothing(found)
+        return
+    place = found.state / "passes"
+    shutil.rmtree(place, ignore_errors=True)
+    say(f"packaging {len(sources)} passes")
+    try:
+        packed = pack(list(read_sources(list(sources.values()), [], str(found.state / "runs"))), place)
+    except PassagentError as error:
+        found.why_not = str(error)
+        return
+    found.left_out += [f"{name}: {why}" for name, why in packed.left_out]
+    say("timing the whole model: eager, Inductor, Inductor with passes, and without each of them")
+    package = load_package(place)
+    measured = _timed(model, found, place)
+    if isinstance(measured, str):
+        found.why_not = measured
+        return
+    if measured.losers:
+        say(f"without {', '.join(measured.losers)}, which do not pay, once more")
+        left = found.state / "fewer" / place.name
+        shutil.rmtree(left, ignore_errors=True)
+        dropped = measured.losers
+        place = drop(package, dropped, left)
+        if len(dropped) < len({entry["name"] for entry in package.manifest["passes"]}):
+            again = _timed(model, found, place)
+            measured = again if isinstance(again, Measurement) else measured
+        else:
+            found.why_not = "no pass makes the whole model faster"
+    found.measurement, found.mode = measured, next(iter(measured.gains))
+    _mark(
+        found,
+        sources,
+        package.manifest["passes"],
+        {e["name"] for e in load_package(place).manifest["passes"]},
+    )
+    if found.why_not:
+        return
+    gain = measured.gains[found.mode]
+    if measured.unequal:
+        found.why_not = f"{measured.unequal[0]}: its outputs are not eager's"
+    elif gain.low <= 1:
+        found.why_not = (
+            f"with the passes the model is {gain.ratio:.3f} times as fast as Inductor alone "
+            f"({gain.low:.3f} to {gain.high:.3f}), which proves no gain"
+        )
+    else:
+        found.package = drop(load_package(place), [], request.out)
+
+
+def _timed(model: Model, found: Optimized, place: Path) -> Measurement | str:
+    """The measurement, or why there is none."""
+    try:
+        return measure_model(model, [load_package(place)])
+    except PassagentError as error:
+        return str(error)
+
+
+def _mark(found: Optimized, sources: dict[str, str], packed: list[dict[str, Any]], left: set[str]) -> None:
+    """Say of each region whether its passes are in the package that was measured last."""
+    for one in found.regions:
+        names = [e["name"] for e in packed if e["source"]["run"] == sources.get(one.name)]
+        one.passes = [name for name in names if name in left]
+        if one.passes:
+            one.outcome = KEPT
+        elif names:
+            one.outcome, one.why = DROPPED, "the whole model is faster without it"
+        elif one.name in sources:
+            one.outcome, one.why = DROPPED, "it cannot be deployed"
+
+
+def _why_nothing(found: Optimized) -> str:
+    """Why there is no pass to package."""
+    if found.stopped:
+        return f"{found.stopped} before a pass was found that is as fast as Inductor's kernels"
+    reasons = dict.fromkeys(f"{one.name}: {one.why or one.outcome}" for one in found.regions)
+    return "; ".join(reasons) or "Inductor fuses nothing in it that is a region"
+
+
+def _report(found: Optimized) -> None:
+    try:
+        write_whole(found.state / "report.md", found.markdown())
+        write_whole(found.state / "report.json", json.dumps(found.data(), indent=1, default=str) + "\n")
+    except OSError as error:
+        raise os_fault(error, found.state, "--state") from error

@@ -1,0 +1,156 @@
+"""Searches for passes, region by region: each an ordinary run in the runs directory, to be gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from passagent.config import Config, override
+from passagent.errors import MachineFault, PassagentError, UsageError
+from passagent.evaluator.result import Candidate
+from passagent.events import Event, Judged
+from passagent.search import conducting
+from passagent.search.apart import Stoppable
+from passagent.search.beginning import Parts, begin
+from passagent.store import Store, runs
+from passagent.store.database import DATABASE
+from passagent.store.runs import Run
+from passagent.tasks import Task, load_task
+
+log = logging.getLogger("passagent.optimize")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A region to be searched."""
+
+    name: str
+    path: Path
+    """Of its task."""
+    known: dict[str, str] | None = None
+    """Files of a pass of the library: they are measured first."""
+
+
+@dataclass
+class RegionSearches:
+    """The searches, one after the other, until a person or the clock stops them."""
+
+    runs_dir: Path
+    config: Config
+    say: Callable[[str], object]
+    deadline: float | None = None
+    """By time.monotonic()."""
+    parts: Parts = field(default_factory=Parts)
+    stop_reason: str | None = None
+    is_interrupted: bool = False
+    failed: dict[str, str] = field(default_factory=dict)
+    """Regions that could not be judged, and why."""
+    _session: Stoppable | None = None
+
+    def stop(self, reason: str, interrupted: bool = False) -> None:
+        """Begin no more, and stop the one under way: it can be gone on with. The first reason counts."""
+        self.stop_reason = self.stop_reason or reason
+        self.is_interrupted = self.is_interrupted or interrupted
+        if self._session is not None:
+            self._session.stop(reason, interrupted=True)
+
+    async def run(self, wanted: Sequence[Wanted], begun: Callable[[Stoppable], object]) -> None:
+        """Search those that have no finished run. Raises UsageError, MachineFault."""
+        begun(self)
+        clock = asyncio.create_task(self._watch_the_clock())
+        try:
+            for number, one in enumerate(wanted, start=1):
+                if spent := self._spent():
+                    self.stop(spent)
+                if self.stop_reason is not None:
+                    return
+                await self._search(one, f"{number} of {len(wanted)}")
+        finally:
+            clock.cancel()
+
+    def _spent(self) -> str | None:
+        """Why no further search may begin: the runs together took the tokens or the money of one."""
+        limits = self.config.search
+        if (limits.max_tokens is None and limits.max_cost is None) or not has_runs(self.runs_dir):
+            return None
+        with Store.open(self.runs_dir, create=False) as store:
+            made = runs.list_runs(store)
+        if limits.max_tokens is not None and sum(run.tokens for run in made) >= limits.max_tokens:
+            return f"{limits.max_tokens} tokens are spent"
+        if limits.max_cost is not None and sum(run.cost for run in made) >= limits.max_cost:
+            return f"{limits.max_cost} USD are spent"
+        return None
+
+    async def _watch_the_clock(self) -> None:
+        if self.deadline is not None:
+            await asyncio.sleep(max(0.0, self.deadline - time.monotonic()))
+            self.stop("the time is over")
+
+    async def _search(self, wanted: Wanted, place: str) -> None:
+        try:
+            task = load_task(wanted.path)
+            if finished_run(self.runs_dir, task) is not None:
+                return
+            known = ", from a pass of the library" if wanted.known else ""
+            self.say(f"region {place}: {wanted.name}{known}")
+            await self._converse(task, self._config(wanted))
+        except (UsageError, MachineFault):
+            raise
+        except PassagentError as error:
+            log.exception("%s", wanted.name)
+            self.failed[wanted.name] = str(error)
+            self.say(f"  {error}")
+
+    async def _converse(self, task: Task, config: Config) -> None:
+        with (
+            begin(config, task, self.parts) as parts,
+            conducting.started(self.runs_dir, task, config, False, parts) as prepared,
+        ):
+            try:
+                await conducting.work(prepared, self._tell, self._take)
+            finally:
+                self._session = None
+
+    def _take(self, session: Any) -> None:
+        self._session = session
+        if self.stop_reason is not None:
+            session.stop(self.stop_reason, interrupted=True)
+
+    def _config(self, wanted: Wanted) -> Config:
+        if wanted.known is None:
+            return self.config
+        seed = self.runs_dir / "known" / wanted.path.name
+        Candidate(wanted.known).write(seed)
+        return override(self.config, {"search.seed_dir": str(seed), "search.iters": 1, "search.islands": 1})
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Judged):
+            score = f", AS {event.as_score:.3f}" if event.as_score is not None else ""
+            self.say(f"  {event.status}{score}: {event.note}")
+
+
+def has_runs(runs_dir: Path) -> bool:
+    """Whether there is a database of runs."""
+    return (runs_dir / DATABASE).exists()
+
+
+def finished_run(runs_dir: Path, task: Task) -> Run | None:
+    """The newest run of a task that came to its end; None if there is none."""
+    return next((run for run in _runs_of(runs_dir, task) if run.state == "finished"), None)
+
+
+def best_run(runs_dir: Path, task: Task) -> Run | None:
+    """That one, or one that was stopped before its end."""
+    return finished_run(runs_dir, task) or next(iter(_runs_of(runs_dir, task)), None)
+
+
+def _runs_of(runs_dir: Path, task: Task) -> list[Run]:
+    if not has_runs(runs_dir):
+        return []
+    with Store.open(runs_dir, create=False) as store:
+        return [run for run in runs.list_runs(store) if run.task_key == task.key]

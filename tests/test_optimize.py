@@ -1,0 +1,211 @@
+"""From a model to the package that pays, or to the reason why there is none."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import models_to_extract as models
+import pytest
+import tiny_search
+import torch
+from test_cli import call, one_line  # noqa: F401
+from torch import nn
+
+import passagent as pa
+from passagent.config import load_config
+from passagent.deployment.model_timing import Measurement, Ratio
+from passagent.errors import UsageError
+from passagent.extraction.factories import Model
+from passagent.extraction.inductor_schedule import scheduled_kernels
+from passagent.extraction.model_capture import capture_model
+from passagent.extraction.region_tasks import Regions, model_hash
+from passagent.extraction.regions import cut
+from passagent.optimization.optimized import DROPPED, KEPT, Optimized, RegionOutcome
+from passagent.optimization.region_searches import RegionSearches, Wanted, finished_run
+from passagent.store import Store, runs
+from passagent.store.pass_library import PassLibrary
+from passagent.tasks import load_task
+
+FILE = str(Path(models.__file__))
+QUICK = {
+    "evaluator.warmups": 2, "evaluator.trials": 10, "evaluator.max_trials": 10, "search.finalists": 0,
+}  # fmt: skip
+
+
+def searches(tmp_path, iters: int = 2, **more) -> RegionSearches:
+    config = load_config(None, tiny_search.settings(iters, 1, 1))
+    return RegionSearches(tmp_path / "runs", config, lambda _: None, parts=tiny_search.parts(), **more)
+
+
+def two_regions(tmp_path) -> list[Wanted]:
+    second = tiny_search.TASK_MODEL.replace("relu", "silu")
+    found = []
+    for name, text in (("first", tiny_search.TASK_MODEL), ("second", second)):
+        path = tiny_search.write_task(tmp_path / name)
+        (path / "graphs/g/model.py").write_text(text)
+        found.append(Wanted(name, path))
+    return found
+
+
+def states(tmp_path) -> list[str]:
+    with Store.open(tmp_path / "runs", create=False) as store:
+        return sorted(run.state for run in runs.list_runs(store))
+
+
+def test_each_region_is_a_run_and_finished_ones_are_not_searched_again(tmp_path):
+    wanted = two_regions(tmp_path)
+    asyncio.run(searches(tmp_path).run(wanted, lambda _: None))
+    assert states(tmp_path) == ["finished", "finished"]
+    asyncio.run(searches(tmp_path).run(wanted, lambda _: None))
+    assert states(tmp_path) == ["finished", "finished"]
+    assert finished_run(tmp_path / "runs", load_task(wanted[1].path)) is not None
+
+
+def test_a_person_stops_it_and_the_same_call_goes_on(tmp_path):
+    wanted, stopped = two_regions(tmp_path), searches(tmp_path)
+    stopped.say = lambda line: stopped.stop("interrupted", interrupted=True) if "AS" in line else None
+    asyncio.run(stopped.run(wanted, lambda _: None))
+    assert stopped.is_interrupted and states(tmp_path) == ["stopped"]
+    asyncio.run(searches(tmp_path).run(wanted, lambda _: None))
+    assert states(tmp_path) == ["finished", "finished"]
+
+
+def test_the_clock_stops_it(tmp_path):
+    late = searches(tmp_path, deadline=time.monotonic() - 1)
+    asyncio.run(late.run(two_regions(tmp_path), lambda _: None))
+    assert late.stop_reason == "the time is over" and not late.is_interrupted
+
+
+def test_a_linear_is_a_region_with_what_follows_it_alone():
+    model, inputs = models.encoder()
+    piece = capture_model(Model("m", model, inputs)).pieces[0]
+    kernels = scheduled_kernels(piece.graph_module, piece.inputs)
+    found = [
+        tuple(node.target.__name__ for node in region.nodes if callable(node.target))
+        for region in cut(piece.graph_module.graph, kernels, products=True).regions
+    ]
+    assert found.count(("linear", "gelu")) == found.count(("linear",)) == 3
+    assert not any("linear" in one for one in cut_names(piece, kernels))
+
+
+def cut_names(piece, kernels):
+    return [[node.name for node in region.nodes] for region in cut(piece.graph_module.graph, kernels).regions]
+
+
+def test_the_state_of_another_model_is_refused(tmp_path):
+    state = tmp_path / "state"
+    (state / "tasks").mkdir(parents=True)
+    regions = Regions(state / "tasks", [], 0.0, [], [], "of another one")
+    (state / "tasks" / "regions.json").write_text(json.dumps(regions.data()))
+    model, inputs = models.encoder()
+    with pytest.raises(UsageError, match="is of another model"):
+        pa.optimize(model, *inputs, out=tmp_path / "passes", state=state)
+    with pytest.raises(UsageError, match="extract them again"):
+        Regions.read(tmp_path)
+
+
+def test_a_model_is_known_by_its_graphs_and_inputs():
+    def hashed(width, rows):
+        return model_hash(capture_model(Model("m", models.Layer(width).eval(), (torch.randn(rows, width),))))
+
+    assert hashed(32, 4) == hashed(32, 4)
+    assert len({hashed(32, 4), hashed(32, 5), hashed(48, 4)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--out", "not-a-name"], "is no name of a Python package"),
+        (["--out", "full"], "is there already"),
+        (["--out", "new", "--max-time", "soon"], "'soon' is no time"),
+    ],
+)
+def test_usage_mistakes(call, tmp_path, words, told):  # noqa: F811
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    code, _, err = call("optimize", f"{FILE}:encoder", *words)
+    assert code == 2 and told in one_line(err)
+
+
+def test_the_report_says_what_was_kept_and_what_is_left(tmp_path):
+    kept = RegionOutcome(
+        "01_linear", ("linear",), 20, 3000.0, 2000.0, KEPT, "", "1a2b", False, ["FuseLinear"]
+    )
+    kept.inductor_us, kept.pass_us = 2500.0, 2000.0
+    lost = RegionOutcome(
+        "02_gelu", ("gelu",), 4, 300.0, 20.0, DROPPED, "the whole model is faster without it"
+    )
+    gain = Ratio(1.1, 1.05, 1.15)
+    measured = Measurement("cpu", {"eager": 6e3, "default": 5e3}, {"default": gain}, {}, [])
+    found = Optimized("bert", "a CPU", tmp_path, [kept, lost], tmp_path / "my_passes", measured)
+    text = found.markdown()
+    assert "**1.100x (1.050 to 1.150) of Inductor (default)**" in text
+    assert "| 01_linear | 20 | 3000 | 2500 | 2000 | 2000 | kept |" in text
+    assert "- 02_gelu: 280 us above the least" in text
+    assert found.data()["regions"][0]["vs_inductor"] == 1.25
+    found.package, found.why_not = None, "no pass is faster"
+    assert "**Nothing to gain:** no pass is faster." in found.markdown()
+    assert str(found).endswith("nothing to gain: no pass is faster")
+
+
+@pytest.mark.long
+def test_a_model_is_optimized_gone_on_with_and_remembered(tmp_path):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).eval(), torch.randn(4, 64)
+    told, library = [], tmp_path / "library.db"
+    more = {"library": library, "iters": 1, "settings": QUICK, "on_progress": told.append}
+    found = pa.optimize(model, x, out=tmp_path / "passes", **more)
+    assert {one.operators for one in found.regions} == {("linear", "gelu"), ("linear",)}
+    assert (found.package is None) == bool(found.why_not)
+    if found.package is not None:
+        torch._dynamo.reset()
+        fast = torch.compile(model, backend="passagent", options={"passes": str(found.package)})
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert json.loads((found.state / "report.json").read_text())["model"] == "Sequential"
+    with Store.open(found.state / "runs", create=False) as store:
+        made = len(runs.list_runs(store))
+    if found.package is None:  # else the package is there, and the command says so
+        again = pa.optimize(model, x, out=tmp_path / "passes", **more)
+        with Store.open(again.state / "runs", create=False) as store:
+            assert len(runs.list_runs(store)) == made
+    with PassLibrary.open(library) as opened:
+        kept = opened.all()
+    other = pa.optimize(model, x, out=tmp_path / "other", **more)
+    assert sum(one.from_library for one in other.regions) == len(kept)
+
+
+@pytest.mark.long
+def test_ctrl_c_stops_the_command_and_it_says_how_to_go_on(tmp_path):
+    import signal
+
+    words = [sys.executable, "-m", "passagent", "optimize", f"{FILE}:encoder", "--out", "passes"]
+    with subprocess.Popen(
+        [*words, "--library", "library.db", "--iters", "50"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        for line in process.stdout:
+            if "region 1" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert err.splitlines()[-1].startswith("passagent: interrupted; what was found is stored"), out + err
+
+
+def test_optimize_asks_for_the_same_options_in_python():
+    import inspect
+
+    import typer
+
+    from passagent import cli
+
+    command = typer.main.get_command(cli.app).commands["optimize"]
+    options = {one.name for one in command.params if one.param_type_name == "option"} - {"help"}
+    given = set(inspect.signature(pa.optimize).parameters)
+    # of a model's own address, price and budgets: `settings`; the factory's inputs: `inputs`
+    assert options - given == {"base_url", "price", "max_cost", "max_tokens", "set_", "json"}
+    assert given - options == {"model_name", "settings", "on_progress"}

@@ -1,0 +1,144 @@
+"""The library of passes: what is kept, what replaces what, two writers at once, a writer that is killed."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+from test_cli import call, one_line  # noqa: F401
+
+from passagent.errors import UsageError
+from passagent.store.pass_library import KeptPass, PassLibrary, default_path, licence_of
+
+GELU = KeptPass(
+    instance="1:" + "a" * 64, structure="1:" + "b" * 64, device="a CPU", torch="2.13.0", operators="gelu",
+    task='{"model.py": "text"}', files='{"FuseGelu.py": "pass"}', plan="c" * 64, dispatch="graph",
+    reference="inductor", speedup=1.2, as_score=1.3, as_low=1.2, as_high=1.4, run="runs 1a2b", model="expert",
+    licence=licence_of("expert"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "data" / "library.db"
+
+
+def test_a_pass_is_found_by_region_device_and_torch(path):
+    with PassLibrary.open(path) as library:
+        assert library.keep(GELU)
+        assert library.find(GELU.instance, "a CPU", "2.13.0").sources == {"FuseGelu.py": "pass"}
+        assert library.find(GELU.instance, "another CPU", "2.13.0") is None
+        assert library.find(GELU.instance, "a CPU", "2.14.0") is None
+        assert [one.operators for one in library.like(GELU.structure)] == ["gelu"]
+
+
+def test_the_faster_pass_stays_and_one_that_does_not_hold_gives_way(path):
+    slower, faster = replace(GELU, speedup=1.1, plan="slow"), replace(GELU, speedup=1.5, plan="fast")
+    with PassLibrary.open(path) as library:
+        assert [library.keep(one) for one in (GELU, slower, faster)] == [True, False, True]
+        (kept,) = library.all()
+        assert kept.plan == "fast"
+        library.note(kept, "wrong_result")
+        assert library.find(GELU.instance, "a CPU", "2.13.0") is None
+        assert library.keep(slower)
+        (kept,) = library.all()
+        assert (kept.plan, kept.status) == ("slow", "ok")
+
+
+def test_the_users_library_is_below_the_data_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_path() == tmp_path / "passagent" / "library.db"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert default_path() == Path.home() / ".local/share/passagent/library.db"
+
+
+WRITER = """
+import sys
+from dataclasses import replace
+sys.path.insert(0, {tests!r})
+from test_pass_library import GELU
+from passagent.store.pass_library import PassLibrary
+with PassLibrary.open(sys.argv[1]) as library:
+    print("open", flush=True)
+    for number in range(int(sys.argv[3])):
+        library.keep(replace(GELU, instance=f"1:{{sys.argv[2]}}{{number:063d}}"))
+"""
+
+
+def writer(path: Path, letter: str, count: int) -> subprocess.Popen[str]:
+    code = textwrap.dedent(WRITER.format(tests=str(Path(__file__).parent)))
+    words = [sys.executable, "-c", code, str(path), letter, str(count)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_writers_and_one_that_is_killed_leave_it_whole(path):
+    count = 25
+    first, second, killed = writer(path, "1", count), writer(path, "2", count), writer(path, "3", 1_000_000)
+    killed.stdout.readline()
+    assert (first.wait(), second.wait()) == (0, 0)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    for one in (first, second, killed):
+        one.stdout.close()
+    with PassLibrary.open(path) as library:
+        hashes = [one.instance for one in library.all()]
+        assert library.keep(GELU)
+    assert sum(h.startswith("1:1") for h in hashes) == sum(h.startswith("1:2") for h in hashes) == count
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_it_is_listed_shown_and_pruned(call, path):  # noqa: F811
+    code, _, err = call("library", "list", "--library", path)
+    assert code == 2 and "there is no library of passes" in one_line(err)
+    with PassLibrary.open(path) as library:
+        library.keep(GELU)
+        library.keep(replace(GELU, instance="1:" + "d" * 64, operators="relu", torch="2.12.0"))
+        library.note(library.named("aaaa"), "wrong_result")
+    code, out, _ = call("library", "list", "--library", path)
+    assert code == 0 and "gelu" in out and "wrong_result" in out
+    code, out, _ = call("library", "show", "aaaa", "--library", path)
+    assert code == 0 and "runs 1a2b" in out and "--- FuseGelu.py\npass" in out
+    code, _, err = call("library", "show", "zz", "--library", path)
+    assert code == 2 and "no pass has 'zz'" in one_line(err)
+    code, out, _ = call("library", "prune", "--library", path, "--json")
+    assert code == 0 and json.loads(out) == {"removed": [GELU.instance], "left": 1}
+    code, out, _ = call("library", "prune", "--other-torch", "--library", path, "--json")
+    assert code == 0 and json.loads(out)["left"] == 0
+
+
+def test_a_file_of_something_else_is_told(tmp_path):
+    other = tmp_path / "library.db"
+    other.write_text("no database" * 1000)
+    with pytest.raises(UsageError, match="not a healthy SQLite database"), PassLibrary.open(other):
+        pass
+
+
+@pytest.mark.long
+def test_verify_evaluates_again(call, path, tmp_path):  # noqa: F811
+    import torch
+
+    from passagent.confine.environment import device_name
+
+    subgraph = tiny.write_subgraph(tmp_path / "small", [4, 64])
+    texts = {file.name: file.read_text() for file in subgraph.iterdir() if file.is_file()}
+    files = {"Wrong.py": "raise SystemExit", "sorted_output_pass_rule_names.json": '["Wrong"]'}
+    kept = replace(
+        GELU, device=device_name("cpu"), torch=str(torch.__version__), dispatch="direct", reference="eager",
+        task=json.dumps(texts), files=json.dumps(files),
+    )  # fmt: skip
+    with PassLibrary.open(path) as library:
+        library.keep(kept)
+    code, _, err = call("library", "verify", "--library", path)
+    assert code == 1 and "does not hold any more" in one_line(err)
+    with PassLibrary.open(path) as library:
+        (noted,) = library.all()
+    assert noted.status != "ok" and noted.verified_at is not None
