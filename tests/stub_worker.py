@@ -33,7 +33,7 @@ class StubOwner:
     pid = None
     is_placed = True
 
-    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int]) -> None:
+    def __init__(self, device: Device, config: EvaluatorConfig, cores: list[int], tell: Any = None) -> None:
         self.device = device
 
     async def ask(self, request: dict[str, Any]) -> Any:

@@ -278,23 +278,23 @@ def test_a_search_on_each_task(call, tmp_path):
     assert json.loads(call(*words)[1]) == data  # nothing is searched again
 
 
-LINEAR = """import torch
+MATMUL = """import torch
 
 class GraphModule(torch.nn.Module):
 
     def forward(self, in_0, in_1):
-        tmp_0 = torch.nn.functional.linear(in_0, in_1)
+        tmp_0 = torch.matmul(in_0, in_1)
         return (tmp_0,)
 """
 
 
 def test_the_expert_beside_others(call, tmp_path):
     tiny.write_task(tmp_path / "tasks/silu_mul")
-    tiny.write_subgraph(tmp_path / "tasks/linear", [4, 4], model=LINEAR)
+    tiny.write_subgraph(tmp_path / "tasks/matmul", [4, 4], model=MATMUL)
     words = ["bench", "tasks", "--compiler", "expert", *QUICK, "--out", "kept", "--json"]
     code, out, err = call(*words)
     assert code == 1
-    assert "linear: the expert covers nothing of it (linear is left to the vendor library)" in one_line(err)
+    assert "matmul: the expert covers nothing of it (matmul is left to the vendor library)" in one_line(err)
     data = json.loads(out)
     [result] = data["results"]
     assert (result["task"], result["status"]) == ("silu_mul", "ok")

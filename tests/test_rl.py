@@ -88,7 +88,7 @@ def _closed():
 
 @pytest.fixture
 def answers(monkeypatch):
-    monkeypatch.setattr(shared, "EvaluatorPool", Pool)
+    monkeypatch.setattr(shared, "open_pool", Pool)
     Pool.answers, Pool.asked, Pool.made = [], 0, 0
     return Pool.answers
 

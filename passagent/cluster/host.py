@@ -41,6 +41,8 @@ LARGE = 1 << 20
 """Bytes of a result; in a larger one a plan's files stand by their hashes, to be fetched."""
 SWEEP_S = 2.0
 
+MakeOwner = Callable[..., DeviceOwner]
+"""RefereeProcess, or what stands for it."""
 _LOOK_S = 0.05
 """Between two looks at jobs that end by themselves, s."""
 
@@ -60,12 +62,13 @@ class Job:
 class Host:
     """The devices of this machine, for any number of sessions: a session is one pool of one program."""
 
-    def __init__(self, facts: dict[str, Any]) -> None:
+    def __init__(self, facts: dict[str, Any], make_owner: MakeOwner = RefereeProcess) -> None:
         """`facts`: of machine_facts.find_machine."""
         self.facts, self.incarnation = facts, uuid.uuid4().hex
         self.devices: dict[str, OfferedDevice] = {one.name: one for one in read_devices(facts["devices"])}
         self._cores = dict(zip(self.devices, core_shares(len(self.devices)), strict=True))
         self.is_draining = False
+        self._make_owner = make_owner
         self._room = tempfile.TemporaryDirectory(prefix="passagent-worker-")
         self._contents = Contents(Path(self._room.name))
         self._heard: dict[str, float] = {}
@@ -157,7 +160,7 @@ class Host:
             owner = self._owners.get((session, device.name))
             if owner is None:
                 tell = partial(self._note, session, device.name)
-                owner = RefereeProcess(device.device, config, self._cores[device.name], tell=tell)
+                owner = self._make_owner(device.device, config, self._cores[device.name], tell=tell)
                 self._owners[session, device.name] = owner
             try:
                 return self._fit(await owner.ask(request))
