@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -158,3 +160,15 @@ def test_nothing_to_fuse_says_why():
     authored = write([graph])
     assert authored.files == {}
     assert authored.refused == {"matmul": "is left to the vendor library"}
+
+
+def test_a_check_of_shapes_covers_all_inputs():
+    graph = captured(*CASES["silu_mul"])
+    [text] = [text for name, text in write([graph]).files.items() if name.endswith(".py")]
+    checks = [
+        node.test
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)
+    ]
+    assert checks
+    assert all(isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) for test in checks)

@@ -36,7 +36,8 @@ def _plan(route: Route, v: Variant, name: str) -> list[str]:
     checks = []
     if len(route.variants) == 1 and shapes:
         fits = joined(guards(v, v.kernel.inputs))
-        checks = [f"    if not {fits if fits.startswith('(') else f'({fits})'}:"]
+        enclosed = fits if fits.startswith("(\n") else f"({fits})"
+        checks = [f"    if not {enclosed}:"]
         checks.append(f"        raise RuntimeError({complaint(route.name, shapes)})")
     outputs = ", ".join(f'"{out}": {made(route, v, k)}' for k, out in enumerate(output_names(v)))
     sizes = ", ".join(f'"n{k}": {text}' for k, text in enumerate(v.kernel.sizes))
