@@ -239,7 +239,7 @@ def test_neither_a_cancelled_evaluation_nor_a_broken_task_leaves_an_answer_behin
     broken = tiny.write_task(tmp_path / "broken", tiny.MODEL.replace("tmp_1 + 1.0", "tmp_1.nonsense()"))
 
     async def work(told):
-        evaluators = EvaluatorPool(CONFIG, [own_cpu], told.append)
+        evaluators = EvaluatorPool(SLOW, [own_cpu], told.append)
         try:
             first = asyncio.create_task(evaluators.evaluate(task, tiny.candidate()))
             while len(descendants(evaluators._slots[0].owner.pid or 0)) < 3:

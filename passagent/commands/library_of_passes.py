@@ -63,7 +63,7 @@ def verify(words: Sequence[str], path: str | None, device: str, as_json: bool) -
     from passagent.evaluator.hardware.devices import find_devices
     from passagent.warm_evaluator import Evaluator
 
-    name, torch = find_devices(device)[0].name, version("torch")
+    name, torch = find_devices(device)[0].model, version("torch")
     results: list[dict[str, object]] = []
     with PassLibrary.open(path, create=False) as library:
         kept = [library.named(word) for word in words] or library.all()
