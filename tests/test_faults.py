@@ -383,7 +383,7 @@ def test_an_evaluator_killed_while_it_starts_leaves_nothing_behind(tmp_path):
     serve.kill()
     serve.wait()
     _until(lambda: not Path(f"/proc/{zygote}").exists())
-    assert list(tmp_path.iterdir()) == []
+    _until(lambda: not list(tmp_path.iterdir()))  # other processes of its end a moment later
 
 
 def _zygotes(pid):
