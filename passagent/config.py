@@ -61,8 +61,7 @@ class EvaluatorConfig(_Section):
     """`paired`: both sides in turn, fresh values for every call. `passbench`: the paper's, with one set of
     values, the candidate's trials first and eager's after, behind torch.compile's guards."""
     threads: int | None = Field(None, ge=1)
-    """OpenMP threads of eager and candidate alike; None: all cores but one, for the referee. With fewer a CPU
-    judges several candidates at once, each on so many cores and one more."""
+    """OpenMP threads of both sides; None: all cores but the referee's. With fewer a CPU judges several."""
     timeout_s: float = Field(120.0, gt=0)
     """Wall clock for one step of a candidate (load, one subgraph's checks, one block of timing), s."""
     memory_gb: float = Field(16.0, gt=0)

@@ -45,12 +45,9 @@ class MadeTask(BaseModel):
     """Of each subgraph its files."""
 
 
-class Answer(BaseModel):
-    """What came of a problem, from the process that ran it."""
+class Outcome(BaseModel):
+    """What came of a problem."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    tasks: list[MadeTask] = []
     reason: Reason | None = None
     message: str = ""
     """One line: the file and line, what is wrong."""
@@ -64,7 +61,15 @@ class Answer(BaseModel):
     """What makes a result on it worth little: outputs that are constant, or close to each other."""
 
 
-class Row(BaseModel):
+class Answer(Outcome):
+    """What came of a problem, from the process that ran it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: list[MadeTask] = []
+
+
+class Row(Outcome):
     """A problem in the record of an import."""
 
     name: str
@@ -73,12 +78,4 @@ class Row(BaseModel):
     source: str
     """sha256 of the problem and of how it was asked for."""
     tasks: list[str] = []
-    reason: Reason | None = None
-    message: str = ""
-    is_exact: bool = False
-    operators: int = 0
-    cut: dict[str, list[int]] = {}
-    left_out: int = 0
-    """Calls that became no subgraph, where others did."""
-    weak: list[str] = []
     seconds: float = 0.0
