@@ -132,16 +132,18 @@ class AttentionText(TritonValues):
             left = f"{left} // {extent}" if position == 0 else f"({left}) // {extent}"
             self.places[axis], self.masks[axis] = text, mask
 
-    def value(self, expr: Expr, name: str, operand: bool = True) -> None:
-        """`name = expr`: as a product takes it if it is an `operand`, else in float32."""
+    def count(self, expr: Expr) -> None:
+        """How often each value is asked for."""
         self.uses = {}
         for e in parts(expr):
             for a in e.args:
                 self.uses[a] = self.uses.get(a, 0) + 1
+
+    def value(self, expr: Expr, name: str) -> None:
+        """`name = expr`, as a product takes it."""
+        self.count(expr)
         self.scopes.append({})
-        if not operand:
-            self.line(f"{name} = {bare(self.emit(expr, 0))}")
-        elif expr.kind == "load" and expr.dtype in HALVES:
+        if expr.kind == "load" and expr.dtype in HALVES:
             axes = self.s.axes(expr.axes)
             self.inputs[expr.data] = expr.dtype
             where = self.where(self.s.addresses[expr])
@@ -170,10 +172,16 @@ class AttentionText(TritonValues):
         self.place(self.columns, "key", "BLOCK", "keys_inside")
         self.place(self.deep, "deep", "DEPTH", "deep_inside")
         self.value(low.key, "k")
+        self.count(low.score)
+        self.scopes.append({})
+        for e in parts(low.score):
+            if e.kind == "load" and e.data < low.count:
+                self.emit(e, 0)  # a bias is under way while the product is made
         self.line('scores = tl.dot(q, k, input_precision="ieee")')
         if low.rounds:
             self.rounded("scores", low.trace.dtypes[low.count])
-        self.value(low.score, "score", operand=False)
+        self.line(f"score = {bare(self.emit(low.score, 0))}")
+        self.scopes.pop()
         self.line('score = tl.where(keys_inside, score, float("-inf"))')
 
     def value_lines(self, start: str) -> None:
@@ -215,12 +223,12 @@ class AttentionText(TritonValues):
         self.value(low.query, "q")
         self.line(f"if {keys} <= BLOCK:")
         self.indent = 2
+        self.value_lines("")
         self.score_lines("")
         self.line("top = tl.max(score, axis=1, keep_dims=True)")
         self.line('top = tl.where(top == float("-inf"), 0.0, top)')
         self.line(f"weights = tl.exp2(tl.fma(score, {LOG2E}, top * -{LOG2E}))")
         self.line("total = tl.sum(weights, axis=1, keep_dims=True)")
-        self.value_lines("")
         if low.rounds:
             self.line("weights *= 1.0 / total")
         self.line(f'result = tl.dot({self.weighted()}, v, input_precision="ieee")')
