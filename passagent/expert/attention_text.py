@@ -38,7 +38,7 @@ _OWN: tuple[str, ...] = (
     "top",
 )
 _OWN += ("total", "higher", "base", "shrunk", "start")
-_OWN += tuple(f"{side}_inside" for side in ("rows", "keys", "deep", "wide"))
+_OWN += tuple(f"{side}_inside" for side in ("rows", "keys", "levels", "places", "deep", "wide"))
 """Names of the kernel's own."""
 LOG2E = "1.4426950408889634"
 
@@ -168,9 +168,9 @@ class AttentionText(TritonValues):
         """The lines that give `score`, of one block of keys."""
         low = self.low
         self.line(f"key = {start}tl.arange(0, BLOCK)[None, :]")
-        self.line("deep = tl.arange(0, DEPTH)[:, None]")
+        self.line("level = tl.arange(0, DEPTH)[:, None]")
         self.place(self.columns, "key", "BLOCK", "keys_inside")
-        self.place(self.deep, "deep", "DEPTH", "deep_inside")
+        self.place(self.deep, "level", "DEPTH", "levels_inside")
         self.value(low.key, "k")
         self.count(low.score)
         self.scopes.append({})
@@ -186,9 +186,9 @@ class AttentionText(TritonValues):
 
     def value_lines(self, start: str) -> None:
         """The lines that give `v`, of the same keys."""
-        self.line(f"key = {start}tl.arange(0, BLOCK)[:, None]")
+        self.line(f"place = {start}tl.arange(0, BLOCK)[:, None]")
         self.line("wide = tl.arange(0, WIDTH)[None, :]")
-        self.place(self.columns, "key", "BLOCK", "keys_inside")
+        self.place(self.columns, "place", "BLOCK", "places_inside")
         self.place(self.width, "wide", "WIDTH", "wide_inside")
         self.value(self.low.value, "v")
 
@@ -284,6 +284,7 @@ def attention_kernel(
     part = Part(name, writer.lines, [host["heads"]], host["columns"], False, KIND, host["rows"], "", hints)
     part.padded = {"DEPTH": writer.host(writer.deep), "WIDTH": writer.host(writer.width)}
     part.stages = stages
+    part.each = {"half": f"{writer.generic}.dtype.itemsize", "float32": "4"}.get(low.query.dtype, "2")
     said = " ".join([*shape, *low.trace.guards, *writer.sizes, *host.values(), *part.padded.values()])
     writer.params.update((p, None) for p in parameters if re.search(rf"\b{p}\b", said))
     arguments = [*names, *writer.params, "out", *writer.sizes.values()]

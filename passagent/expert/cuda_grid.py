@@ -108,18 +108,18 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
         lines += [
             "",
             "",
-            "def _attention(heads, keys, queries, depth=64):",
+            "def _attention(heads, keys, queries, depth=64, each=2):",
             '    """(programs, keys and queries of a program\'s block, warps)."""',
             "    if heads * max(keys, queries) * depth >= 2**31:",
             '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
             "    block = max(16, triton.next_power_of_2(keys))",
-            f"    scores = {8 * block} if depth <= 128 else {4 * block}",
+            f"    scores = {8 * block} // (1 if depth <= 128 else 2) // (1 if each == 2 else 4)",
             "    if block > 128 or block * 16 > scores:",
-            "        block = max(16, min(64, scores // 16))",
+            "        block = max(16, min(64 if depth * each <= 256 else 32, scores // 16))",
             "    together = max(16, min(128, scores // block, triton.next_power_of_2(queries)))",
             f"    while together > 16 and heads * triton.cdiv(queries, together) < {SMS}:",
             "        together //= 2",
-            f"    warps = {warps or '8 if block * together > 8192 else 4'}",
+            f"    warps = {warps or '8 if together >= 128 else 4'}",
             "    return heads * triton.cdiv(queries, together), block, together, warps",
         ]
     return lines
@@ -155,7 +155,7 @@ def part_lines(part: Part, suffix: str) -> list[str]:
         return [f"    block{suffix}, warps{suffix} = _run({', '.join(given)})"]
     given = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
     given += [f"{name}=True" for name in options_of(part)]
-    given += [f"depth={part.padded['DEPTH']}"] if part.padded else []
+    given += [f"depth={part.padded['DEPTH']}", f"each={part.each}"] if part.padded else []
     results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
     return [f"    {results} = {function_of(part)}({', '.join(given)})"]
 

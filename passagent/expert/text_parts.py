@@ -80,6 +80,8 @@ class Part:
     """Of an element."""
     padded: dict[str, str] = field(default_factory=dict)
     """Sides of a product's blocks, by the constant that holds one, as host expressions of their sizes."""
+    each: str = ""
+    """Bytes of an element that products take."""
     stages: int = 0
     """Blocks of a loop that are loaded ahead; 0: as Triton has it."""
 
