@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from expert_cases import r
+from expert_cases import TOLERANCE, captured, fresh, r, rewritten, write
 
 Tensor = torch.Tensor
 
@@ -74,6 +74,27 @@ def repeated_with_bmm(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
 
 def self_attention(x: Tensor) -> Tensor:
     return torch.softmax(x @ x.transpose(-1, -2) * 0.3, -1) @ x
+
+
+def exactness(function: Callable[..., Any], inputs: list[Tensor], dtype: torch.dtype, told: str) -> None:
+    """Hold what the expert writes against eager and float64. Raises AssertionError."""
+    given = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+    graph = captured(function, given)
+    authored = write([graph], target="cuda")
+    assert len(authored.fused) == 1 and not authored.refused, (told, authored.fused, authored.refused)
+    result = rewritten(authored, graph)
+    assert result.applied, told
+    (eager,) = graph.graph_module(*fresh(graph, given))
+    (ours,) = result.graph_module(*fresh(graph, given))
+    assert (ours.dtype, ours.shape) == (eager.dtype, eager.shape), told
+    exact = function(*(x.double() if x.is_floating_point() else x for x in given))
+    atol, rtol = TOLERANCE[dtype]
+    if dtype == torch.float32:
+        torch.testing.assert_close(ours, eager, atol=atol, rtol=rtol, equal_nan=True, msg=told)
+    assert torch.equal(ours.isnan(), eager.isnan()), told
+    error, theirs = (((x.double() - exact) ** 2).nanmean().sqrt() for x in (ours, eager))
+    unit = exact.abs().nan_to_num().max() * torch.finfo(dtype).eps
+    assert error <= 2 * theirs + unit / 8, (told, dtype, error, theirs, unit)
 
 
 def _several(count: int, *shape: int) -> list[Tensor]:

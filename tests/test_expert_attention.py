@@ -15,28 +15,18 @@ from test_expert_cuda import interpreted
 def test_an_attention_is_one_kernel_as_exact_as_eager(name):
     interpreted(f"""
         import torch
-        from attention_cases import ATTENTIONS
-        from expert_cases import TOLERANCE, captured, fresh, rewritten, write
-        function, inputs = ATTENTIONS[{name!r}]
+        from attention_cases import ATTENTIONS, exactness
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            given = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
-            graph = captured(function, given)
-            authored = write([graph], target="cuda")
-            assert len(authored.fused) == 1 and not authored.refused, authored.refused
-            eager, = graph.graph_module(*fresh(graph, given))
-            double = [x.double() if x.is_floating_point() else x for x in given]
-            exact = function(*double)
-            result = rewritten(authored, graph)
-            assert result.applied
-            ours, = result.graph_module(*fresh(graph, given))
-            assert (ours.dtype, ours.shape) == (eager.dtype, eager.shape)
-            atol, rtol = TOLERANCE[dtype]
-            if dtype == torch.float32:
-                torch.testing.assert_close(ours, eager, atol=atol, rtol=rtol, equal_nan=True)
-            assert torch.equal(ours.isnan(), eager.isnan())
-            error, theirs = (((x.double() - exact) ** 2).nanmean().sqrt() for x in (ours, eager))
-            unit = exact.abs().nan_to_num().max() * torch.finfo(dtype).eps
-            assert error <= 2 * theirs + unit / 8, (dtype, error, theirs, unit)
+            exactness(*ATTENTIONS[{name!r}], dtype, {name!r})
+    """)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_any_form_sizes_layout_and_mask(first):
+    interpreted(f"""
+        from attention_draws import check_draws
+        check_draws(range({first}, {first} + 20))
     """)
 
 

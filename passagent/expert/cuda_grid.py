@@ -113,7 +113,7 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "    if heads * max(keys, queries) * depth >= 2**31:",
             '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
             "    block = max(16, triton.next_power_of_2(keys))",
-            f"    scores = {8 * block} // (1 if depth <= 128 else 2) // (1 if each == 2 else 4)",
+            f"    scores = {8 * block} // (1 if each == 2 else 4) // max(1, depth * each // 256)",
             "    if block > 128 or block * 16 > scores:",
             "        block = max(16, min(64 if depth * each <= 256 else 32, scores // 16))",
             "    together = max(16, min(128, scores // block, triton.next_power_of_2(queries)))",
