@@ -64,7 +64,8 @@ def measure(package: str, threads: int) -> None:
     import torch
 
     import passagent as pa
-    from passagent.evaluator.hardware.devices import find_device, measuring_on
+    from passagent.evaluator.hardware.devices import find_device
+    from passagent.evaluator.hardware.leases import DeviceLease
     from passagent.extraction.factories import load_model
 
     torch.set_num_threads(threads)
@@ -73,7 +74,7 @@ def measure(package: str, threads: int) -> None:
     wall, cpu = [], []
     with torch.no_grad():
         outputs = [side(*model.args)[0] for side in sides for _ in range(5)]
-        with measuring_on(find_device("cpu")):
+        with DeviceLease(find_device("cpu")).exclusive():
             for number in range(BLOCKS):
                 took = {}
                 for which in (0, 1) if number % 2 else (1, 0):

@@ -49,7 +49,7 @@ SLOTS = 4
 @contextmanager
 def local(place: Path, seconds: float) -> Iterator[Callable[[], pool.EvaluatorPool]]:
     """This process's own pool."""
-    pool._owner = lambda device, cores, config, ahead: stub_worker.StubOwner(device, config, cores)
+    pool._owner = lambda device, config, cores, ahead, tell: stub_worker.StubOwner(device, config, cores)
     devices = [Device("cpu", f"pools-{os.getpid()}-{number}", "stub") for number in range(SLOTS)]
     yield lambda: pool.EvaluatorPool(EvaluatorConfig(), devices)
 

@@ -289,15 +289,19 @@ def test_a_long_sum_is_refused():
 
 def test_launches_are_those_of_the_plan_functions():
     work = Work("_rows", (), rows=1000, lanes=300, height=0, moved=1200000)
-    assert launches([work], Plan(block=2048)) == (Launch(250, 512, 4, 8),)
+    assert launches([work], Plan(block=2048)) == (Launch(250, 512, 4, 16),)  # few: a thread has two elements
+    many = Work("_rows", (), rows=4000, lanes=300, height=0, moved=4800000)
+    assert launches([many], Plan(block=2048)) == (Launch(1000, 512, 4, 8),)
     assert launches([work], Plan(block=1024, warps=2)) == (Launch(500, 512, 2, 2),)
     flat = Work("_run", (), rows=1, lanes=1 << 24, height=0, moved=1 << 26)
     assert launches([flat], default("cuda")) == (Launch(1 << 14, 1024, 1, 4),)
+    odd = Work("_run", (), rows=1, lanes=361 * 49 * 49, height=0, moved=1 << 21)
+    assert launches([odd], default("cuda"))[0].warps * 32 == launches([odd], default("cuda"))[0].block
 
 
 def test_a_thread_handles_fewer_elements_where_each_is_of_many_loads():
     text = source(lambda x: F.max_pool2d(x, 5, 1, 2), [r(1, 8, 20, 20)])
-    assert "window=True" in text and "64 if window else 256" in text
+    assert "window=True" in text and "64 if window or rows * block" in text
     assert "window" not in source(lambda x: F.max_pool2d(x, 3, 1, 1), [r(1, 8, 20, 20)])
     assert launches([Work("_run", ("window",), 1, 1 << 24, 0, 1 << 26)], default("cuda"))[0].warps == 8
 
@@ -307,3 +311,53 @@ def test_starving_the_memory_costs():
     ours, starved = (microseconds([work], Plan(block=n, warps=w)) for n, w in ((1024, 4), (4096, 1)))
     assert ours < starved
     assert 30 < ours < 60  # 128 MiB at 4 TB/s
+
+
+def test_what_stands_in_a_cat_twice_is_computed_once():
+    """YOLO's spatial pyramid calls one pooling three times."""
+
+    def twice(x):
+        return torch.cat([x, F.max_pool2d(x, 3, 1, 1), F.max_pool2d(x, 3, 1, 1)], 1)
+
+    once = source(lambda x: torch.cat([x, F.max_pool2d(x, 3, 1, 1)], 1), [r(1, 8, 20, 20)])
+    text = source(twice, [r(1, 8, 20, 20)])
+    assert (text.count("tl.load("), text.count("tl.store(")) == (once.count("tl.load("), 3)
+
+
+def test_what_is_written_in_place_is_computed_anew():
+    def changing(x):
+        first = x.exp()
+        x.mul_(2.0)
+        return first + x.exp()
+
+    assert source(changing, [r(64, 64)]).count("libdevice.exp(") == 2
+
+
+@pytest.mark.parametrize(("side", "kernels"), [(16, 1), (512, 2)])
+def test_a_large_image_that_is_enlarged_is_computed_before(side, kernels):
+    def enlarged(x):
+        return F.interpolate(F.relu(x) * 2.0, (2 * side, 2 * side), None, "bilinear", False)
+
+    assert source(enlarged, [r(1, 8, side, side)]).count("@triton_kernel") == kernels
+
+
+@pytest.mark.long
+def test_values_that_occur_twice_and_images_of_one_element():
+    interpreted("""
+        import torch
+        import torch.nn.functional as F
+        from expert_cases import captured, check, r, write
+        def twice(x):
+            return torch.cat([x, F.max_pool2d(x, 3, 1, 1), F.max_pool2d(x, 3, 1, 1), x * 2.0], 1)
+        def changing(x):
+            first = x.exp()
+            x.mul_(2.0)
+            return first + x.exp()
+        def enlarged(x):
+            return F.interpolate(F.relu(x), (3, 5), None, "bilinear", False)
+        cases = [(twice, [r(2, 3, 5, 7)]), (changing, [r(5, 7)])]
+        cases += [(enlarged, [r(2, 3, 1, 1)]), (enlarged, [r(2, 3, 1, 4)])]
+        for function, inputs in cases:
+            graph = captured(function, inputs)
+            assert len(check(write([graph], "cuda"), graph, inputs).applied) == 1, function
+    """)

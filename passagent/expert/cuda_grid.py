@@ -16,12 +16,15 @@ MOST_LOADS = 16
 SMS = 132
 """Programs that a GPU runs side by side, at least."""
 
+ROOM = 4096
+"""Elements for which it has as many threads as two of them need, of each of those programs."""
+
 
 def helpers(texts: str, block: int, warps: int) -> list[str]:
     """The functions that plans share, as far as `texts` call them."""
     called = set(re.findall(r"(?<!\w)(_\w+)\(", texts))  # and no function whose name ends so
     windows = "window=True" in texts
-    each, option = ("(64 if window else 256)", ", window=False") if windows else ("256", "")
+    each, option = ("64 if window else 256", ", window=False") if windows else ("256", "")
     count = "max(1, min({most}, {lanes} // {each}))" if not warps else str(warps)
     lines = []
     if "_run" in called:
@@ -29,11 +32,17 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "",
             "",
             f"def _run(n{option}):",
-            '    """Lanes of a program and its warps, for one run of n elements."""',
-            f"    block = {block}",
+            '    """Lanes of a program and its warps, for one run of n elements.',
+            "",
+            "    A thread loads at once as many as divide n: among others a mask may end.",
+            '    """',
+            f"    block, each = {block}, {each}",
+            "    if n % 8:",
+            "        each = min(each, 32 * (n & -n))",
+            "        block = min(block, 8 * each)",
             f"    while block > 128 and n < {SMS} * block:",
             "        block //= 2",
-            f"    return block, {count.format(most=8, lanes='block', each=each)}",
+            f"    return block, {count.format(most=8, lanes='block', each='each')}",
         ]
     if "_rows" in called:
         lines += [
@@ -53,7 +62,9 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             f"    together = max(1, {block} // block)",
             f"    while together > 1 and rows < {SMS} * together:",
             "        together //= 2",
-            f"    return rows, block, together, {count.format(most=16, lanes='block * together', each=each)}",
+            f"    each = 64 if {'window or ' * windows}rows * block < {SMS * ROOM} else 256",
+            "    return rows, block, together, "
+            f"{count.format(most=16, lanes='block * together', each='each')}",
         ]
     if "_sweep" in called:
         lines += [

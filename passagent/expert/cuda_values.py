@@ -182,16 +182,8 @@ class TritonValues(Writer):
 
     def extreme(self, e: Expr, args: list[str]) -> str:
         """maximum or minimum; NaN stays, as in eager."""
-        if e.dtype not in FLOATING:
-            return f"tl.{e.data}({args[0]}, {args[1]})"
-        for k in (0, 1):
-            if e.args[k].kind != "const" and not args[k].isidentifier():
-                name = self.fresh("value")
-                self.line(f"{name} = {bare(args[k])}")
-                args[k] = name
-        a, b = args
-        test = f"{a} {'<' if e.data == 'maximum' else '>'} {b}"
-        return f"tl.where({test if e.args[1].kind == 'const' else f'({test}) | ({b} != {b})'}, {b}, {a})"
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if e.dtype in FLOATING else ""
+        return f"tl.{e.data}({', '.join(map(bare, args))}{nan})"
 
     def convert_to(self, text: str, source: str, target: str) -> str:
         text = text if closed(text) else f"({text})"

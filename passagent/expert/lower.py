@@ -154,6 +154,8 @@ def lower_region(
         env[node] = trace.input(tensor.shape, naming.name(tensor.dtype), order)
     where = {(p.node, p.path): p for p in parameters}
     root, last = dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
+    made: dict[str, Any] = {}
+    holds: dict[fx.Node, int] = {}  # which of what was made a node holds now
     for position, node in enumerate(region.nodes):
 
         def literal(path: Path, value: Any, position: int = position) -> Any:
@@ -162,10 +164,19 @@ def lower_region(
                 return value
             return Size(value, parameter.name) if isinstance(value, int) else Scalar(value, parameter.name)
 
-        env[node] = lower_node(trace, node, env, target, types[len(region.inputs) + position], literal)
-        written = mutates(node)
+        naming, written = types[len(region.inputs) + position], mutates(node)
+
+        def told(path: Path, value: Any, literal: Callable[[Path, Any], Any] = literal) -> Any:
+            return holds.get(value, value) if isinstance(value, fx.Node) else literal(path, value)
+
+        # What was computed of the same values in the same way is not computed again.
+        given = rebuild({"args": node.args, "kwargs": node.kwargs}, told, ())
+        key = repr((node.name if written is not None else op_name(node), naming, given))
+        if key not in made:
+            made[key] = lower_node(trace, node, env, target, naming, literal)
+        env[node], holds[node] = made[key], list(made).index(key)
         if written is not None:
-            env[written] = env[node]
+            env[written], holds[written] = env[node], holds[node]
             root[node] = root.get(written, written)
             last[root[node]] = node
     outputs = [env[node] for node in region.outputs]

@@ -121,7 +121,12 @@ def _cat(c: Call, tensors: list[Value], dim: int) -> Value:
     if any(len(v.dims) != len(tensors[0].dims) for v in tensors):
         raise c.fail("tensors of different rank")
     lengths = [t.size_of(v.dims[dim]) for v in tensors]
-    own = [t.axis(length) for length in lengths]
+    # A tensor that stands there twice is computed once, and stored twice.
+    axes: dict[Any, Axis] = {}
+    own = [
+        axes.setdefault((v.expr, tuple(v.dims)), t.axis(length))
+        for v, length in zip(tensors, lengths, strict=True)
+    ]
     hidden = []  # without `dim`, over which each has an axis of its own: the other dimensions run together
     for v, axis in zip(tensors, own, strict=True):
         read = read_at(t, v, dim, axis, t.index(axis))

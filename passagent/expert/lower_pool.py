@@ -87,6 +87,9 @@ def _linear(
     t = c.trace
     value, _ = whole(t, value, dim)
     axis = t.axis(target)
+    if have.hint == 1:  # every neighbour is the one element
+        t.equal(have, fixed(1))
+        return read_at(t, value, dim, axis, t.integer(0))
     at = t.cast(t.index(axis), "float32")
     last = t.integer(t.plus(have, fixed(-1)))
     if corners:
@@ -101,7 +104,8 @@ def _linear(
             else c.number(ratio, "float32")
         )
         source = c.e("maximum", c.e("sub", c.e("mul", c.e("add", at, 0.5), step), 0.5), 0.0)
-    low = t.op("index_clamp", [t.cast(source, "int64"), last], "int64")
+    # in 32 bits, which every index fits: a GPU converts 64 bits at a quarter of the rate
+    low = t.op("index_clamp", [t.cast(source, "int32"), last], "int32")
     high = t.op("index_clamp", [t.add(low, t.integer(1)), last], "int64")
     weight = c.e("minimum", c.e("sub", source, t.cast(low, "float32")), 1.0)
     first = read_at(t, value, dim, axis, low)

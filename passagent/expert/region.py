@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +24,7 @@ from passagent.expert.graph import (
 from passagent.expert.host_tensors import left_outside
 from passagent.expert.lower import Region, Types, lower_node
 from passagent.expert.pattern_text import qualified
+from passagent.expert.repeated import reads_often
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,6 @@ class Costs:
 
 COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
 """Of the H200 operator and launch as in docs/results.md; the rest is estimated."""
-
-MOST_RECOMPUTED = 9
-"""Elements of a window up to which what it reads is computed in the same kernel, once for each."""
 
 LARGE_COPY = 1 << 20
 """Bytes from which a copy alone is left to eager."""
@@ -264,10 +261,7 @@ def _depths(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, int]:
 
 def _begins_anew(node: fx.Node, source: fx.Node) -> bool:
     """Whether a kernel begins at an operator: it reads each element often, and what it reads is computed."""
-    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("kernel_size")
-    sides = size if isinstance(size, tuple | list) else [size, size]
-    is_window = op_name(node) in {"max_pool2d", "avg_pool2d"} and all(isinstance(n, int) for n in sides)
-    return is_window and math.prod(sides) > MOST_RECOMPUTED and not is_free(source)
+    return not is_free(source) and reads_often(node, source)
 
 
 def _shares_with(node: fx.Node, writer: fx.Node, storage: Memory) -> bool:

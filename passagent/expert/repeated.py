@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
+from torch import fx
+
 from passagent.expert.expressions import Axis, Trace, Value, parts
+from passagent.expert.graph import example, op_name
 from passagent.expert.schedule import Schedule
 from passagent.expert.schedule_parts import Group, Store
 
 MOVES = frozenset({"pad", "roll", "flip", "repeat", "tile", "index_select", "gather", "unfold"})
 """Operators that only move elements: what is reduced before them is best stored before them, too."""
+
+MOST_RECOMPUTED = 9
+"""Elements of a window up to which what it reads is computed in the same kernel, once for each."""
+LARGE_IMAGE = 1 << 22
+"""Elements from which an image that is enlarged is computed before, and not for each neighbour: 40 us
+against 55 for 16 million of float16 on an H200."""
+
+
+def reads_often(node: fx.Node, source: fx.Node) -> bool:
+    """Whether an operator reads each element of `source` so often that it is best stored before."""
+    if op_name(node) in {"interpolate", "upsample"}:
+        mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode")
+        is_one = math.prod(example(source).shape[2:]) == 1
+        return mode == "bilinear" and not is_one and example(node).numel() >= LARGE_IMAGE
+    size = node.args[1] if len(node.args) > 1 else node.kwargs.get("kernel_size")
+    sides = size if isinstance(size, tuple | list) else [size, size]
+    is_window = op_name(node) in {"max_pool2d", "avg_pool2d"} and all(isinstance(n, int) for n in sides)
+    return is_window and math.prod(sides) > MOST_RECOMPUTED
 
 
 def reduces_again(schedule: Schedule) -> bool:
