@@ -6,6 +6,7 @@
 The region goes from what the projections give to what the last projection takes: bert-base and a T5 encoder
 with 128 tokens, window attention of swin_tiny's first and third stage with and without the mask of shifted
 windows, as one call of `scaled_dot_product_attention` and in its mathematical form; batch 1 and 16, fp16.
+Then BERT in other types, grouped heads, and calls without a bias.
 Each side is captured as a CUDA graph of 20 calls, and replays of all sides alternate (see graph_sides.py):
 
 - eager
@@ -49,6 +50,7 @@ CALLS = 20
 TOKENS, HEADS, WIDE = 128, 12, 64
 BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
@@ -68,11 +70,17 @@ Tensor = torch.Tensor
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 
 
-def by_call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+def by_call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale, enable_gqa=grouped)
 
 
-def by_math(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+def by_causal_call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+
+
+def by_math(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    assert bias is not None
     scores = torch.matmul(q, k.transpose(-1, -2))
     scores = scores if scale == 1.0 else scores * scale
     return torch.matmul(F.softmax(scores + bias, dim=-1), v)
@@ -84,39 +92,43 @@ def merged(result: Tensor) -> Tensor:
 
 
 class Encoder(torch.nn.Module):
-    """Projections of bert-base or T5, and the bias over heads, queries and keys that is given."""
+    """Projections of queries, keys and values, and the bias over heads, queries and keys if one is given."""
 
-    def __init__(self, attend: Attend, scale: float) -> None:
+    def __init__(self, attend: Attend, scale: float, wide: int = WIDE) -> None:
         super().__init__()
-        self.attend, self.scale = attend, scale
+        self.attend, self.scale, self.wide = attend, scale, wide
 
-    def operands(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        split = (x.view(x.shape[0], TOKENS, HEADS, WIDE).transpose(1, 2) for x in (q, k, v))
-        return (*split, bias.expand(q.shape[0], -1, TOKENS, TOKENS))
+    def operands(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Any, ...]:
+        batch, tokens, _ = q.shape
+        split = (x.view(batch, tokens, -1, self.wide).transpose(1, 2) for x in (q, k, v))
+        return (*split, None if bias is None else bias.expand(batch, -1, tokens, tokens))
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
         return merged(self.attend(*self.operands(q, k, v, bias), self.scale))
 
 
 class Windows(torch.nn.Module):
-    """Windows of swin: one projection, the relative bias, and the mask of shifted windows if there is one."""
+    """One projection, and of swin's windows the relative bias and the mask of shifted windows."""
 
     def __init__(self, attend: Attend, heads: int) -> None:
         super().__init__()
         self.attend, self.heads = attend, heads
 
-    def operands(self, x: Tensor, bias: Tensor, shifted: Tensor | None = None) -> tuple[Tensor, ...]:
+    def operands(
+        self, x: Tensor, bias: Tensor | None = None, shifted: Tensor | None = None
+    ) -> tuple[Any, ...]:
         windows, tokens, heads = x.shape[0], x.shape[1], self.heads
         q, k, v = x.reshape(windows, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        bias = bias.unsqueeze(0)
-        if shifted is not None:
+        bias = None if bias is None else bias.unsqueeze(0)
+        if bias is not None and shifted is not None:
             kinds = shifted.shape[0]
             wide = shifted.view(1, kinds, 1, tokens, tokens).expand(windows // kinds, -1, heads, -1, -1)
             bias = bias + wide.reshape(-1, heads, tokens, tokens)
         return q, k, v, bias
 
-    def forward(self, x: Tensor, bias: Tensor, shifted: Tensor | None = None) -> Tensor:
-        return merged(self.attend(*self.operands(x, bias, shifted), 32**-0.5))
+    def forward(self, x: Tensor, bias: Tensor | None = None, shifted: Tensor | None = None) -> Tensor:
+        scale = (x.shape[2] // self.heads // 3) ** -0.5
+        return merged(self.attend(*self.operands(x, bias, shifted), scale))
 
 
 def cases() -> dict[str, tuple[Callable[[Attend], Any], Attend, list[Tensor]]]:
@@ -144,6 +156,31 @@ def cases() -> dict[str, tuple[Callable[[Attend], Any], Attend, list[Tensor]]]:
 
                 found[f"swin {stage} {form}, {batch}"] = swin, attend, windows
                 found[f"swin {stage} shifted {form}, {batch}"] = swin, attend, [*windows, shifted]
+    found |= others()
+    return found
+
+
+def others() -> dict[str, tuple[Callable[[Attend], Any], Attend, list[Tensor]]]:
+    """Other types, groups of heads, and calls without a bias, which the library's fastest kernels take."""
+    found: dict[str, tuple[Callable[[Attend], Any], Attend, list[Tensor]]] = {}
+    for batch in (1, 16):
+        qkv = [torch.randn(batch, TOKENS, HEADS * WIDE) for _ in range(3)]
+        padded = torch.zeros(batch, 1, 1, TOKENS)
+        padded[:, :, :, TOKENS - 20 :] = -1e4
+        for dtype in (torch.bfloat16, torch.float32):
+            for form, attend in (("call", by_call), ("math", by_math)):
+                given = [x.to(dtype) for x in (*qkv, padded)]
+                name = f"bert {str(dtype).removeprefix('torch.')} {form}, {batch}"
+                found[name] = (lambda a: Encoder(a, 0.125)), attend, given
+        sizes = (512, 4096), (512, 1024), (512, 1024)
+        grouped = [torch.randn(batch, *size).half() for size in sizes]
+        causal = torch.full((1, 1, 512, 512), -65504.0).triu(1).half()
+        found[f"grouped masked, {batch}"] = (lambda a: Encoder(a, 0.088, 128)), by_call, [*grouped, causal]
+        plain = [torch.randn(batch, 197, 3 * 384).half()]
+        found[f"vit no bias, {batch}"] = (lambda a: Windows(a, 6)), by_call, plain
+        for tokens in (128, 1024):
+            long = [torch.randn(batch, tokens, HEADS * WIDE).half() for _ in range(3)]
+            found[f"gpt2 causal {tokens}, {batch}"] = (lambda a: Encoder(a, 0.125)), by_causal_call, long
     return found
 
 
@@ -159,7 +196,8 @@ def sides_of(
     """The sides of a case and their arguments."""
     make, attend, inputs = cases()[name]
     given = [x.to(DEVICE) for x in inputs]
-    module, called = make(attend), make(by_call)
+    library = by_call if attend is by_math else attend
+    module, called = make(attend), make(library)
     graph = capture(module, inputs).graph_module.graph
     found = capture(module, given)
     args = [given[k] for k in found.order]
@@ -173,11 +211,12 @@ def sides_of(
     for draw in DRAWS:
         sides[draw] = inductor(found.graph_module, args)
     arguments = dict.fromkeys(sides, args)
-    operands = [x.contiguous() for x in called.operands(*given)]
+    operands = [None if x is None else x.contiguous() for x in called.operands(*given)]
+    scale = getattr(called, "scale", operands[0].shape[-1] ** -0.5)
     for backend, which in BACKENDS.items():
         for side, function, own in (
             (f"{backend} region", called, given),
-            (f"{backend} alone", lambda *x: by_call(*x, getattr(called, "scale", 32**-0.5)), operands),
+            (f"{backend} alone", lambda *x: library(*x, scale), operands),
         ):
 
             def call(*x: Tensor, function: Call = function, which: SDPBackend = which) -> Any:
@@ -212,8 +251,8 @@ def measured(name: str, plans: list[str]) -> dict[str, Any]:
         sides, arguments = sides_of(name, plans, stack)
         failed = {side: why for side, call in sides.items() if (why := works(call, arguments[side]))}
         sides = {side: call for side, call in sides.items() if side not in failed}
-        make, _, inputs = cases()[name]
-        exact = make(by_math)(*(x.to(DEVICE).double() for x in inputs))
+        make, attend, inputs = cases()[name]
+        exact = make(attend)(*(x.to(DEVICE).double() for x in inputs))
         errors = {}
         for side, call in sides.items():
             result = call(*arguments[side])
@@ -281,10 +320,8 @@ def main() -> None:
             continue
         rows[name] = measured(name, args.plans)
         print(line(name, rows[name]), flush=True)
-        for side, why in rows[name]["failed"].items():
-            print(f"    {side}: {why}")
-    for form in ("call", "math"):
-        found = [row["us"] for name, row in rows.items() if form in name]
+    for form in ("call", "math", "masked", "no bias", "causal"):
+        found = [row["us"] for name, row in rows.items() if f" {form}" in name]
         first = f"expert {args.plans[0]}"
         ratios = [best(us, "inductor")[0] / us[first] for us in found if first in us]
         print(f"{form}: Inductor / expert, geometric mean {mean(ratios):.3f} of {len(ratios)}")
