@@ -31,6 +31,24 @@ class Encoder(nn.Module):
         return x
 
 
+class Attending(nn.Module):
+    """Layers of attention written out, with a mask that all of them read."""
+
+    def __init__(self, layers: int = 2, width: int = 32):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        bias = ((1.0 - mask) * -1e4)[:, None, None, :]
+        for layer in self.layers:
+            q, k, v = layer(x).view(batch, tokens, 3, 4, width // 4).permute(2, 0, 3, 1, 4).unbind(0)
+            weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) * 0.35 + bias, -1)
+            x = self.norm(x + torch.matmul(weights, v).transpose(1, 2).reshape(batch, tokens, width))
+        return x
+
+
 class Broken(nn.Module):
     def __init__(self):
         super().__init__()
@@ -105,3 +123,8 @@ def wrong():
 
 def fails_inside():
     return Layer().eval(), (torch.randn(4, 31),)
+
+
+def attending():
+    torch.manual_seed(0)
+    return Attending().eval(), (torch.randn(2, 16, 32), torch.ones(2, 16))

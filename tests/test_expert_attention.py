@@ -113,6 +113,13 @@ def test_scores_that_something_else_reads_are_left_to_the_library():
     assert write([graph], "cuda").refused["matmul"] == "is left to the vendor library"
 
 
+def test_double_precision_is_left_to_the_library():
+    function, inputs = ATTENTIONS["bert"]
+    authored = write([captured(function, [x.double() for x in inputs])], "cuda")
+    assert "tl.dot" not in "".join(authored.files.values())
+    assert "float64" in authored.refused["matmul"]
+
+
 def test_a_call_with_dropout_is_left_to_the_library():
     graph = captured(lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), [r(2, 3, 9, 16)])
     assert write([graph], "cuda").fused == []

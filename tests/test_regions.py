@@ -12,9 +12,11 @@ from torch import fx
 
 import passagent as pa
 from passagent.evaluator.matching.effects import is_pure
+from passagent.expert.attention_regions import attentions
 from passagent.extraction.factories import Model
 from passagent.extraction.inductor_schedule import Kernels, scheduled_kernels
 from passagent.extraction.model_capture import capture_model
+from passagent.extraction.region_tasks import extract_regions
 from passagent.extraction.regions import cut
 from passagent.tasks import load_task
 from passagent.tasks.constraints import check_task
@@ -76,6 +78,17 @@ def test_scheduling_generates_and_runs_nothing(monkeypatch):
     assert len(kernels.fused) == 7 and len(kernels.library) == 6
 
 
+@pytest.mark.long
+def test_an_attention_is_a_region_where_the_expert_writes_it(tmp_path):
+    model, inputs = models.attending()
+    found = extract_regions(Model("m", model, inputs), tmp_path / "out", whole=attentions)
+    names = [task.operators for task in found.tasks]
+    [(attention, count)] = [(t.operators, t.count) for t in found.tasks if "softmax" in t.operators]
+    assert count == 2 and attention.count("matmul") == 2 and attention[-1] == "reshape", names
+    assert sum("matmul" in one for one in names) == 1
+    assert all(task.problems == () for task in found.tasks)
+
+
 def graph_of(text: str) -> fx.Graph:
     """`name = function of names` a line; the last one is the output."""
     graph, known, node = fx.Graph(), {}, None
@@ -105,6 +118,13 @@ def test_a_region_that_comes_back_is_split():
 def test_kernels_that_share_an_operator_are_one_region():
     graph = graph_of("x = input\na = relu x\nb = tanh a\nc = neg b")
     assert names(cut(graph, Kernels([frozenset("ab"), frozenset("bc")], frozenset()))) == [["a", "b", "c"]]
+
+
+def test_what_is_one_region_in_any_case_takes_its_operators_from_others():
+    graph = graph_of("x = input\na = relu x\nm = mm a a\nb = tanh m\nn = mm b a\nc = neg n\nd = sin c")
+    m, b, n, c = list(graph.nodes)[2:6]
+    kernels = Kernels([frozenset("a"), frozenset("b"), frozenset("cd")], frozenset("mn"))
+    assert names(cut(graph, kernels, whole=[[m, b, n, c]])) == [["a"], ["m", "b", "n", "c"], ["d"]]
 
 
 def test_views_that_only_the_region_uses_belong_to_it():

@@ -79,7 +79,7 @@ def _is_plain(node: fx.Node) -> bool:
 def _scores(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node]:
     """The way from the first product to a softmax's input; empty: there is none."""
     if op_name(node) in PRODUCTS:
-        return [node]
+        return [node] if len(node.args) == 2 and not node.kwargs else []
     if node not in inside or op_name(node) not in _SCORES:
         return []
     ways = [way for source in node.all_input_nodes if (way := _scores(source, inside))]
@@ -92,7 +92,8 @@ def _weights(node: fx.Node, inside: set[fx.Node]) -> list[fx.Node]:
     while len(node.users) == 1:
         user = next(iter(node.users))
         if op_name(user) in PRODUCTS:
-            return [*way, user] if user.args[0] is node and user.args[1] is not node else []
+            left = len(user.args) == 2 and not user.kwargs and user.args[0] is node
+            return [*way, user] if left and user.args[1] is not node else []
         if user not in inside or op_name(user) not in _WEIGHTS or user.args[0] is not node:
             return []
         way.append(user)

@@ -19,7 +19,7 @@ from passagent.expert.attention import CALL, PRODUCTS
 from passagent.expert.expressions import ONE, Axis, Expr, Size, Trace, Unsupported, Value, fixed, parts
 from passagent.expert.graph import example, mutates, op_name, rebuild
 from passagent.expert.lower import Parameter, Path, Region, Types, lower_node
-from passagent.expert.lowering import Call, Number, Scalar, check_shape, wrap
+from passagent.expert.lowering import HALVES, Call, Number, Scalar, check_shape, wrap
 from passagent.expert.shapes import broadcast, fit, position, regroup, renamed
 
 NAMES = ("scores", "weights", "result")
@@ -206,7 +206,7 @@ def _lowered(
                 raise Unsupported(name, "is not taken over the keys")
             result = low.softmax(args[0], out)
         else:
-            result = low.product(args[0], kwargs["other"] if "other" in kwargs else args[1], out)
+            result = low.product(args[0], args[1], out)
     except Unsupported as error:
         raise Unsupported(name, error.reason) from error
     check_shape(low.trace, name, result, example(node))
@@ -219,6 +219,8 @@ def _finished(low: _Lowering, output: Value) -> Attention:
     if low.score is None or low.weight is None:
         raise Unsupported("matmul", "is no attention")
     query, key, value = map(t.resolve, low.operands)
+    if any(e.dtype not in {*HALVES, "float32"} for e in (query, key, value)):
+        raise Unsupported("matmul", f"attention in {query.dtype} is left to the library")
     score, weight, output = t.resolve(low.score.expr), t.resolve(low.weight), t.refresh(output)
     axes = {name: t.axes_of(dim) for name, dim in low.dims.items()}
     keys = t.axes_of(low.score.dims[-1])

@@ -45,16 +45,8 @@ COSTS = {"cpu": Costs(2.0, 1.0, 1.5, 1e4), "cuda": Costs(7.0, 1.5, 5.1, 4e6)}
 LARGE_COPY = 1 << 20
 """Bytes from which a copy alone is left to eager."""
 
-SAME_ORDER = IDENTITIES | {
-    "view",
-    "reshape",
-    "flatten",
-    "unsqueeze",
-    "squeeze",
-    "unflatten",
-    "detach",
-    "view_as",
-}
+SAME_ORDER = IDENTITIES | {"view", "reshape", "flatten", "unsqueeze", "squeeze", "unflatten", "detach"}
+SAME_ORDER |= {"view_as"}
 """Views that keep elements in their order."""
 
 VIEWS = FREE_VIEWS | {"dropout", "dropout1d", "dropout2d", "dropout3d", "contiguous"}
@@ -81,10 +73,9 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
     _refuse_shared_writes(graph, inside, storage, found.refused)
     if target == "cuda":
         found.regions += _attentions(graph, inside, without)
-        taken = {n for r in found.regions for n in r.nodes}
-        outside = {op_name(n) for n in operators(graph) if n not in taken}
-        for name in {op_name(n) for n in taken} - outside:
-            found.refused.pop(name, None)
+        taken = {node for region in found.regions for node in region.nodes}
+        outside = {op_name(node) for node in operators(graph) if node not in taken}
+        found.refused = {name: why for name, why in found.refused.items() if name in outside}
     depth = _depths(graph, inside)
     for nodes in _components(graph, inside, depth):
         for trimmed in _trimmed(graph, nodes, storage):
@@ -100,12 +91,9 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
 
 def _attentions(graph: fx.Graph, inside: set[fx.Node], without: frozenset[str]) -> list[Region]:
     """Regions of attention; their operators are no other region's."""
-    regions = []
-    for nodes in list(attention_nodes(graph, inside, without)):
-        region = make_region(graph, nodes)
-        if region is not None and len(region.outputs) == 1:
-            regions.append(region)
-            inside -= set(nodes)
+    made = [make_region(graph, nodes) for nodes in attention_nodes(graph, inside, without)]
+    regions = [region for region in made if region is not None and len(region.outputs) == 1]
+    inside.difference_update(*(region.nodes for region in regions))
     return regions
 
 

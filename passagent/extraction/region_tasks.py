@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.matching.effects import name_of
@@ -94,10 +96,16 @@ class _Found:
     hash: StructuralHash
 
 
-def extract_regions(model: Model, out: Path, products: bool = False) -> Regions:
+def extract_regions(
+    model: Model,
+    out: Path,
+    products: bool = False,
+    whole: Callable[[fx.Graph], list[list[fx.Node]]] = lambda graph: [],
+) -> Regions:
     """Cut a model into regions and write each as a task below the directory `out`. Raises PassagentError.
 
-    `products`: matrix products that a library computes are regions, too (regions.cut).
+    `products`: matrix products that a library computes are regions, too; `whole`: of a graph, operators that
+    are a region whatever Inductor makes of them (regions.cut).
     """
     with whole_directory(out) as place:
         captured = capture_model(model)
@@ -105,7 +113,8 @@ def extract_regions(model: Model, out: Path, products: bool = False) -> Regions:
         with torch.set_grad_enabled(model.is_training):
             for number, piece in enumerate(captured.pieces):
                 kernels = scheduled_kernels(piece.graph_module, piece.inputs)
-                parts = cut(piece.graph_module.graph, kernels, products)
+                graph = piece.graph_module.graph
+                parts = cut(graph, kernels, products, whole(graph))
                 times = operator_times(piece.graph_module, piece.inputs)
                 total += sum(times.values()) * piece.runs
                 refused += [f"{names}: {why}" for names, why in parts.refused]

@@ -50,10 +50,13 @@ class Cut:
     """Names of operators, and why they are no region."""
 
 
-def cut(graph: fx.Graph, kernels: Kernels, products: bool = False) -> Cut:
+def cut(
+    graph: fx.Graph, kernels: Kernels, products: bool = False, whole: Iterable[Sequence[fx.Node]] = ()
+) -> Cut:
     """The regions of a graph by the kernels that Inductor would make of it, in the graph's order.
 
     `products`: each linear is a region, too, together with a region that takes nothing but its result.
+    `whole`: operators that are a region whatever Inductor makes of them; none of the others holds them.
 
     Kernels that share an operator are one region. Views that only the region uses belong to it. A region that
     leaves itself and comes back is split there.
@@ -66,8 +69,13 @@ def cut(graph: fx.Graph, kernels: Kernels, products: bool = False) -> Cut:
         if node.op in ("call_function", "call_method") and node.name not in busy and is_pure(node)
     }  # fmt: skip
     found, refused = [], []
+    for group in whole:
+        if not _not_a_region(group, memory):
+            found.append(_region(tuple(group)))
+            free.difference_update(group)
+    held = {node for region in found for node in region.nodes}
     for names in _merged(kernels.fused):
-        fused = {nodes[name] for name in names if name in nodes}
+        fused = {nodes[name] for name in names if name in nodes} - held
         impure = {node for node in fused if not _stays_inside(node, fused, memory)}
         refused += [(name, _IMPURE) for name in sorted(node.name for node in impure)]
         own = _with_views(fused - impure, free)
@@ -78,12 +86,17 @@ def cut(graph: fx.Graph, kernels: Kernels, products: bool = False) -> Cut:
             if why := _not_a_region(ordered, memory):
                 refused.append((", ".join(node.name for node in ordered), why))
                 continue
-            inputs = dict.fromkeys(i for node in ordered for i in node.all_input_nodes if i not in part)
-            outputs = tuple(node for node in ordered if any(user not in part for user in node.users))
-            found.append(Region(ordered, tuple(inputs), outputs))
+            found.append(_region(ordered))
     if products:
         found = _with_products(found, [node for node in graph.nodes if node.name in kernels.library])
     return Cut(sorted(found, key=lambda region: position[region.nodes[0]]), refused)
+
+
+def _region(ordered: tuple[fx.Node, ...]) -> Region:
+    part = set(ordered)
+    inputs = dict.fromkeys(i for node in ordered for i in node.all_input_nodes if i not in part)
+    outputs = tuple(node for node in ordered if any(user not in part for user in node.users))
+    return Region(ordered, tuple(inputs), outputs)
 
 
 def _with_products(regions: list[Region], library: Sequence[fx.Node]) -> list[Region]:

@@ -27,6 +27,7 @@ from passagent.deployment.package_writing import drop, pack
 from passagent.deployment.sources import read_sources
 from passagent.errors import PassagentError, UsageError
 from passagent.evaluator.result import Evaluation, GraphResult
+from passagent.expert.attention_regions import attentions
 from passagent.extraction.extracting import device_of
 from passagent.extraction.factories import Model
 from passagent.extraction.model_capture import capture_model
@@ -153,8 +154,10 @@ def _regions(model: Model, state: Path, say: Callable[[str], object]) -> tuple[s
         say(f"going on in {state}")
     else:
         say("cutting it into regions and timing its operators")
-        on_cpu = device_of(captured) == "cpu"  # where the expert writes products
-        regions = extract_regions(model, tasks, products=on_cpu)
+        if device_of(captured) == "cpu":  # where the expert writes products
+            regions = extract_regions(model, tasks, products=True)
+        else:
+            regions = extract_regions(model, tasks, whole=attentions)
     return device_of(captured), regions
 
 
