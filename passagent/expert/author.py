@@ -12,6 +12,7 @@ from torch import fx
 
 from passagent.evaluator.result import MANIFEST
 from passagent.expert import (
+    attention_variant,
     cpp_host,
     cpp_product,
     cpp_text,
@@ -22,6 +23,7 @@ from passagent.expert import (
     wrapper,
 )
 from passagent.expert.arithmetic import decides_later
+from passagent.expert.attention import is_attention
 from passagent.expert.choices import Plan
 from passagent.expert.cost import Work
 from passagent.expert.expressions import Trace, Unsupported
@@ -225,6 +227,11 @@ def _variant(region: Region, half: Region | None, family: Family, target: Target
 
 
 def _lowered(region: Region, types: list[Types], family: Family, given: Target) -> wrapper.Variant:
+    if is_attention(region):
+        names = [family.names[i] for i in family.regions[0].inputs]
+        layout = attention_variant.Layout(given.inputs, given.outputs[0])
+        name = identifier(family.regions[0])
+        return attention_variant.variant(region, name, names, family.parameters, types, layout, given.plan)
     low = lower_region(region, family.parameters, given.name, types, given.inputs)
     low.trace.decisive = decides_later(region)
     try:

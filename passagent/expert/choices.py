@@ -22,12 +22,14 @@ class Plan:
     """cpu: values of a row that cost this many operations are kept for later stages; 0: none."""
     warps: int = 0
     """cuda: warps a program; 0: by the size of the block."""
+    stages: int = 3
+    """cuda: blocks of keys that an attention's loop loads ahead."""
     without: tuple[str, ...] = ()
     """Operators kept out of the regions."""
 
     def note(self, target: str) -> str:
         """The plan in words, as the first line of a pass says it: `block 512, grain 16384, keep 4`."""
-        used = ["block", "warps"] if target == "cuda" else ["block", "grain", "keep"]
+        used = ["block", "warps", "stages"] if target == "cuda" else ["block", "grain", "keep"]
         text = ", ".join(f"{name} {getattr(self, name)}" for name in used)
         return text + (f", without {' '.join(self.without)}" if self.without else "")
 
@@ -41,13 +43,17 @@ CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
         "grain": (16384, 65536, 4096, 262144, 2048),
         "keep": (4, 12, 1, 0),
     },
-    "cuda": {"block": (1024, 2048, 512, 4096, 256), "warps": (0, 4, 8, 2, 1)},
+    "cuda": {"block": (1024, 2048, 512, 4096, 256), "warps": (0, 4, 8, 2, 1), "stages": (3, 2, 4, 1)},
 }
 """Values of each number, the first is where it starts; per target."""
 
-_FIRST = {"fusion": ("without",), "memory": ("block", "keep"), "launch": ("grain", "warps", "block")}
+_FIRST = {
+    "fusion": ("without",),
+    "memory": ("block", "keep"),
+    "launch": ("grain", "warps", "block", "stages"),
+}
 _FIRST |= {
-    "parameters": ("block", "grain", "warps"),
+    "parameters": ("block", "grain", "warps", "stages"),
     "numerics": ("keep", "without"),
     "algorithm": ("keep", "without", "block"),  # what is computed twice, and in how many passes
 }

@@ -46,6 +46,8 @@ class Launch:
     block: int
     together: int
     warps: int
+    stages: int = 0
+    """Of an attention's loop over its keys."""
 
 
 def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
@@ -56,16 +58,18 @@ def launches(works: Iterable[Work], plan: Plan) -> tuple[Launch, ...]:
     functions: dict[str, Any] = {"triton": arithmetic}
     texts = "".join(f"{name}(" for name in FUNCTIONS) + "window=True"
     exec("\n".join(helpers(texts, plan.block, plan.warps)), functions)
-    return tuple(_launch(work, functions[work.function]) for work in works)
+    return tuple(_launch(work, functions[work.function], plan.stages) for work in works)
 
 
-def _launch(work: Work, function: Any) -> Launch:
+def _launch(work: Work, function: Any, stages: int) -> Launch:
     options = dict.fromkeys(work.options, True)
     if work.function == "_run":
         block, warps = function(work.lanes, **options)
         return Launch(_cdiv(work.lanes, block), block, 1, warps)
     sizes = [work.rows, work.lanes, *([work.height] if work.height else [])]
     rows, block, together, warps = function(*sizes, **options)
+    if work.function == "_attention":
+        return Launch(rows, block, together, warps, stages if work.lanes > block else 0)
     return Launch(_cdiv(rows, together) if work.function == "_rows" else rows, block, together, warps)
 
 

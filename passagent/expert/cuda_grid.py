@@ -7,7 +7,7 @@ import re
 from passagent.expert.text_parts import Part
 from passagent.expert.wording import product
 
-FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column")
+FUNCTIONS = ("_run", "_rows", "_sweep", "_square", "_column", "_attention")
 """What plans call to lay out a part."""
 
 MOST_LOADS = 16
@@ -115,6 +115,24 @@ def helpers(texts: str, block: int, warps: int) -> list[str]:
             "        rows *= triton.cdiv(lanes, block)",
             f"    return rows, block, together, {count.format(most=16, lanes='block * together', each=256)}",
         ]
+    if "_attention" in called:
+        lines += [
+            "",
+            "",
+            "def _attention(heads, keys, queries, depth=64, each=2):",
+            '    """(programs, keys and queries of a program\'s block, warps)."""',
+            "    if heads * max(keys, queries) * depth >= 2**31:",
+            '        raise RuntimeError("more than 2**31 elements do not fit 32-bit indices")',
+            "    block = max(16, triton.next_power_of_2(keys))",
+            f"    scores = {8 * block} // (1 if each == 2 else 4) // max(1, depth * each // 256)",
+            "    if block > 128 or block * 16 > scores:",
+            "        block = max(16, min(64 if depth * each <= 256 else 32, scores // 16))",
+            "    together = max(16, min(128, scores // block, triton.next_power_of_2(queries)))",
+            f"    while together > 16 and heads * triton.cdiv(queries, together) < {SMS}:",
+            "        together //= 2",
+            f"    warps = {warps or '8 if together >= 128 else 4'}",
+            "    return heads * triton.cdiv(queries, together), block, together, warps",
+        ]
     return lines
 
 
@@ -130,6 +148,7 @@ def grid(part: Part, suffix: str) -> str:
 def function_of(part: Part) -> str:
     """Of FUNCTIONS, the one that lays out a part."""
     known = {"flat": "_run", "rows": "_rows", "long": "_sweep", "square": "_square"}
+    known["attention"] = "_attention"
     return known.get(part.kind, "_column")
 
 
@@ -147,6 +166,7 @@ def part_lines(part: Part, suffix: str) -> list[str]:
         return [f"    block{suffix}, warps{suffix} = _run({', '.join(given)})"]
     given = [product(part.rows), part.lanes, *([part.height] if part.height else [])]
     given += [f"{name}=True" for name in options_of(part)]
+    given += [f"depth={part.padded['DEPTH']}", f"each={part.each}"] if part.padded else []
     results = ", ".join(f"{name}{suffix}" for name in ("rows", "block", "together", "warps"))
     return [f"    {results} = {function_of(part)}({', '.join(given)})"]
 
@@ -154,4 +174,5 @@ def part_lines(part: Part, suffix: str) -> list[str]:
 def part_numbers(part: Part, suffix: str) -> dict[str, str]:
     values = {"rows": "rows", "BLOCK": "block", "ROWS": "together"}
     names = (n.partition(":")[0] for n in part.numbers(""))
-    return {f"{name}{suffix}": f"{values[name]}{suffix}" for name in names}
+    padded = {f"{name}{suffix}": f"max(16, triton.next_power_of_2({n}))" for name, n in part.padded.items()}
+    return {f"{name}{suffix}": f"{values[name]}{suffix}" for name in names if name in values} | padded

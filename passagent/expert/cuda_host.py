@@ -268,6 +268,8 @@ def _layout(route: Route, v: Variant, name: str, numbers: dict[str, str]) -> lis
     if len(grids) > 1:
         numbers |= {f"programs{k + 1}": grid for k, grid in enumerate(grids[:-1])}
     outputs = ", ".join(f'"{name}": {made(route, v, k)}' for k, name in enumerate(output_names(v)))
+    stages = [part.stages for part in kernel.parts if part.stages]
+    numbers |= {"num_stages": str(max(stages))} if stages else {}
     numbers["num_warps"] = warps[0] if len(warps) == 1 else f"max({', '.join(warps)})"
     sizes = [f'"{key}": {text}' for key, text in numbers.items() if _is_size(key)]
     others = [f'"{key}": {text}' for key, text in numbers.items() if not _is_size(key)]

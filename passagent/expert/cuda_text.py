@@ -94,7 +94,7 @@ def _source(name: str, parts: list[Part], arguments: list[str]) -> str:
     return "\n\n\n".join([*texts, "\n".join([*head, *lines])])
 
 
-def _within(index: str, size: str, step: str) -> str:
+def within(index: str, size: str, step: str) -> str:
     """Whether an index is below a size: always, if blocks fill it, as Triton knows of `x * 0 == 0`."""
     return f"{index} < {size} if {size} % {step} else {index} * 0 == 0"
 
@@ -170,7 +170,7 @@ class TritonWriter(TritonValues):
         form, tile = self.form, self.g.tile
         if form.kind == "flat" and tile is not None:
             self.line(f"lane = {program} * BLOCK + tl.arange(0, BLOCK)")
-            self.line(f"inside = {_within('lane', self.axis_size(tile), 'BLOCK')}")
+            self.line(f"inside = {within('lane', self.axis_size(tile), 'BLOCK')}")
             return
         if self.cross is None:
             self.line(f"row = {program} * ROWS + tl.arange(0, ROWS)[:, None]")
@@ -207,16 +207,16 @@ class TritonWriter(TritonValues):
         if self.cross is None:
             sides.append("rows")
             if not swept:
-                self.line(f"rows_inside = {_within('row', 'rows', 'ROWS')}")
+                self.line(f"rows_inside = {within('row', 'rows', 'ROWS')}")
         else:
             sides.append("levels")
             if swept == (form.swept is self.cross):
-                self.line(f"levels_inside = {_within('level', self.axis_size(self.cross), 'ROWS')}")
+                self.line(f"levels_inside = {within('level', self.axis_size(self.cross), 'ROWS')}")
         if self.vector is not None:
             sides.append("lanes")
             if swept == (form.swept is self.vector):
                 lanes = " * ".join(self.axis_size(a) for a in self.joined) or self.axis_size(self.vector)
-                self.line(f"lanes_inside = {_within('lane', lanes, 'BLOCK')}")
+                self.line(f"lanes_inside = {within('lane', lanes, 'BLOCK')}")
             if swept or form.swept is None:
                 self.line(f"inside = {' & '.join(f'{side}_inside' for side in sides)}")
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passagent.expert.graph import arguments, op_name
+from passagent.expert.graph import arguments, example, op_name
 from passagent.expert.lower import Parameter, Path, Region
 
 _INFIX = {
@@ -96,6 +96,8 @@ def can_vary(node: fx.Node, path: Path, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return False
     name = op_name(node)
+    if name == "getitem" and isinstance(example(node.all_input_nodes[0]), tuple | list):
+        return False  # which of an operator's results
     return name in SHAPES and path[1] not in _NEVER.get(name, set()) and path[-1] != "step"
 
 

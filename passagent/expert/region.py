@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from passagent.expert.attention import attention_nodes
 from passagent.expert.expressions import Trace, Unsupported
 from passagent.expert.graph import (
     FREE_VIEWS,
@@ -78,6 +79,12 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
             found.refused[op_name(node)] = why
     storage = memory(graph)
     _refuse_shared_writes(graph, inside, storage, found.refused)
+    if target == "cuda":
+        found.regions += _attentions(graph, inside, without)
+        taken = {n for r in found.regions for n in r.nodes}
+        outside = {op_name(n) for n in operators(graph) if n not in taken}
+        for name in {op_name(n) for n in taken} - outside:
+            found.refused.pop(name, None)
     depth = _depths(graph, inside)
     for nodes in _components(graph, inside, depth):
         for trimmed in _trimmed(graph, nodes, storage):
@@ -89,6 +96,17 @@ def find_regions(graph: fx.Graph, target: str, without: frozenset[str] = frozens
     if not found.regions:
         found.regions = _second_best(graph, target, inside, storage, depth)
     return found
+
+
+def _attentions(graph: fx.Graph, inside: set[fx.Node], without: frozenset[str]) -> list[Region]:
+    """Regions of attention; their operators are no other region's."""
+    regions = []
+    for nodes in list(attention_nodes(graph, inside, without)):
+        region = make_region(graph, nodes)
+        if region is not None and len(region.outputs) == 1:
+            regions.append(region)
+            inside -= set(nodes)
+    return regions
 
 
 def _second_best(

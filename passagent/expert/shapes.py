@@ -18,8 +18,8 @@ def broadcast(trace: Trace, values: list[Value]) -> tuple[list[Dim], list[Expr]]
         other = trace.refresh(values[number])
         total = trace.refresh(total)
         if _misplaced(total, other):
-            other = _renamed(trace, other)
-        dims, replaced = _fit(trace, total.dims, other.dims)
+            other = renamed(trace, other)
+        dims, replaced = fit(trace, total.dims, other.dims)
         other = Value(other.dims, trace.substitute(other.expr, replaced))
         total = trace.refresh(Value(dims, total.expr))
         parts = [trace.resolve(p) for p in parts] + [trace.resolve(other.expr)]
@@ -32,13 +32,14 @@ def _misplaced(a: Value, b: Value) -> bool:
     return any(where.get(axis, k) != k for k, dim in enumerate(reversed(b.dims)) for axis in dim)
 
 
-def _renamed(trace: Trace, value: Value) -> Value:
+def renamed(trace: Trace, value: Value) -> Value:
+    """The value over axes of its own."""
     new = {axis: trace.axis(axis.size) for dim in value.dims for axis in dim}
     dims = [tuple(new[a] for a in dim) for dim in value.dims]
     return Value(dims, trace.substitute(value.expr, {a: trace.index(b) for a, b in new.items()}))
 
 
-def _fit(trace: Trace, left: list[Dim], right: list[Dim]) -> tuple[list[Dim], dict[Axis, Expr]]:
+def fit(trace: Trace, left: list[Dim], right: list[Dim]) -> tuple[list[Dim], dict[Axis, Expr]]:
     """Dimensions that both broadcast to, and what to put for axes of `right` that could not be joined."""
     replaced: dict[Axis, Expr] = {}
     result: list[Dim] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from passagent.expert import wording
 from passagent.expert.expressions import Axis, Expr
@@ -78,11 +78,17 @@ class Part:
     """In the example: rows, lanes, height (0: there is none), bytes that are read and written."""
     loads: int = 1
     """Of an element."""
+    padded: dict[str, str] = field(default_factory=dict)
+    """Sides of a product's blocks, by the constant that holds one, as host expressions of their sizes."""
+    each: str = ""
+    """Bytes of an element that products take."""
+    stages: int = 0
+    """Blocks of a loop that are loaded ahead; 0: as Triton has it."""
 
     def numbers(self, suffix: str) -> list[str]:
         """The parameters that say what a program does."""
         flat, counted = self.kind == "flat", self.kind in {"rows", "long"}
-        constants = ["BLOCK", *([] if flat else ["ROWS"])]
+        constants = ["BLOCK", *([] if flat else ["ROWS"]), *self.padded]
         return [*([f"rows{suffix}"] if counted else []), *(f"{c}{suffix}: tl.constexpr" for c in constants)]
 
     def text(self, decorator: str, parameters: list[str]) -> str:
