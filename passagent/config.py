@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -295,8 +295,9 @@ class SearchConfig(_Section):
     target_as: float | None = Field(None, gt=0)
     max_stagnation: int | None = Field(None, ge=1)
     """Stop after so many episodes of the run without a gain of `min_gain`."""
-    until: float | None = Field(None, gt=0)
-    """Stop when an hour more is expected to gain less than this share of AS: 0.02 is 2%."""
+    until: Annotated[float, Field(gt=0)] | Literal["sol"] | None = None
+    """Stop when an hour is expected to gain less than this share of AS, or all islands are within"""
+    sol_margin: float = Field(0.1, ge=0)  # of the speed of light
     max_time_s: float | None = Field(None, gt=0)
     max_tokens: int | None = Field(None, ge=1)
     max_cost: float | None = Field(None, gt=0)

@@ -227,9 +227,9 @@ def _counted(profile: Profile, found: _Found) -> None:
     if tensor is not None and tensor >= TENSOR_PERCENT:
         found.add("tensor", "tensor cores busy", tensor, TENSOR_PERCENT, "%")
     for name in ("load", "store"):
-        sectors = found.known(f"{name}_sectors_a_request")
-        if sectors is not None and sectors >= SECTORS:
-            found.add("memory", f"sectors of a {name}", sectors, SECTORS, "", _UNCOALESCED)
+        sectors, requests = found.known(f"global_{name}_sectors"), found.known(f"global_{name}_requests")
+        if sectors is not None and requests and sectors / requests >= SECTORS:
+            found.add("memory", f"sectors of a {name}", sectors / requests, SECTORS, "", _UNCOALESCED)
     compute, memory = found.known("compute_percent"), found.known("memory_percent")
     if compute is not None and memory is not None:
         if memory >= max(BUSY_PERCENT, compute):

@@ -32,7 +32,6 @@ METRICS: dict[str, tuple[str, ...]] = {
     "duration_ns": (r"gpu__time_duration\.sum",),
     "compute_percent": (r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed",),
     "memory_percent": (r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed",),
-    "dram_percent": (r"(gpu__)?dram__throughput\.avg\.pct_of_peak_sustained_elapsed",),
     "tensor_percent": (
         r"sm__(inst_executed_)?pipe_tensor\w*\.(avg|sum)\.pct_of_peak_sustained_(active|elapsed)",
     ),
@@ -42,8 +41,8 @@ METRICS: dict[str, tuple[str, ...]] = {
     "waves": (r"launch__waves_per_multiprocessor",),
     "registers": (r"launch__registers_per_thread",),
     "threads_an_instruction": (r"smsp__thread_inst_executed_per_inst_executed\.ratio",),
-    "load_sectors_a_request": (r"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld\.ratio",),
-    "store_sectors_a_request": (r"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st\.ratio",),
+    "global_load_requests": (r"l1tex__t_requests_pipe_lsu_mem_global_op_ld\.sum",),
+    "global_store_requests": (r"l1tex__t_requests_pipe_lsu_mem_global_op_st\.sum",),
     "local_load_sectors": (r"l1tex__t_sectors_pipe_lsu_mem_local_op_ld\.sum",),
     "local_store_sectors": (r"l1tex__t_sectors_pipe_lsu_mem_local_op_st\.sum",),
     "global_load_sectors": (r"l1tex__t_sectors_pipe_lsu_mem_global_op_ld\.sum",),
@@ -117,6 +116,8 @@ def collect(
             f"ncu may not read hardware counters ({_NO_COUNTERS}): load the driver's module with "
             "NVreg_RestrictProfilingToAdminUsers=0, or run as root"
         )
+    if "No kernels were profiled" in said:
+        raise ProfilerUnavailable("ncu saw no kernel: what was called launches none, or copies by the driver")
     if process.returncode != 0 or not report.exists():
         raise ProfilerUnavailable(f"ncu failed (exit code {process.returncode}): {_last(said)}")
 

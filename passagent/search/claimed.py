@@ -196,9 +196,21 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
         hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:
             _count_gain(session, new)
+        if island != SEEDS and _is_at_light(session, [*right, *([parent] if parent else [])]):
+            episodes.rest(store, episode)
         if gained and session.distiller is not None and island != SEEDS:
             hint_uses.want_distilled(store, done)
+    session.notify_all()  # an island at its end may be left what this one does not need
     return done
+
+
+def _is_at_light(session: Session, found: list[Node]) -> bool:
+    """Whether one of the correct nodes is so near to the speed of light that its island may rest."""
+    search = session.config.search
+    headrooms = [(node.diagnosed or {}).get("headroom") for node in found]
+    return search.until == "sol" and any(
+        headroom is not None and headroom <= 1 + search.sol_margin for headroom in headrooms
+    )
 
 
 def _count_gain(session: Session, best: float | None) -> None:
