@@ -140,6 +140,9 @@ DispatchOption = Annotated[
 _CANDIDATE = "The candidate."
 PassDir = Annotated[str | None, option("--pass-dir", _CANDIDATE, show_default="TASK/pass_dir")]
 GivenPassDir = Annotated[str, option("--pass-dir", _CANDIDATE)]
+Deep = Annotated[
+    bool, option("--deep", "Read hardware counters with ncu, in a run of its own of up to 60 s (GPU).")
+]
 StrictPassbench = Annotated[
     bool,
     option("--strict-passbench", "Measure by the paper's protocol, for comparison with published tables."),
