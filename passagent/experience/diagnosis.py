@@ -23,6 +23,8 @@ LABELS: tuple[str, ...] = ("start", "untimed", "inexact", *LIMITERS, *_FAILURES)
 """What a diagnosis may say. `start`: there is no candidate yet; `untimed`: correct, but not timed;
 `inexact`: correct and timed, but AS is far below what the speedups alone would give."""
 
+PLAUSIBLE = 0.7
+"""A headroom below this says that the rates were measured on a busy machine, not that a pass is so fast."""
 SHARE = 0.4
 """A limiter must explain this share of the time; where none does, it is the instructions."""
 
@@ -54,8 +56,8 @@ class Diagnosis:
 
     @property
     def headroom(self) -> float | None:
-        """Over the timed subgraphs, the geometric mean of their headroom; None without one."""
-        if not self.graphs:
+        """Over the timed subgraphs, the geometric mean of their headroom; None where one is not plausible."""
+        if not self.graphs or min(graph.headroom for graph in self.graphs) < PLAUSIBLE:
             return None
         return math.exp(sum(math.log(max(graph.headroom, 1e-9)) for graph in self.graphs) / len(self.graphs))
 

@@ -5,12 +5,12 @@ A rule whose figure is missing finds nothing, and the figure is named. Nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import BaseModel
 
 from passagent.evaluator.result import INEXACT
+from passagent.experience.diagnosis import PLAUSIBLE, SHARE
 from passagent.profiling.profile_record import GraphProfile, KernelProfile, Profile
 
 VERSION = 1
@@ -37,6 +37,8 @@ TENSOR_PERCENT = 50.0
 ROOFLINE_PERCENT = 90.0
 ROOFLINE = 1.1
 """Measured time over the speed of light, up to which little is left to gain."""
+_SURE, _LIKELY = 2.0, 0.3
+"""Weights of what a trace shows of a whole call, and of what rates suggest; a kernel's is its share."""
 SECTORS = 16.0
 """32-byte sectors of a warp's request; 4 hold 32 floats that lie side by side, 32 are one for each thread."""
 THREADS = 24.0
@@ -69,7 +71,7 @@ class Finding(BaseModel):
     unit: str = ""
     advice: str
     weight: float = 1.0
-    """Share of the graph's time in kernels that the kernel takes."""
+    """Share of the graph's time in kernels that the kernel takes; of a whole call by what is sure of it."""
 
     def line(self) -> str:
         """In words."""
@@ -125,12 +127,8 @@ def examine(profile: Profile) -> Evidence:
         for kernel, weight in _by_time(graph):
             found += _of_kernel(profile, graph, kernel, weight, missing)
     # what is certain of a whole call, then kernels by their share; of one kernel the order of the rules
-    order = sorted(enumerate(found), key=lambda one: (-_rank(one[1]), one[0]))
-    return Evidence(limits=[finding for _, finding in order], missing=list(dict.fromkeys(missing)))
-
-
-def _rank(finding: Finding) -> float:
-    return 2.0 if not finding.kernel and finding.limit != "at_the_roofline" else finding.weight
+    found.sort(key=lambda finding: -finding.weight)
+    return Evidence(limits=found, missing=list(dict.fromkeys(missing)))
 
 
 def _by_time(graph: GraphProfile) -> list[tuple[KernelProfile, float]]:
@@ -141,28 +139,42 @@ def _by_time(graph: GraphProfile) -> list[tuple[KernelProfile, float]]:
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
-def _of_graph(graph: GraphProfile, missing: list[str]) -> Iterator[Finding]:
-    def finding(limit: Limit, metric: str, value: float, threshold: float, unit: str = "") -> Finding:
-        return Finding(
-            limit=limit,
-            graph=graph.name,
-            metric=metric,
-            value=value,
-            threshold=threshold,
-            unit=unit,
-            advice=_ADVICE[limit],
+def _of_graph(graph: GraphProfile, missing: list[str]) -> list[Finding]:
+    found: list[Finding] = []
+
+    def add(limit: Limit, metric: str, value: float, threshold: float, weight: float, unit: str = "") -> None:
+        found.append(
+            Finding(
+                limit=limit,
+                graph=graph.name,
+                metric=metric,
+                value=value,
+                threshold=threshold,
+                unit=unit,
+                advice=_ADVICE[limit],
+                weight=weight,
+            )
         )
 
     tiny = _tiny(graph)
     share = max(0.0, 1.0 - graph.busy_us / graph.wall_us) if graph.wall_us and graph.busy_us else None
-    if share is None and tiny is None and graph.kernels:
-        missing.append("time in kernels")
     if share is not None and share >= LAUNCH_SHARE:
-        yield finding("latency", "share of a call outside kernels", share, LAUNCH_SHARE)
+        add("latency", "share of a call outside kernels", share, LAUNCH_SHARE, _SURE)
     elif tiny is not None and tiny < TINY_US:
-        yield finding("latency", f"{graph.launches} launches, of typically", tiny, TINY_US, "us")
-    if graph.headroom is not None and graph.headroom <= ROOFLINE:
-        yield finding("at_the_roofline", "time over the speed of light", graph.headroom, ROOFLINE)
+        add("latency", f"{graph.launches} launches, of typically", tiny, TINY_US, _SURE, "us")
+    if graph.measured_us:
+        issuing = (graph.issue_us or 0.0) * max(graph.launches or 0, 1)
+        shares: list[tuple[Limit, str, float | None]] = [
+            ("memory", "share of the time that moving inputs and outputs takes", graph.memory_us),
+            ("compute", "share of the time that the FLOPs take at the peak", graph.compute_us),
+            ("latency", "share of the time that issuing takes", issuing),
+        ]
+        for limit, metric, us in sorted(shares, key=lambda one: -(one[2] or 0.0)):
+            if us is not None and us >= SHARE * graph.measured_us:
+                add(limit, metric, us / graph.measured_us, SHARE, _LIKELY)
+    if graph.headroom is not None and PLAUSIBLE <= graph.headroom <= ROOFLINE:
+        add("at_the_roofline", "time over the speed of light", graph.headroom, ROOFLINE, _LIKELY)
+    return found
 
 
 def _tiny(graph: GraphProfile) -> float | None:

@@ -31,7 +31,9 @@ def free_profile(evaluation: Evaluation, machine: Machine, device_model: str = "
 
 
 def _graph(graph: GraphResult, machine: Machine, issue_s: float) -> GraphProfile:
-    light_s = machine.light_s(graph.moved_bytes, graph.flops or 0, graph.dtype)
+    memory_s = machine.light_s(graph.moved_bytes, 0, graph.dtype)
+    compute_s = machine.light_s(0, graph.flops or 0, graph.dtype)
+    light_s = max(memory_s, compute_s)
     return GraphProfile(
         name=graph.name,
         dtype=graph.dtype,
@@ -40,6 +42,9 @@ def _graph(graph: GraphResult, machine: Machine, issue_s: float) -> GraphProfile
         flops=graph.flops or 0,
         measured_us=graph.compiled_ms and graph.compiled_ms * 1e3,
         light_us=light_s * 1e6,
+        memory_us=memory_s * 1e6,
+        compute_us=compute_s * 1e6,
+        issue_us=issue_s * 1e6,
         headroom=graph.compiled_ms * 1e-3 / (light_s + issue_s) if graph.compiled_ms else None,
         launches=graph.launches,
         kernels=[

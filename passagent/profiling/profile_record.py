@@ -64,6 +64,10 @@ class GraphProfile(_Record):
     """A call, as the evaluation timed it."""
     light_us: float | None = None
     """Speed of light: the bytes at the device's bandwidth or the FLOPs at its peak, whichever is longer."""
+    memory_us: float | None = None
+    """Of it moving the bytes, doing the FLOPs, and what issuing one launch takes: """
+    compute_us: float | None = None
+    issue_us: float | None = None
     headroom: float | None = None
     """measured / (speed of light + what one launch takes)."""
     launches: int | None = None

@@ -26,6 +26,8 @@ PRODUCTS = {"cpu": (256, 1024), "cuda": (1024, 8192)}
 """Rows of the square matrices whose product is timed; the larger ones if the smaller take little."""
 _LITTLE_S = 2e-3
 """The larger product takes at least 64 times as long as this."""
+_ROUNDS, _LEAST_S = 5, 0.1
+"""A figure is the best of so many rounds, and of those in so many seconds: the machine may be busy."""
 KEPT_S = 24 * 3600.0
 """So long what was measured is not measured again, s: it takes torch, whose import takes seconds."""
 
@@ -78,7 +80,7 @@ def read_machine(found: dict[str, Any]) -> Machine:
 
 @functools.cache
 def measure_machine(device: str) -> Machine:
-    """The figures of `device` (`cpu`, `cuda:0`), measured at its first use in a day in about 0.3 s."""
+    """The figures of `device` (`cpu`, `cuda:0`), measured at its first use in a day in about 1 s."""
     kept = kept_machine(device)
     if kept is not None:
         return kept
@@ -128,9 +130,10 @@ def _measure(device: str) -> Machine:
     synchronise = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     tiny = torch.ones(16, device=device)
 
-    def seconds(call: object, calls: int, rounds: int = 5) -> float:
-        times = []
-        for _ in range(rounds):
+    def seconds(call: object, calls: int) -> float:
+        times: list[float] = []
+        begun = time.perf_counter()
+        while len(times) < _ROUNDS or time.perf_counter() - begun < _LEAST_S:
             synchronise()
             start = time.perf_counter()
             for _ in range(calls):
@@ -140,21 +143,20 @@ def _measure(device: str) -> Machine:
         return min(times)
 
     with torch.no_grad():
-        seconds(lambda: torch.neg(tiny), 50, 1)
         issue = seconds(lambda: torch.neg(tiny), 200)
         bandwidths = []
         for size in SIZES:
             source = torch.ones(size // 8, device=device)
             target = torch.empty_like(source)
             calls = max(1, 2**26 // size)
-            rate = size / seconds(functools.partial(target.copy_, source), calls, 15)
+            rate = size / seconds(functools.partial(target.copy_, source), calls)
             bandwidths.append((size, rate))
         flops = []
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             rate = 0.0
             for rows in PRODUCTS[torch.device(device).type]:
                 one = torch.ones(rows, rows, device=device, dtype=dtype)
-                took = seconds(functools.partial(torch.mm, one, one), 1, 7)
+                took = seconds(functools.partial(torch.mm, one, one), 1)
                 rate = max(rate, 2 * rows**3 / took)
                 if took > _LITTLE_S:
                     break
