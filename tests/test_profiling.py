@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tiny_search import FastEvaluator, PacedModel, settings, write_task
 
+from passagent.config import load_config
+from passagent.evaluator.captures import without_dynamo
+from passagent.evaluator.hardware.machine import Machine
+from passagent.evaluator.judging.speed_of_light import beyond_light, refusal
+from passagent.evaluator.reference.eager import Output
+from passagent.evaluator.reference.reference import own_bytes
+from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.experience.diagnosis import Diagnosis, GraphDiagnosis, diagnose
+from passagent.kernels.vector_report import read_report
 from passagent.profiling import nsight
 from passagent.profiling.evidence import MOST_LINES, examine
+from passagent.profiling.free_tier import free_profile
 from passagent.profiling.profile_record import GraphProfile, KernelProfile, Profile
+from passagent.search.beginning import Parts
+from passagent.search.conducting import started, work
+from passagent.settings import settings_of
+from passagent.store import Store, runs
+from passagent.tasks import load_task
 
 REPORT = Path(__file__).parent / "data" / "one_block.ncu-rep"
 """An H100's, of a kernel with one block (benchmarks/known_limits.py)."""
@@ -119,3 +138,135 @@ def test_no_ncu_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(nsight.ProfilerUnavailable, match="ncu is not installed"):
         nsight.find_ncu()
+
+
+MACHINE = Machine(1e-6, ((1 << 20, 1e10), (1 << 27, 1e10)), (("float32", 1e12),))
+
+
+def evaluated(graph_times_ms, **graph):
+    """Of correct subgraphs that move 1 MB each: 0.1 ms at the speed of light."""
+    made = [
+        GraphResult(
+            name=f"g{n}", dtype="float32", status="ok", passes_from_t=-10, speedup=Speedup(e2e=2.0),
+            compiled_ms=ms, eager_ms=2 * ms, moved_bytes=10**6, launches=1, **graph,
+        )
+        for n, ms in enumerate(graph_times_ms)
+    ]  # fmt: skip
+    return Evaluation(
+        task="t", candidate="c", device="cpu", dispatch="direct", timing="wall", status="ok", as_score=2.0,
+        gmean_speedup=2.0, es=None, graphs=made, evaluator_version="1",
+    )  # fmt: skip
+
+
+def test_the_speed_of_light_is_bytes_or_flops_whichever_takes_longer():
+    assert MACHINE.light_s(10**6, 0, "float32") == pytest.approx(1e-4)
+    assert MACHINE.light_s(10**6, 10**9, "float32") == pytest.approx(1e-3)
+    assert MACHINE.light_s(10**6, 10**9, "float64") == pytest.approx(1e-4)  # its peak is not known
+    found = diagnose(evaluated([0.101, 0.404]), MACHINE)
+    assert [graph.headroom for graph in found.graphs] == pytest.approx([1.0, 4.0])
+    assert found.headroom == pytest.approx(2.0)
+    assert json.loads(found.as_json())["headroom"] == pytest.approx(2.0)
+    assert diagnose(evaluated([0.01, 0.4]), MACHINE).headroom is None  # a busy machine's rates
+
+
+def test_a_free_profile_says_what_the_rates_explain():
+    near, bound, far = (examine(free_profile(evaluated([ms]), MACHINE)) for ms in (0.105, 0.2, 9.0))
+    assert [one.limit for one in near.limits] == ["memory", "at_the_roofline"]
+    assert bound.main == "memory" and bound.limits[0].value == pytest.approx(0.5)
+    assert far.main is None
+    inexact = evaluated([9.0])
+    inexact.as_score = 1.0
+    assert examine(free_profile(inexact, MACHINE)).main == "inexact"
+    again = Profile.model_validate_json(free_profile(inexact, MACHINE).model_dump_json())
+    assert again.format == "profile/1"
+
+
+def test_what_a_write_would_take_is_no_candidates_time():
+    eager, fast, honest = ([[10**7] * 4], [[10**4] * 4], [[5 * 10**6] * 4])
+    reference = SimpleNamespace(written_bytes=1 << 26)  # 64 MiB in 10 us are 6.7 TB/s
+    result = GraphResult(name="g", dtype="float32", status="ok", applied=["P"], left=["P"])
+
+    def found(blocks, **change):
+        sides = SimpleNamespace(
+            eager=SimpleNamespace(counted=eager), compiled=SimpleNamespace(counted=blocks)
+        )
+        return beyond_light(
+            SimpleNamespace(**vars(reference) | change), result, sides, "cpu", lambda device: MACHINE
+        )
+
+    refused = found(fast)
+    assert refused is not None and refused.claimed > refused.bound == pytest.approx(2 * 10)
+    assert "GB/s" in refusal(refused).message and refusal(refused).measured == refused
+    assert found(honest) is None
+    assert found(fast, written_bytes=1 << 20) is None  # a cache's
+    result.left = ["P", "zeros_like"]
+    assert found(fast) is None  # eager's own operator may have written it
+
+
+def test_expanded_and_overlapping_outputs_are_written_once():
+    assert own_bytes(Output((4, 8), "float32", (8, 1))) == 128
+    assert own_bytes(Output((4, 8), "float32", (0, 1))) == 32
+    assert own_bytes(Output((4, 8), "float16", (1, 1))) == 22
+    assert own_bytes(Output((0, 8), "float32", (8, 1))) == 0
+
+
+def test_flops_are_counted_by_torch():
+    from passagent.evaluator.reference.flop_count import count_flops
+
+    task = load_task("example:conv2d_sigmoid_mul_hardtanh")
+    subgraph = task.subgraphs[0]
+    kept = without_dynamo(subgraph, "cpu")
+    assert kept is not None
+    flops = count_flops(kept.nodes, kept.order, subgraph)
+    assert flops is not None and flops > 0
+    plain = load_task("example:quick_gelu").subgraphs[0]
+    kept = without_dynamo(plain, "cpu")
+    assert kept is not None and count_flops(kept.nodes, kept.order, plain) == 0
+
+
+def test_gcc_says_which_loops_are_vector_code():
+    report = read_report(
+        "k.cpp:3:9: missed: couldn't vectorize loop\n"
+        "k.cpp:3:9: missed: not vectorized: control flow in loop.\n"
+        "k.cpp:7:9: optimized: loop vectorized using 32 byte vectors\n"
+        "k.cpp:7:9: missed: couldn't vectorize loop\n"
+        "other.h:1:1: missed: couldn't vectorize loop\n",
+        "k.cpp",
+    )
+    assert report == (1, 1, ["line 3: control flow in loop"])
+
+
+@pytest.mark.parametrize("islands", [1, 3])
+def test_islands_at_the_speed_of_light_leave_their_episodes_to_others(islands, tmp_path):
+    """Island 0 is there with its first episode, the others with their fourth."""
+
+    def headroom(evaluation):
+        made = len(seen)
+        seen.append(evaluation.candidate)
+        return Diagnosis("memory_bound", "", (GraphDiagnosis("g", "memory_bound", 1.0, 0.0, 2.0, at(made)),))
+
+    seen: list[str] = []
+    at = lambda made: 1.05 if made < 2 or made > 14 else 3.0  # noqa: E731
+    made = Parts(PacedModel(), FastEvaluator(), headroom)
+    config = load_config(
+        None, settings(12, islands, 1) | settings_of({"until": "sol"}, {"search.reuse": False})
+    )
+    task = load_task(str(write_task(tmp_path / "tiny")))
+    with started(tmp_path / "runs", task, config, True, made) as prepared:
+        asyncio.run(work(prepared, None, lambda session: None))
+        rows = {one.island: one for one in runs.islands(prepared.store, prepared.run.id)}
+        done = runs.standing(prepared.store, prepared.run.id)
+    assert done.episodes <= 12
+    if islands == 1:
+        assert (done.episodes, done.at_light) == (1, 1)
+        assert runs_reason(tmp_path) == "all islands are within 10% of the speed of light"
+    else:
+        first = min(one.rests_from for one in rows.values() if one.rests_from)
+        assert first <= islands and sorted(one.episodes for one in rows.values())[0] == 1
+        assert max(one.episodes for one in rows.values()) > 12 // islands or done.at_light
+
+
+def runs_reason(tmp_path):
+    """Why the newest run stopped."""
+    with Store.open(tmp_path / "runs", create=False) as store:
+        return runs.list_runs(store)[0].stop_reason

@@ -69,7 +69,7 @@ def profile_evaluated(
             profile.notes.append("no plan was recorded: launches and kernels are not known")
         elif leased.name == "cpu":
             add_vector_reports(profile, [plan for one in recording.passes for plan in one.plans])
-            profile.notes.append("hardware counters: on a GPU only")
+            profile.notes.append("no hardware counters are read on a CPU")
         else:
             _measure(profile, task, recording, DeviceLease(leased), leased.name, deep)
     else:

@@ -283,7 +283,7 @@ class Session:
 
     def progress(self, now: Standing) -> Progress:
         """What the stopping rules look at."""
-        expects = isinstance(self.config.search.until, float)
+        expects = self.config.search.until is not None
         return Progress(
             episodes=now.episodes,
             evaluations=now.evaluations,

@@ -128,10 +128,10 @@ def rules_of(config: SearchConfig) -> StopRule:
         rules.append(time(config.max_time_s))
     if config.max_stagnation is not None:
         rules.append(stagnation(config.max_stagnation, config.min_gain))
-    if config.until == "sol":
-        rules.append(speed_of_light(config.sol_margin))
-    elif config.until is not None:
+    if config.until is not None:
         rules.append(until(config.until))
+    if config.until_sol is not None:
+        rules.append(speed_of_light(config.until_sol))
     rules += [extend.make(path, "search.stop", config) for path in config.stop]
     return any_of(rules)
 

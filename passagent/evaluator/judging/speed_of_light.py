@@ -8,6 +8,8 @@ when it matters; and a margin comes on top.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from passagent.errors import InfrastructureError
 from passagent.evaluator.hardware import machine
 from passagent.evaluator.reference.reference import Reference
@@ -21,7 +23,13 @@ LEAST_BYTES = 16 << 20
 """Smaller outputs fit into the caches of single cores, whose rates no copy of torch's shows."""
 
 
-def beyond_light(reference: Reference, result: GraphResult, timing: Timing, device: str) -> Measured | None:
+def beyond_light(
+    reference: Reference,
+    result: GraphResult,
+    timing: Timing,
+    device: str,
+    measured_now: Callable[[str], machine.Machine] = machine.measured_now,
+) -> Measured | None:
     """The figures of a time that no device explains, in GB/s; None for any other one.
 
     Where an operator of eager's is left, it may have written an output, and nothing is said.
@@ -34,7 +42,7 @@ def beyond_light(reference: Reference, result: GraphResult, timing: Timing, devi
     if kept is not None and rate <= MARGIN * max(kept.best_bandwidth, eager_rate):
         return None
     try:
-        now = machine.measured_now(device)
+        now = measured_now(device)
     except InfrastructureError:  # what is not known refuses nobody
         return None
     best = max(now.best_bandwidth, kept.best_bandwidth if kept else 0.0, eager_rate)
