@@ -167,10 +167,7 @@ def main() -> None:
                     continue
                 evidence = examine(profile)
                 graph = profile.graphs[0]
-                first = {
-                    "kernels": [shown(kernel) for kernel in graph.kernels[:2]],
-                    "metric_names": sorted(nsight.metric_names(report)),
-                }
+                first = {"kernels": [shown(kernel) for kernel in graph.kernels[:2]]}
                 said.append(
                     {
                         "limit": evidence.main,
