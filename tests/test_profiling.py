@@ -31,6 +31,7 @@ from passagent.settings import settings_of
 from passagent.store import Store, runs
 from passagent.tasks import load_task
 
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 REPORT = Path(__file__).parent / "data" / "one_block.ncu-rep"
 """An H100's, of a kernel with one block (benchmarks/known_limits.py)."""
 BUSY = {
@@ -270,3 +271,18 @@ def runs_reason(tmp_path):
     """Why the newest run stopped."""
     with Store.open(tmp_path / "runs", create=False) as store:
         return runs.list_runs(store)[0].stop_reason
+
+
+def test_the_figures_of_six_known_kernels_name_their_limits():
+    """As an H200 gave them (benchmarks/known_limits.py)."""
+    recorded = json.loads((RESULTS / "known-limits-cuda-2026-11-26.json").read_text())["kernels"]
+    found = {}
+    for name, row in recorded.items():
+        first = row["repeats"][0]
+        kernels = [
+            KernelProfile(name=one["name"], duration_us=one["duration_us"], metrics=one["metrics"])
+            for one in first["kernels"]
+        ]
+        figures = {key: first[key] for key in ("wall_us", "busy_us", "launches")}
+        found[name] = examine(profile(kernels=kernels, **figures)).main
+    assert found == {name: row["wanted"] for name, row in recorded.items()} and len(found) == 6

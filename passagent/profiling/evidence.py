@@ -40,7 +40,7 @@ ROOFLINE = 1.1
 _SURE, _LIKELY = 2.0, 0.3
 """Weights of what a trace shows of a whole call, and of what rates suggest; a kernel's is its share."""
 SECTORS = 20.0
-"""32-byte sectors of a warp's request: 16 where each thread moves 16 bytes side by side; 32: all lie apart."""
+"""32-byte sectors of a warp's request: 16 where each thread moves 16 bytes side by side, 32 all apart."""
 THREADS = 24.0
 """Of a warp's 32 that take part in an instruction."""
 

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -124,43 +125,54 @@ def _path(device: str) -> Path:
 
 
 def _measure(device: str) -> Machine:
-    """Each figure is the best of several rounds: what the machine can do, whatever else it does meanwhile."""
+    """Each figure is the best of several rounds: what the machine can do, whatever else it does meanwhile.
+
+    On a CPU of one thread and of all: on a busy machine threads wait for each other.
+    """
     import torch
 
-    synchronise = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    is_gpu, threads = device.startswith("cuda"), torch.get_num_threads()
+    synchronise = torch.cuda.synchronize if is_gpu else lambda: None
     tiny = torch.ones(16, device=device)
 
-    def seconds(call: object, calls: int) -> float:
+    def seconds(call: Callable[[], object], calls: int) -> float:
+        """Of the best round; with all threads, too, if these are several."""
         times: list[float] = []
-        begun = time.perf_counter()
-        while len(times) < _ROUNDS or time.perf_counter() - begun < _LEAST_S:
-            synchronise()
-            start = time.perf_counter()
-            for _ in range(calls):
-                call()  # type: ignore[operator]
-            synchronise()
-            times.append((time.perf_counter() - start) / calls)
+        for count in {threads} if is_gpu else {1, threads}:
+            torch.set_num_threads(count)
+            begun, rounds = time.perf_counter(), 0
+            while rounds < _ROUNDS or time.perf_counter() - begun < _LEAST_S:
+                synchronise()
+                start = time.perf_counter()
+                for _ in range(calls):
+                    call()
+                synchronise()
+                times.append((time.perf_counter() - start) / calls)
+                rounds += 1
         return min(times)
 
-    with torch.no_grad():
-        issue = seconds(lambda: torch.neg(tiny), 200)
-        bandwidths = []
-        for size in SIZES:
-            source = torch.ones(size // 8, device=device)
-            target = torch.empty_like(source)
-            calls = max(1, 2**26 // size)
-            rate = size / seconds(functools.partial(target.copy_, source), calls)
-            bandwidths.append((size, rate))
-        flops = []
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            rate = 0.0
-            for rows in PRODUCTS[torch.device(device).type]:
-                one = torch.ones(rows, rows, device=device, dtype=dtype)
-                took = seconds(functools.partial(torch.mm, one, one), 1)
-                rate = max(rate, 2 * rows**3 / took)
-                if took > _LITTLE_S:
-                    break
-            flops.append((str(dtype).removeprefix("torch."), rate))
+    try:
+        with torch.no_grad():
+            issue = seconds(lambda: torch.neg(tiny), 200)
+            bandwidths = []
+            for size in SIZES:
+                source = torch.ones(size // 8, device=device)
+                target = torch.empty_like(source)
+                calls = max(1, 2**26 // size) if is_gpu else 1
+                rate = size / seconds(functools.partial(target.copy_, source), calls)
+                bandwidths.append((size, rate))
+            flops = []
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
+                rate = 0.0
+                for rows in PRODUCTS[torch.device(device).type]:
+                    one = torch.ones(rows, rows, device=device, dtype=dtype)
+                    took = seconds(functools.partial(torch.mm, one, one), 1)
+                    rate = max(rate, 2 * rows**3 / took)
+                    if took > _LITTLE_S:
+                        break
+                flops.append((str(dtype).removeprefix("torch."), rate))
+    finally:
+        torch.set_num_threads(threads)
     return Machine(issue, tuple(bandwidths), tuple(flops))
 
 
