@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cases import suite
+from cases import write_task as write_case
 from tiny_search import FastEvaluator, PacedModel, settings, write_task
 
+from passagent.agent import toolbox
+from passagent.agent.taskfiles import ToolError
 from passagent.config import load_config
 from passagent.evaluator.captures import without_dynamo
 from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.judging.speed_of_light import beyond_light, refusal
 from passagent.evaluator.reference.eager import Output
 from passagent.evaluator.reference.reference import own_bytes
-from passagent.evaluator.result import Evaluation, GraphResult, Speedup
+from passagent.evaluator.result import MANIFEST, Evaluation, GraphResult, Speedup
 from passagent.experience.diagnosis import Diagnosis, GraphDiagnosis, diagnose
 from passagent.kernels.vector_report import read_report
 from passagent.profiling import nsight
@@ -182,7 +187,8 @@ def test_a_free_profile_says_what_the_rates_explain():
     assert again.format == "profile/1"
 
 
-def test_what_a_write_would_take_is_no_candidates_time():
+def test_what_a_write_would_take_is_no_candidates_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSAGENT_CACHE", str(tmp_path))  # no rates of this machine
     eager, fast, honest = ([[10**7] * 4], [[10**4] * 4], [[5 * 10**6] * 4])
     reference = SimpleNamespace(written_bytes=1 << 26)  # 64 MiB in 10 us are 6.7 TB/s
     result = GraphResult(name="g", dtype="float32", status="ok", applied=["P"], left=["P"])
@@ -211,6 +217,7 @@ def test_expanded_and_overlapping_outputs_are_written_once():
     assert own_bytes(Output((0, 8), "float32", (8, 1))) == 0
 
 
+@pytest.mark.long
 def test_flops_are_counted_by_torch():
     from passagent.evaluator.reference.flop_count import count_flops
 
@@ -286,3 +293,50 @@ def test_the_figures_of_six_known_kernels_name_their_limits():
         figures = {key: first[key] for key in ("wall_us", "busy_us", "launches")}
         found[name] = examine(profile(kernels=kernels, **figures)).main
     assert found == {name: row["wanted"] for name, row in recorded.items()} and len(found) == 6
+
+
+def test_an_episode_has_three_profiles_and_a_resume_counts_them():
+    asked = []
+
+    async def limits(files, deep):
+        asked.append(deep)
+        if deep:
+            raise ToolError("profile: these files were not evaluated yet")
+        return "memory: 85%"
+
+    files = {"P.py": "x = 1\n", MANIFEST: '["P"]'}
+    tool = toolbox.profile(SimpleNamespace(files=lambda: files), limits)
+    assert tool.replay is not None
+    tool.replay({}, "memory: 85%")  # made before a crash
+    with pytest.raises(ToolError, match="not evaluated yet"):
+        asyncio.run(tool.run({"deep": True}, "1"))
+    assert asyncio.run(tool.run({}, "2")) == asyncio.run(tool.run({}, "3")) == "memory: 85%"
+    with pytest.raises(ToolError, match="the 3 profiles of this episode are used"):
+        asyncio.run(tool.run({}, "4"))
+    assert asked == [True, False, False]
+
+
+@pytest.mark.long
+def test_the_command_judges_a_pass_and_says_what_limits_it(tmp_path):
+    case = next(one.values[0] for one in suite("honest") if one.values[0].name == "pass_with_its_own_cpp")
+    place = tmp_path / "pass"
+    place.mkdir()
+    for name, text in case.candidate.files.items():
+        (place / name).write_text(text)
+    words = [
+        str(place),
+        str(write_case(tmp_path / "task", case.task).path),
+        "--runs-dir",
+        str(tmp_path / "runs"),
+    ]
+    command = [sys.executable, "-m", "passagent", "profile", *words]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "headroom" in shown.stdout and "what limits it:" in shown.stdout
+    said = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
+    evidence = said.pop("evidence")
+    record = Profile.model_validate(said)
+    assert (record.format, record.tier) == ("profile/1", "free")
+    [graph, *_] = record.graphs
+    assert graph.launches and graph.kernels[0].vector_loops is not None and graph.light_us
+    assert evidence["version"] == 1

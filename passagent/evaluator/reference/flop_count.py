@@ -6,8 +6,6 @@ import re
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from passagent.tasks.graphio import load_graph, operator_name
 from passagent.tasks.reader import Subgraph
@@ -23,6 +21,9 @@ def count_flops(nodes: list[dict[str, Any]], order: list[int], subgraph: Subgrap
     names = [operator_name(node["target"]) for node in nodes if node["op"].startswith("call")]
     if not any(_COUNTED.search(name) for name in names):
         return 0
+    from torch._subclasses.fake_tensor import FakeTensorMode  # seconds, which few tasks take
+    from torch.utils.flop_counter import FlopCounterMode
+
     with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
         given = [
             meta.data
