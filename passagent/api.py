@@ -78,8 +78,8 @@ class Options(TypedDict, total=False):
     target_as: float | None
     max_stagnation: int | None
     """Episodes without a gain."""
-    until: float | None
-    """Stop when an hour more is expected to gain less than this share of AS."""
+    until: float | Literal["sol"] | None
+    """Stop when an hour more is expected to gain less than this share of AS; `sol`: at the speed of light."""
 
 
 def run(

@@ -204,7 +204,7 @@ class ExperienceConfig(_Section):
     """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
 
 
-TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge")
+TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "profile")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 
@@ -290,17 +290,17 @@ class SearchConfig(_Section):
     """Best candidates measured again, side by side, before a run ends: that names the winner."""
     confirm_rounds: int = Field(4, ge=2)
     """How often each of them is measured, at most; two rounds can be enough to tell their order."""
-    confirm_every: int = Field(0, ge=0)
-    """The same after so many episodes each; 0: only before the run ends."""
+    confirm_every: int = Field(0, ge=0)  # and so often before it ends, counted in episodes; 0: never
     target_as: float | None = Field(None, gt=0)
     max_stagnation: int | None = Field(None, ge=1)
     """Stop after so many episodes of the run without a gain of `min_gain`."""
     until: float | None = Field(None, gt=0)
     """Stop when an hour more is expected to gain less than this share of AS: 0.02 is 2%."""
+    until_sol: float | None = Field(None, ge=0)
+    """Stop when all islands are within this share of the speed of light; the first there rest meanwhile."""
     max_time_s: float | None = Field(None, gt=0)
     max_tokens: int | None = Field(None, ge=1)
-    max_cost: float | None = Field(None, gt=0)
-    """USD."""
+    max_cost: float | None = Field(None, gt=0)  # USD
     max_evaluations: int | None = Field(None, ge=1)
 
     @field_validator("policy")

@@ -54,6 +54,7 @@ ONLY_IN_A_TERMINAL = {
     "pause": "acts on a run of another process",
     "plot": "draws a picture of a run into a file",
     "plan": "its package has this name; Node.plan is the recorded plan of a node",
+    "profile": "prints; passagent.profiling.profiler.profile_evaluated makes the record",
     "prompt": "prints a conversation",
     "report": "writes a page into a file",
     "runs": "lists runs; open_run opens one",

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from passagent.errors import UsageError
+from passagent.evaluator.hardware.machine import Machine, measure_machine
 from passagent.evaluator.result import Evaluation, GraphResult, Mismatch, Speedup, Violation, Worst
 from passagent.experience import diagnose, knowledge, read, search
 from passagent.experience.diagnosis import LABELS
-from passagent.experience.machine import Machine, measure_machine
 from passagent.tasks import load_task
 from passagent.tasks.inputs import make_inputs
 from passagent.tasks.module import load_module

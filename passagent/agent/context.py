@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from passagent.config import AgentConfig
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience.knowledge import Passage
-from passagent.experience.machine import Machine
 from passagent.extend import Target
 from passagent.tasks import Task
 

@@ -14,6 +14,7 @@ from passagent.evaluator.result import MANIFEST
 from passagent.models.types import ToolSpec
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
+PROFILE = "profile"
 
 _RECORDS = (
     "without running any kernel: every file that does not parse, what your host code may not do, with line "
@@ -23,6 +24,14 @@ _RECORDS = (
 _JUDGES = "on every graph of the task: integrity rules, matching, correctness, then timing against eager."
 _TELLS = "the stage reached, what is wrong where, the speedup of each graph and the AS."
 _KNOWS = "the optimisation knowledge (constraints, guidance, hardware figures, code samples)"
+_LIMITS = (
+    "at most 12 lines: memory, compute, tensor, latency, occupancy, spill, divergence, each with the figure "
+    "that shows it and its threshold, and what was not measured."
+)
+_DEEP = {
+    "type": "boolean",
+    "description": "read hardware counters, too, where there are some: up to 60 s; default false",
+}
 _QUERY = {"type": "string", "description": "keywords, such as: row softmax half precision"}
 _DOCUMENT = {"type": "string", "description": "path of a document that a search named"}
 
@@ -86,6 +95,12 @@ SPECS = {
         f"Search {_KNOWS} by keywords, or read a document by the path that a search named.",
         _schema({"query": _QUERY, "path": _DOCUMENT}, []),
     ),
+    PROFILE: ToolSpec(
+        PROFILE,
+        f"What limits your pass directory as it is now, which must have been evaluated: {_LIMITS} "
+        "It uses no evaluation; an episode has 3 of them.",
+        _schema({"deep": _DEEP}, []),
+    ),
 }
 """Our agent's tools, as a model is told of them; `agent.tools` chooses."""
 
@@ -139,6 +154,12 @@ SERVED = {
                 "seconds": {"type": "integer", "description": "wait so long at most, 0 to 45; default 45"},
                 "cursor": _CURSOR,
             },
+            ["job"],
+        ),
+        _served(
+            PROFILE,
+            f"What limits the candidate of a job that is done: {_LIMITS}",
+            {"job": _JOB, "deep": _DEEP},
             ["job"],
         ),
         _served("cancel", "Stop a job that you no longer need.", {"job": _JOB}),

@@ -12,7 +12,7 @@ from passagent.agent.editor import edit
 from passagent.agent.observe import read_as, read_status, why_unrecorded
 from passagent.agent.source import parsed
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, SPECS
+from passagent.agent.tool_specs import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, PROFILE, SPECS
 from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST, Evaluation
@@ -26,6 +26,8 @@ MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
 MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
+MOST_PROFILES = 3
+"""Of an episode: each has the device for itself for seconds."""
 SOUND = "nothing is found wrong; nothing was run"
 """How the answer of a check begins that found nothing."""
 
@@ -33,6 +35,9 @@ Submit = Callable[[dict[str, str], str], Awaitable[str]]
 """`await submit(files, call_id)`: evaluate and store a candidate, once for a call_id; the observation."""
 Outline = Callable[[dict[str, str]], Awaitable[Evaluation | list[str]]]
 """`await outline(files)`: a candidate's plans, each in a few lines; its evaluation if there are none."""
+
+Limits = Callable[[dict[str, str], bool], Awaitable[str]]
+"""`await limits(files, deep)`: what limits a candidate that was evaluated. Raises ToolError for others."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,24 @@ def _standing(scores: list[float | None]) -> str:
         f"version {last} of this episode; the best is version {best}{begun} (AS {score:.4f}): "
         f"file_editor's restore takes you back to it"
     )
+
+
+def profile(workspace: Workspace, limits: Limits) -> Tool:
+    """Say what limits the workspace's files, MOST_PROFILES times."""
+    used = [0]
+
+    async def run(arguments: dict[str, Any], call_id: str) -> str:
+        files = candidate_files(workspace, "profile")
+        if used[0] >= MOST_PROFILES:
+            raise ToolError(f"the {MOST_PROFILES} profiles of this episode are used")
+        text = await limits(files, arguments.get("deep", False))
+        used[0] += 1
+        return text
+
+    def replay(arguments: dict[str, Any], result: str) -> None:
+        used[0] += 1
+
+    return Tool(SPECS[PROFILE], run, replay)
 
 
 def search_knowledge(

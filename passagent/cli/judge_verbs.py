@@ -43,6 +43,25 @@ def evaluate(
 
 
 @commands.command()
+def profile(
+    pass_dir: opt.PassDirArgument,
+    task: opt.TaskArgument,
+    deep: opt.Deep = False,
+    device: opt.Device = None,
+    dispatch: opt.DispatchOption = None,
+    runs_dir: opt.RunsDir = "runs",
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
+) -> None:
+    """Say what limits a pass on TASK. Speed of light, compilers' figures, a trace; --deep: GPU counters."""
+    from passagent.commands import profiling_passes
+
+    settings = opt.settings_of(set_, {"device": device, "dispatch": dispatch})
+    profiling_passes.profile(pass_dir, task, config, settings, runs_dir, deep, json)
+
+
+@commands.command()
 def bench(
     tasks: opt.TasksArgument,
     compiler: opt.Compiler = None,

@@ -62,6 +62,14 @@ def _seconds(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is no time; write 90, 90s, 30m or 2h") from None
 
 
+def _share_or_light(text: str) -> float | str:
+    """`0.02`, or `sol`."""
+    try:
+        return text if text == "sol" else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no share of AS; write 0.02, or sol") from None
+
+
 _A_RUN = "A run's id, a unique prefix, or 'last'."
 _TASKS = "Tasks, directories of tasks, quoted globs, sample lists"
 
@@ -132,6 +140,9 @@ DispatchOption = Annotated[
 _CANDIDATE = "The candidate."
 PassDir = Annotated[str | None, option("--pass-dir", _CANDIDATE, show_default="TASK/pass_dir")]
 GivenPassDir = Annotated[str, option("--pass-dir", _CANDIDATE)]
+Deep = Annotated[
+    bool, option("--deep", "Read hardware counters with ncu, in a run of its own of up to 60 s (GPU).")
+]
 StrictPassbench = Annotated[
     bool,
     option("--strict-passbench", "Measure by the paper's protocol, for comparison with published tables."),
@@ -201,11 +212,13 @@ MaxStagnation = Annotated[
     int | None, option("--max-stagnation", "Stop after so many episodes of the run without a gain.")
 ]
 Until = Annotated[
-    float | None,
+    str | None,
     option(
         "--until",
-        "Stop when an hour more is expected to gain less than this share of AS, such as 0.02.",
-        metavar="SHARE",
+        "Stop when an hour more is expected to gain less than this share of AS, such as 0.02; or `sol`: when "
+        "all islands are at the speed of light.",
+        metavar="SHARE|sol",
+        parser=_share_or_light,
     ),
 ]
 New = Annotated[bool, option("--new", "Do not go on with an unfinished equal run.")]

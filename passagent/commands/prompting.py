@@ -10,10 +10,10 @@ from passagent.agent.prompt import compose
 from passagent.cluster.opening import device_label, machine_of
 from passagent.config import Config
 from passagent.errors import UsageError
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.experience import load_hints
 from passagent.experience.hints import Hint
-from passagent.experience.machine import Machine
 from passagent.models.types import Message
 from passagent.search.describing import kept_eager
 from passagent.search.gathering import episode_context

@@ -22,6 +22,8 @@ from passagent.mcp_server.client_service import Service, is_open
 from passagent.mcp_server.commands_apart import extract_apart, new_directory, package_apart, waited
 from passagent.mcp_server.jobs import Report
 from passagent.search.candidates import evaluation_of, tell
+from passagent.search.profiling_nodes import limits_of
+from passagent.search.setup import stored_task
 from passagent.store import confirmations, nodes, runs
 from passagent.store.episodes import get_episode
 from passagent.store.nodes import CANCELLED, Node
@@ -47,6 +49,8 @@ class Tools:
         self.service = service
         self._apart: dict[Path, asyncio.Task[Any]] = {}
         """Commands under way, by the directory that they write."""
+        self._profiles: dict[tuple[int, bool], asyncio.Task[str]] = {}
+        """Profiles under way, by their job and whether they are deep."""
 
     async def list_tasks(self, caller: Caller, cursor: str | None = None) -> answers.TaskList:
         start = answers.start_of(cursor)
@@ -97,6 +101,19 @@ class Tools:
     ) -> answers.JobAnswer:
         least = self.service.max_wait_s if seconds is None else max(0, seconds)
         return self._answer(await self.service.wait(job, least, caller.report), cursor)
+
+    async def profile(self, caller: Caller, job: int, deep: bool = False) -> answers.TextAnswer:
+        node = nodes.get_node(self.service.store, job)
+        if node.state != "done":
+            raise ToolError(f"job {job} is not done; wait for it")
+        run = await self.service.run_of(stored_task(runs.get_run(self.service.store, node.run_id)))
+        if (job, deep) not in self._profiles:  # one that takes longer than an answer goes on meanwhile
+            work = limits_of(run.session, nodes.get_files(self.service.store, node), deep)
+            self._profiles[job, deep] = asyncio.create_task(work)
+        under_way = asyncio.shield(self._profiles[job, deep])
+        text = await self._soon(under_way, "it is not done yet; call profile again")
+        del self._profiles[job, deep]
+        return answers.paged(text, None, _text)
 
     async def cancel(self, caller: Caller, job: int) -> answers.JobAnswer:
         return self._answer(await self.service.cancel(job))

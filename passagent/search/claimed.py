@@ -14,11 +14,13 @@ from passagent.agent.toolbox import (
     EDITOR,
     EVALUATOR,
     KNOWLEDGE,
+    PROFILE,
     Tool,
     check,
     file_editor,
     own_tool,
     pass_evaluator,
+    profile,
     search_knowledge,
 )
 from passagent.agent.workspace import Workspace
@@ -38,6 +40,7 @@ from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
+from passagent.search.profiling_nodes import limits_of
 from passagent.search.rounds import Position
 from passagent.search.session import Session
 from passagent.search.writers import choose_model, meter_of, writer_of
@@ -196,9 +199,19 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
         hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:
             _count_gain(session, new)
+        if island != SEEDS and _is_at_light(session, [*right, *([parent] if parent else [])]):
+            episodes.rest(store, episode)
         if gained and session.distiller is not None and island != SEEDS:
             hint_uses.want_distilled(store, done)
+    session.notify_all()  # an island at its end may be left what this one does not need
     return done
+
+
+def _is_at_light(session: Session, found: list[Node]) -> bool:
+    """Whether one of the correct nodes is so near to the speed of light that its island may rest."""
+    margin = session.config.search.until_sol
+    headrooms = [(node.diagnosed or {}).get("headroom") for node in found]
+    return margin is not None and any(one is not None and one <= 1 + margin for one in headrooms)
 
 
 def _count_gain(session: Session, best: float | None) -> None:
@@ -232,6 +245,7 @@ def tools(
             partial(retriever.search, operators=session.task.operators, target=target),
             partial(retriever.read, target=target),
         ),
+        PROFILE: partial(profile, workspace, partial(limits_of, session)),
     }
     return [
         found[name]() if name in found else own_tool(name, workspace) for name in session.config.agent.tools

@@ -13,6 +13,7 @@ from passagent import resources
 from passagent.agent.context import Attempt, EpisodeContext, HintView, ParentView, PastTask
 from passagent.agent.observe import observation
 from passagent.config import Config, EvaluatorConfig
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Evaluation
 from passagent.evaluator.target import kind_of, target_of
@@ -20,7 +21,6 @@ from passagent.experience import retrieve
 from passagent.experience.diagnosis import START, Diagnosis
 from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
-from passagent.experience.machine import Machine
 from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.relatives import Told, attempt, relatives

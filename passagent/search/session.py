@@ -15,12 +15,12 @@ from passagent.agent.context import ParentView
 from passagent.agent.taskfiles import TaskFiles
 from passagent.cluster.opening import environment_key
 from passagent.config import Config, SearchConfig
+from passagent.evaluator.hardware.machine import Machine
 from passagent.evaluator.reference.eager import EagerGraph
 from passagent.evaluator.result import Candidate, Evaluation
 from passagent.events import Follower
 from passagent.experience.diagnosis import Diagnosis
 from passagent.experience.hints import Hint
-from passagent.experience.machine import Machine
 from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.gain import expected_per_hour
@@ -292,5 +292,6 @@ class Session:
             best_as=now.best_as,
             cost=now.cost,
             stagnant=now.stagnant,
+            at_light=now.at_light,
             gain_per_hour=expected_per_hour(gains.of_run(self.store, self.run.id)) if expects else None,
         )

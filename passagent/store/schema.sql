@@ -77,6 +77,7 @@ CREATE TABLE islands (
     stagnant INTEGER NOT NULL DEFAULT 0,
     episodes INTEGER NOT NULL DEFAULT 0,
     nodes INTEGER NOT NULL DEFAULT 0,
+    rests_from INTEGER,
     PRIMARY KEY (run_id, island)
 ) WITHOUT ROWID;
 
