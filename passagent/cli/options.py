@@ -42,6 +42,13 @@ class By(enum.StrEnum):
     step = "step"
 
 
+class BestFormat(enum.StrEnum):
+    """In what form `best` writes a pass."""
+
+    review = "review"
+    kernelbench = "kernelbench"
+
+
 class FormatName(enum.StrEnum):
     """The forms of docs/formats.md."""
 
@@ -318,6 +325,10 @@ Measure = Annotated[
     ),
 ]
 Standalone = Annotated[bool, option("--standalone", "Write it so that it runs without passagent.")]
+BestFormatOption = Annotated[
+    BestFormat,
+    option("--format", "A directory to review, or a ModelNew that KernelBench's evaluator judges."),
+]
 Yes = Annotated[bool, option("--yes", "Do not ask.", "-y")]
 DryRun = Annotated[bool, option("--dry-run", "Say what would go, remove nothing.")]
 

@@ -27,7 +27,7 @@ from passagent.faults import os_fault
 from passagent.machine_memory import memory_bytes, memory_kills
 from passagent.suites.outcomes import Answer, Reason, Row
 from passagent.suites.problem_child import Request
-from passagent.suites.problems import Problem
+from passagent.suites.problems import PROBLEM, Problem
 from passagent.tasks.reader import FILES, GRAPH_LIST
 
 RECORD = "import.jsonl"
@@ -139,12 +139,12 @@ def _import(problem: Problem, out: Path, how: How, workers: _Workers) -> Row:
         file=problem.origin.file,
         source=how.key(problem),
         seconds=round(time.monotonic() - began, 2),
-        **answer.model_dump(exclude={"tasks"}),
+        **answer.model_dump(exclude={"tasks", "source"}),
     )
     names = [f"{problem.name}{task.suffix}" for task in answer.tasks]
     try:
         for name, task in zip(names, answer.tasks, strict=True):
-            _write(out, name, task.subgraphs)
+            _write(out, name, task.subgraphs, answer.source)
     except OSError as error:
         raise os_fault(error, out, "--out") from error
     return row.model_copy(update={"tasks": names})
@@ -193,7 +193,7 @@ def _refused(reason: Reason, message: str) -> Answer:
     return Answer(reason=reason, message=message)
 
 
-def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]]) -> None:
+def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]], source: str) -> None:
     """A task's directory, whole or not at all."""
     part, place = out / f".{name}.part", out / name
     for subgraph, files in subgraphs.items():
@@ -201,6 +201,8 @@ def _write(out: Path, name: str, subgraphs: dict[str, dict[str, str]]) -> None:
         for file, text in files.items():
             (part / subgraph / file).write_text(text, encoding="utf-8")
     (part / GRAPH_LIST).write_text("".join(f"{subgraph}\n" for subgraph in subgraphs), encoding="utf-8")
+    if source:
+        (part / PROBLEM).write_text(source, encoding="utf-8")
     if place.exists():
         shutil.rmtree(place)
     part.rename(place)

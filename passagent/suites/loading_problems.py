@@ -34,6 +34,8 @@ class Loaded:
     model: Model
     cut: dict[str, list[int]] = field(default_factory=dict)
     """What was made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
+    source: str = ""
+    """The text that was run, with what was cut (kernelbench)."""
 
 
 def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
@@ -78,7 +80,8 @@ def _kernelbench(problem: Problem, place: Path, device: str, most_bytes: int | N
         model, inputs = _made(module, device)
     if most_bytes is not None and input_bytes(inputs) > most_bytes:
         raise Refused("too_large", f"{name}: its inputs take {input_bytes(inputs) >> 20} MiB")
-    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut)
+    source = (place / name).read_text(encoding="utf-8")
+    yield Loaded(Model(problem.name, model.forward, tuple(inputs)), cut, source)
 
 
 def _made(module: ModuleType, device: str) -> tuple[torch.nn.Module, list[Any]]:
@@ -189,8 +192,10 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
         if is_it:
             node.value = ast.Constant(value)
         assert node.end_lineno is not None
+        before = lines[node.lineno - 1].encode()[: node.col_offset].decode()
+        after = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
         blank = "\n" * (node.end_lineno - node.lineno)
-        lines[node.lineno - 1 : node.end_lineno] = [f"{ast.unparse(node)}\n{blank}"]
+        lines[node.lineno - 1 : node.end_lineno] = [f"{before}{ast.unparse(node)}{after}{blank}"]
     return "".join(lines)
 
 

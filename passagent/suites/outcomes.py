@@ -67,6 +67,8 @@ class Answer(Outcome):
     model_config = ConfigDict(extra="forbid")
 
     tasks: list[MadeTask] = []
+    source: str = ""
+    """The problem's text as it was run; kept beside its task's subgraphs."""
 
 
 class Row(Outcome):

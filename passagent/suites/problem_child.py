@@ -83,7 +83,13 @@ def make_tasks(request: Request, scratch: Path) -> Answer:
         if len(good) < len(extracted.graphs):
             answer.left_out += 1
             continue
-        facts = {"origin": problem.origin.model_dump(), "cut": loaded.cut, "group": problem.name}
+        facts = {
+            "origin": problem.origin.model_dump(),
+            "cut": loaded.cut,
+            "group": problem.name,
+            "returns": type(extracted.result).__name__,
+        }
+        answer.source = loaded.source
         for graph in good:
             suffix = graph.name.removeprefix(loaded.model.name)
             files = _texts(out / graph.name, facts)
