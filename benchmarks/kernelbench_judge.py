@@ -16,6 +16,7 @@ import argparse
 import importlib
 import re
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from passagent.tasks import load_task
 from passagent.tasks.reader import GRAPH_LIST
 
 TRIALS = 5
+QUICK = {"evaluator.warmups": 0, "evaluator.trials": 2, "evaluator.max_trials": 4, "evaluator.interval": 1.0}
+"""On the CPU, where verdicts are asked for and not speed."""
 STORES = {
     r"(_values\[j\] = )([^;]+);": r"\1(\2) + 0.25f;",
     r"(tl\.store\([^,]+, )(.+)(, mask=)": r"\1(\2) + 0.25\3",
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--tasks", required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--most", type=int, default=25)
+    parser.add_argument("--seconds", type=float, default=86400.0, help="begin no problem after this time")
     parser.add_argument("--modules", help="where the files are kept")
     asked = parser.parse_args()
     judge = kernelbench(Path(asked.path))
@@ -119,9 +123,11 @@ def main() -> None:
         torch.cuda.synchronize = lambda *_args, **_kwargs: None
     places = sorted(one.parent for one in Path(asked.tasks).glob(f"*/{GRAPH_LIST}"))
     rows: list[dict[str, Any]] = []
-    with pa.Evaluator(device=asked.device) as evaluator, recording_process() as process:
+    end = time.monotonic() + asked.seconds
+    brief = QUICK if asked.device == "cpu" else {}
+    with pa.Evaluator(device=asked.device, settings=brief) as evaluator, recording_process() as process:
         for place in places:
-            if sum("ours" in row for row in rows) >= asked.most * 2:
+            if sum("ours" in row for row in rows) >= asked.most * 2 or time.monotonic() > end:
                 break
             rows += both(judge, evaluator, process, place, asked)
     counted = [row for row in rows if "ours" in row]
@@ -157,7 +163,7 @@ def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> l
                 (out / problem.name).write_text(text)
             ours = evaluator.evaluate(str(place), files)
             row |= {"ours": ours.status, "theirs": judged(judge, problem.text, text, asked.device)}
-            if ours.speedup is not None:
+            if ours.speedup is not None and asked.device != "cpu":
                 row["speedup"] = round(ours.speedup, 3)
             found.append(row)
             print(row, flush=True)

@@ -57,6 +57,8 @@ def bench(
     out: opt.BenchOut = None,
     fresh: opt.BenchFresh = False,
     hold_out_shapes: opt.HoldOut = None,
+    suite: opt.SuiteTable = None,
+    explain: opt.Explain = False,
     plots: opt.Plots = None,
     config: opt.Config = None,
     set_: opt.Set = None,
@@ -65,13 +67,25 @@ def bench(
     markdown: opt.Markdown = False,
 ) -> None:
     """Measure compilers and passes on many tasks: PassNet's table. The same command again goes on."""
+    from passagent.benchmark.kernelbench import default_compilers
     from passagent.commands import benching
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     settings = opt.settings_of(set_, options | {"model": model})
-    compilers = compiler or ["eager", "inductor"]
+    compilers = compiler or default_compilers(suite, device)
     request = benching.Request(
-        tasks, compilers, config, settings, iters, pass_dir, root, out, fresh, opt.share_of(hold_out_shapes)
+        tasks,
+        compilers,
+        config,
+        settings,
+        iters,
+        pass_dir,
+        root,
+        out,
+        fresh,
+        opt.share_of(hold_out_shapes),
+        suite,
+        explain,
     )
     benching.bench(request, plots, benching.form_of(json=json, csv=csv, markdown=markdown))
 

@@ -49,6 +49,12 @@ class BestFormat(enum.StrEnum):
     kernelbench = "kernelbench"
 
 
+class BenchSuite(enum.StrEnum):
+    """Whose own table `bench` can print."""
+
+    kernelbench = "kernelbench"
+
+
 class FormatName(enum.StrEnum):
     """The forms of docs/formats.md."""
 
@@ -237,7 +243,7 @@ Compiler = Annotated[
         "--compiler",
         "eager (against itself), inductor, torch:BACKEND[:MODE], expert (its first pass), "
         "pass_dir, or run (a search on each task); repeatable.",
-        show_default="eager and inductor",
+        show_default="eager and inductor; of a suite inductor, its CUDA-graph mode and expert",
     ),
 ]
 BenchPassDir = Annotated[
@@ -268,6 +274,10 @@ HoldOut = Annotated[
         metavar="SHARE",
     ),
 ]
+SuiteTable = Annotated[
+    BenchSuite | None, option("--suite", "Print this suite's table, too; TASKS were imported from it.")
+]
+Explain = Annotated[bool, option("--explain", "Say where each compiler loses: root causes, categories.")]
 Plots = Annotated[
     str | None,
     option("--plots", "Draw ES(t), S(t) and the speedups (needs passagent[report]).", metavar="DIR"),
