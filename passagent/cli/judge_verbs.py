@@ -134,6 +134,7 @@ def tasks_import(
     max_input: of_data.MaxInput = None,
     timeout: of_data.ProblemTime = 600,
     jobs: of_data.ImportJobs = 1,
+    compute_ops: of_data.ComputeOps = of_data.Computing.allowed,
     most_refused: of_data.MostRefused = 0.1,
     json: opt.Json = False,
 ) -> None:
@@ -145,7 +146,8 @@ def tasks_import(
     if not all(word.isdigit() for word in level.split(",")):
         raise typer.BadParameter(f"--level {level}: write numbers, such as 1,2,3")
     levels = [int(word) for word in level.split(",")]
-    how = How(first_device(device or "cpu"), max_input and max_input << 20, timeout, jobs)
+    on = first_device(device or "cpu")
+    how = How(on, max_input and max_input << 20, timeout, jobs, compute_ops.value)
     importing_tasks.import_tasks(suite.value, path, levels, out, how, most_refused, json)
 
 

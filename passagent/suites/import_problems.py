@@ -28,7 +28,7 @@ from passagent.machine_memory import memory_bytes, memory_kills
 from passagent.suites.outcomes import Answer, Reason, Row
 from passagent.suites.problem_child import Request
 from passagent.suites.problems import PROBLEM, Problem
-from passagent.tasks.reader import FILES, GRAPH_LIST
+from passagent.tasks.reader import ALLOWED, FILES, GRAPH_LIST, ComputeOps
 
 RECORD = "import.jsonl"
 _MOST_ANSWER = 256 << 20
@@ -46,10 +46,13 @@ class How:
     """Of a call's inputs; what is larger is cut, or left out."""
     timeout_s: float = 600.0
     jobs: int = 1
+    compute_ops: ComputeOps = ALLOWED
+    """Whether passes may replace matrix products and convolutions; kept in the tasks."""
 
     def key(self, problem: Problem) -> str:
         """sha256 of the problem and of what its task depends on."""
         text = f"{problem.model_dump_json()} {self.device.split(':', maxsplit=1)[0]} {self.most_bytes}"
+        text += "" if self.compute_ops == ALLOWED else f" {self.compute_ops}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -162,7 +165,13 @@ def _ask(problem: Problem, how: How, workers: _Workers) -> Answer:
 
 def _ask_once(problem: Problem, how: How, workers: _Workers, most_bytes: int | None) -> Answer:
     server, kills = workers.mine(), memory_kills()
-    request = Request(problem=problem, device=how.device, threads=workers.threads, most_bytes=most_bytes)
+    request = Request(
+        problem=problem,
+        device=how.device,
+        threads=workers.threads,
+        most_bytes=most_bytes,
+        compute_ops=how.compute_ops,
+    )
     cuda = how.device.startswith("cuda")
     memory = 0 if cuda else memory_bytes() * 3 // 4 // how.jobs
     limits = Limits(memory=memory, scratch=1 << 30, threads=256)
