@@ -200,7 +200,8 @@ def _with_constant(text: str, name: str, value: int, equal: int | None) -> str:
 
 
 def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
-    """Each of torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
+    """Torch's own sample inputs of an operator, in float32 (or a dtype that it has)."""
+    most = next((one["samples"] for one in problem.arguments), MOST_SAMPLES)
     from torch.testing._internal.common_methods_invocations import op_db
 
     for info in (one for one in op_db if one.name == problem.origin.file):
@@ -208,7 +209,7 @@ def _opinfo(problem: Problem, _place: Path, device: str, most_bytes: int | None)
         dtype = torch.float32 if torch.float32 in kinds else next(iter(sorted(kinds, key=str)))
         seed_all()
         samples = info.sample_inputs(device, dtype)
-        for number, sample in enumerate(itertools.islice(samples, MOST_SAMPLES)):
+        for number, sample in enumerate(itertools.islice(samples, most)):
             given = (sample.input, *sample.args)
             if most_bytes is not None and input_bytes((given, sample.kwargs)) > most_bytes:
                 continue

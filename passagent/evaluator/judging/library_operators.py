@@ -1,4 +1,4 @@
-"""`compute_ops: library-only`: matrix products and convolutions stay the library's; passes fuse around them."""
+"""`compute_ops: library-only`: matrix products and convolutions stay the library's; a pass fuses around."""
 
 from __future__ import annotations
 
