@@ -50,6 +50,15 @@ NOT_JUDGING = ("dotenv", "openai", "litellm", "requests", "tqdm", "datasets", "t
 """What KernelBench's package imports for its clients; none of it judges, and it need not be installed."""
 
 
+class Absent(types.ModuleType):
+    """Stands for a module that is not installed: its functions do nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_args, **_kwargs: None
+
+
 def kernelbench(path: Path) -> Any:
     """KernelBench's eval module."""
     sys.path.insert(0, str(path / "src"))
@@ -57,9 +66,7 @@ def kernelbench(path: Path) -> Any:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
-            missing = types.ModuleType(name)
-            missing.__getattr__ = lambda _: lambda *_args, **_kwargs: None  # type: ignore[method-assign]
-            sys.modules[name] = missing
+            sys.modules[name] = Absent(name)
     return importlib.import_module("kernelbench.eval")
 
 

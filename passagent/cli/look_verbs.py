@@ -76,10 +76,10 @@ def best(
     """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
     from passagent.commands import delivering
 
-    if format_ is opt.BestFormat.kernelbench:
-        delivering.best_for_kernelbench(run, out, runs_dir, force, measure, json)
-    else:
+    if format_ is opt.BestFormat.review:
         delivering.best(run, out, runs_dir, force, measure, json, standalone)
+    else:
+        delivering.best_for_suite(run, out, runs_dir, force, measure, json, format_.value)
 
 
 @commands.command()

@@ -47,6 +47,7 @@ class BestFormat(enum.StrEnum):
 
     review = "review"
     kernelbench = "kernelbench"
+    flashinfer = "flashinfer"
 
 
 class BenchSuite(enum.StrEnum):
@@ -337,7 +338,9 @@ Measure = Annotated[
 Standalone = Annotated[bool, option("--standalone", "Write it so that it runs without passagent.")]
 BestFormatOption = Annotated[
     BestFormat,
-    option("--format", "A directory to review, or a ModelNew that KernelBench's evaluator judges."),
+    option(
+        "--format", "A directory to review, a ModelNew for KernelBench, or a Solution for flashinfer-bench."
+    ),
 ]
 Yes = Annotated[bool, option("--yes", "Do not ask.", "-y")]
 DryRun = Annotated[bool, option("--dry-run", "Say what would go, remove nothing.")]

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import re
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import fx
 
 from passagent.delivery.editing import edited
 from passagent.delivery.joined_modules import joined
+from passagent.delivery.rewritten_graph import FIRST, Placed, rewritten
 from passagent.errors import UsageError
-from passagent.evaluator.matching.rewrite import PlannedPass, apply_passes
 from passagent.extraction.graph_text import model_text
-from passagent.plan.convert import bound_argument
-from passagent.plan.messages import Subgraph
-from passagent.plan.model import Call, Recording
+from passagent.plan.model import Recording
 from passagent.plan.record import subgraphs_of
-from passagent.plan.recorded_pattern import pattern_graph
 from passagent.suites.problems import PROBLEM
-from passagent.tasks.graphio import load_graph
 from passagent.tasks.meta import TensorMeta
 from passagent.tasks.reader import Task
 
-_HERE = "written_here"
-"""Stands for the module of functions that the file itself holds."""
-_FIRST = '''\
-def first_of(value):
-    """The only output of a pass whose pattern returns a tuple of one."""
-    return value if isinstance(value, torch.Tensor) else value[0]
-'''
 _NUMBERED = re.compile(r"KernelBench/level(\d+)/(\d+)_|level(\d+)/(\d+)_")
 
 
@@ -86,14 +70,14 @@ def kernelbench_module(task: Task, problem: Problem, recording: Recording, files
     their kernels. Raises UsageError for what is not said in one file.
     """
     [subgraph] = subgraphs_of(task, recording.device.partition(":")[0])
-    graph, functions = _rewritten(subgraph, recording, files)
+    graph, functions = rewritten(subgraph, recording, files)
     modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
     body = model_text(graph)
     tree = ast.parse(body)
     forward = _forward(tree, [task.subgraphs[0].inputs[place] for place in subgraph.order], problem)
     model = _model(problem, forward)
     heads = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    helper = [_FIRST] if "first_of" in body else []
+    helper = [FIRST] if "first_of" in body else []
     modules["the problem"] = "\n".join([*heads, "import torch", *helper, model])
     imports, text = joined(modules, ["ModelNew", *functions])
     written = "\n".join(["from __future__ import annotations", *imports, "", text])
@@ -103,49 +87,6 @@ def kernelbench_module(task: Task, problem: Problem, recording: Recording, files
         "is under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0)."
     )
     return edited(written, about, ())
-
-
-def _rewritten(subgraph: Subgraph, recording: Recording, files: dict[str, str]) -> tuple[fx.Graph, list[str]]:
-    """The subgraph's graph with a call of the pass's function for each match, and the functions' names."""
-    own = next((one.calls for one in recording.subgraphs if one.name == subgraph.name), ())
-    if not own:
-        raise UsageError(f"no pass matches {subgraph.name}: there is nothing to write")
-    left, used = iter(own), dict[str, None]()
-
-    def replacement(bindings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-        call: Call = next(left)
-        name = _function(files[recording.passes[call.number].file], recording.passes[call.number].file)
-        used[name] = None
-        return _named(name), tuple(bound_argument(one, bindings) for one in call.arguments)
-
-    graph_module = load_graph(subgraph.nodes)
-    passes = [PlannedPass(one.name, one.file, pattern_graph(one.pattern)) for one in recording.passes]
-    apply_passes(graph_module, passes, replacement=replacement)
-    for number, node in enumerate(graph_module.graph.nodes):
-        if getattr(node.target, "__name__", "") == "_getitem":
-            node.target = _named("first_of")
-        if getattr(node.target, "__module__", "") == _HERE:
-            node._rename(f"out_{number}")  # a variable of a function's name would hide it
-    return graph_module.graph, list(used)
-
-
-@functools.cache
-def _named(name: str) -> Any:
-    """A function that a graph prints as `written_here_NAME`; one for each name, or the graph numbers them."""
-    function = types.FunctionType((lambda *_: None).__code__, {}, name)
-    function.__module__ = _HERE
-    function.__qualname__ = name
-    return function
-
-
-def _function(text: str, file: str) -> str:
-    """The name of the function that a pass's `replacement_func` returns. Raises UsageError."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "replacement_func":
-            last = node.body[-1]
-            if isinstance(last, ast.Return) and isinstance(last.value, ast.Name):
-                return last.value.id
-    raise UsageError(f"--format kernelbench: {file}: its replacement_func must end with `return NAME`")
 
 
 def _forward(tree: ast.Module, inputs: Sequence[TensorMeta], problem: Problem) -> ast.FunctionDef:
@@ -167,7 +108,7 @@ def _forward(tree: ast.Module, inputs: Sequence[TensorMeta], problem: Problem) -
         places[parameter.arg] = ast.parse(place, mode="eval").body
         if place in own:
             checks.append(f"{place}.shape != {tuple(meta.shape)!r}")
-    body = list(filter(None, map(_Placed(places).visit, forward.body)))
+    body = list(filter(None, map(Placed(places).visit, forward.body)))
     returned = body[-1]
     assert isinstance(returned, ast.Return)
     assert isinstance(returned.value, ast.Tuple)
@@ -184,26 +125,6 @@ def _forward(tree: ast.Module, inputs: Sequence[TensorMeta], problem: Problem) -
     given.body = body
     given.returns = None
     return ast.fix_missing_locations(given)
-
-
-class _Placed(ast.NodeTransformer):
-    """Inputs by their places, functions of the file by their names, and no `x = None` behind a line."""
-
-    def __init__(self, places: dict[str, Any]) -> None:
-        self.places = places
-
-    def visit_Name(self, node: ast.Name) -> Any:
-        name = node.id.removeprefix(f"{_HERE}_")
-        return self.places[name] if name in self.places else ast.Name(name, node.ctx)
-
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        if isinstance(node.value, ast.Constant) and node.value.value is None:
-            kept = [one for one in node.targets if getattr(one, "id", "") not in self.places]
-            if not kept:
-                return None
-            node.targets = kept
-            return node
-        return self.generic_visit(node)
 
 
 _WEIGHT = re.compile(r"L_self_(?:modules_(?P<path>.+?)_)?(?:parameters|buffers)_(?P<name>.+?)_?")

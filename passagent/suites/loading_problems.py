@@ -35,7 +35,7 @@ class Loaded:
     cut: dict[str, list[int]] = field(default_factory=dict)
     """What was made smaller: `{"batch_size": [4096, 64]}`, as written and as it is here."""
     source: str = ""
-    """The text that was run, with what was cut (kernelbench)."""
+    """The text that was run, with what was cut (kernelbench, flashinfer)."""
 
 
 def load_problem(problem: Problem, place: Path, device: str, most_bytes: int | None) -> Iterator[Loaded]:
@@ -245,7 +245,8 @@ def _flashinfer(problem: Problem, place: Path, device: str, most_bytes: int | No
         seed_all()
         inputs = [_drawn(spec, sizes, device) for spec in specs.values()]
         if most_bytes is None or input_bytes(inputs) <= most_bytes:
-            yield Loaded(Model(f"{problem.name}_{size}", module.run, tuple(inputs)))
+            source = problem.files["reference.py"]
+            yield Loaded(Model(f"{problem.name}_{size}", module.run, tuple(inputs)), {}, source)
 
 
 def _drawn(spec: dict[str, Any], sizes: dict[str, int], device: str) -> Any:

@@ -16,7 +16,7 @@ from passagent.errors import UsageError, closest
 from passagent.faults import os_fault
 
 PROBLEM = "problem.py"
-"""In a task's directory: the text of the problem that it was made of (kernelbench)."""
+"""In a task's directory: the text of the problem that it was made of (kernelbench, flashinfer)."""
 
 
 class Origin(BaseModel):
