@@ -1,6 +1,7 @@
-"""What `best` writes for other suites' evaluators: a Solution that flashinfer-bench's own classes read, a ModelNew.
+"""What `best` writes for other suites' evaluators, read by their own classes, or run beside the problem.
 
-flashinfer-bench is installed without what it requires (flashinfer itself); its data classes are imported alone.
+flashinfer-bench is installed without what it requires (flashinfer itself); its data classes are imported
+alone.
 """
 
 import json
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from environments import ROOT
 
 PACKAGE = "flashinfer-bench==0.1.2"
