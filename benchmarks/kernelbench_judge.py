@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 import sys
 import time
@@ -40,7 +41,9 @@ from passagent.tasks.reader import GRAPH_LIST
 
 TRIALS = 5
 QUICK = {"evaluator.warmups": 0, "evaluator.trials": 2, "evaluator.max_trials": 4, "evaluator.interval": 1.0}
-"""On the CPU, where verdicts are asked for and not speed."""
+"""Verdicts are asked for, not speed."""
+NO_VERDICT = ("out_of_memory", "infrastructure", "timeout")
+"""What a machine that is busy with other things does to an evaluation."""
 STORES = {
     r"(_values\[j\] = )([^;]+);": r"\1(\2) + 0.25f;",
     r"(tl\.store\([^,]+, )(.+)(, mask=)": r"\1(\2) + 0.25\3",
@@ -76,7 +79,7 @@ def judged(judge: Any, problem: str, text: str, device: str) -> dict[str, Any]:
     if device.startswith("cuda"):
         where = torch.device(device if ":" in device else f"{device}:0")
         found = judge.eval_kernel_against_ref(
-            problem, text, num_correct_trials=TRIALS, device=where, backend=backend, measure_performance=True
+            problem, text, num_correct_trials=TRIALS, device=where, backend=backend, measure_performance=False
         )
     else:
         context: dict[str, Any] = {}
@@ -116,38 +119,60 @@ def with_an_error(files: dict[str, str]) -> dict[str, str] | None:
 
 
 def main() -> None:
-    """Judge, print a line for each, keep the rows."""
+    """Judge, print a line for each; keep the rows, or write them for `--merge`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", help="a checkout of KernelBench")
-    parser.add_argument("--tasks", required=True)
+    parser.add_argument("path", nargs="?", help="a checkout of KernelBench")
+    parser.add_argument("--tasks")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--most", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=86400.0, help="begin no problem after this time")
     parser.add_argument("--modules", help="where the files are kept")
+    parser.add_argument("--shard", default="0/1", help="I/N: every Nth problem from the Ith on")
+    parser.add_argument("--rows", help="a file for the rows, in place of a result")
+    parser.add_argument("--merge", nargs="+", help="files of rows: the result of them all")
     asked = parser.parse_args()
+    if asked.merge:
+        texts = [json.loads(Path(one).read_text()) for one in asked.merge]
+        rows = sorted((row for one in texts for row in one["rows"]), key=lambda row: row["problem"])
+        return conclude(texts[0]["environment"], rows, asked.device)
+    rows = judge_all(asked)
+    environment = describe(asked.device, 1)
+    if not asked.rows:
+        return conclude(environment, rows, asked.device)
+    Path(asked.rows).write_text(json.dumps({"environment": environment, "rows": rows}))
+
+
+def judge_all(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of this process's share."""
     judge = kernelbench(Path(asked.path))
     if asked.device == "cpu":
         torch.cuda.synchronize = lambda *_args, **_kwargs: None
-    places = sorted(one.parent for one in Path(asked.tasks).glob(f"*/{GRAPH_LIST}"))
+    number, count = map(int, asked.shard.split("/"))
+    places = sorted(one.parent for one in Path(asked.tasks).glob(f"*/{GRAPH_LIST}"))[number::count]
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + asked.seconds
-    brief = QUICK if asked.device == "cpu" else {}
-    with pa.Evaluator(device=asked.device, settings=brief) as evaluator, recording_process() as process:
+    with pa.Evaluator(device=asked.device, settings=QUICK) as evaluator, recording_process() as process:
         for place in places:
             if sum("ours" in row for row in rows) >= asked.most * 2 or time.monotonic() > end:
                 break
             rows += both(judge, evaluator, process, place, asked)
-    counted = [row for row in rows if "ours" in row]
+    return rows
+
+
+def conclude(environment: dict[str, Any], rows: list[dict[str, Any]], device: str) -> None:
+    """Count and keep."""
+    counted = [row for row in rows if "ours" in row and row["ours"] not in NO_VERDICT]
     agree = [row for row in counted if agrees(row)]
     print(f"{len(agree)} of {len(counted)} verdicts agree")
     data = {
-        "environment": describe(asked.device, 1),
+        "environment": environment,
         "trials": TRIALS,
+        "problems": len({row["problem"] for row in counted}),
         "agree": len(agree),
         "judged": len(counted),
         "rows": rows,
     }
-    print(f"wrote {keep('kernelbench-judge', asked.device, None, data)}")
+    print(f"wrote {keep('kernelbench-judge', device, None, data)}")
 
 
 def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> list[dict[str, Any]]:
@@ -170,8 +195,6 @@ def both(judge: Any, evaluator: Any, process: Any, place: Path, asked: Any) -> l
                 (out / problem.name).write_text(text)
             ours = evaluator.evaluate(str(place), files)
             row |= {"ours": ours.status, "theirs": judged(judge, problem.text, text, asked.device)}
-            if ours.speedup is not None and asked.device != "cpu":
-                row["speedup"] = round(ours.speedup, 3)
             found.append(row)
             print(row, flush=True)
     except PassagentError as error:
