@@ -193,6 +193,18 @@ def test_an_import_goes_on_where_it_ended(suite, tmp_path, monkeypatch):
     assert read_record(out).keys() == {"level1_1_First", "level1_2_Second"}
 
 
+def test_what_found_no_memory_is_tried_again(suite, tmp_path, monkeypatch):
+    suite("1_Large", HEAD)
+    [problem] = find_problems("kernelbench", str(suite.root), [1])
+    answers = {"level1_1_Large": Answer(reason="memory")}
+    asked = answering(monkeypatch, answers)
+    assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == ["memory"]
+    answers["level1_1_Large"] = Answer(tasks=[MadeTask(suffix="", subgraphs=FILES)], source="the text")
+    assert [row.reason for row in run_import([problem], tmp_path / "tasks", How())] == [None]
+    assert len(asked) == 2
+    assert (tmp_path / "tasks" / "level1_1_Large" / "problem.py").read_text() == "the text"
+
+
 @pytest.mark.parametrize(
     "task",
     [

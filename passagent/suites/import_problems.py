@@ -65,7 +65,7 @@ def import_problems(problems: Sequence[Problem], out: Path, how: How) -> Iterato
     new = []
     for problem in problems:
         row = known.get(problem.name)
-        if row is not None and row.source == how.key(problem) and _is_there(out, row):
+        if row is not None and row.stands and row.source == how.key(problem) and _is_there(out, row):
             yield row
         else:
             new.append(problem)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from passagent.confine.channel import Channel
 from passagent.confine.forking import serve
+from passagent.errors import MachineFault
 from passagent.suites.outcomes import Answer, MadeTask, Reason, Refused
 from passagent.suites.problems import Problem
 from passagent.tasks.reader import ComputeOps
@@ -163,7 +164,11 @@ def _refusal(error: BaseException, scratch: Path, problem: Problem) -> Answer:
         return Answer(
             reason="missing_package", message=f"{where or problem.name}: needs the package {error.name}"
         )
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+    if (
+        isinstance(error, MemoryError | MachineFault)
+        or "can't allocate memory" in text
+        or "out of memory" in text
+    ):
         return Answer(reason="memory", message=told)
     if re.search(r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver|Torch not compiled", text):
         return Answer(reason="needs_gpu", message=told)
