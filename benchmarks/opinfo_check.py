@@ -86,24 +86,24 @@ OPERATORS = [
 ]
 PLANTED = [
     "abs",
-    "exp",
-    "sigmoid",
     "tanh",
     "neg",
     "nn.functional.relu",
-    "nn.functional.silu",
     "nn.functional.gelu",
-    "cos",
     "sqrt",
     "log1p",
     "erf",
     "nn.functional.hardswish",
-    "nn.functional.softplus",
     "expm1",
+    "exp",
+    "sigmoid",
+    "nn.functional.silu",
+    "cos",
+    "nn.functional.softplus",
 ]
-"""The first ten in whose kernel the loop is found."""
+"""The first ten that the expert serves whole, and in whose kernel the loop is found."""
 LOOP = re.compile(r"j < count;")
-TOGETHER = 60
+TOGETHER = 120
 """Subgraphs that are judged at once."""
 QUICK = {
     "evaluator.warmups": 0,
@@ -135,7 +135,7 @@ def main() -> None:
     }
     alarms = sum(sum(one["statuses"].values()) - one["statuses"].get("ok", 0) for one in own)
     judged = sum(sum(one["statuses"].values()) for one in own)
-    caught = sum(one["planted"] != "ok" for one in planted)
+    caught = sum(one["planted"] == "wrong_result" for one in planted)
     print(f"eager against itself: {alarms} of {judged} samples of {len(tasks)} operators were not ok")
     print(f"off-by-one masks: {caught} of {len(planted)} caught")
     print(f"wrote {keep('opinfo-check', 'cpu', None, data)}")
@@ -210,8 +210,9 @@ async def with_masks(pool: Any, place: Path, tasks: dict[str, list[str]], end: f
             "planted": statuses[1],
         }
         print(row, flush=True)
-        done += 1
-        yield row
+        if statuses[0] == "ok":  # else samples of several ranks, not all of which it serves
+            done += 1
+            yield row
 
 
 if __name__ == "__main__":
