@@ -226,7 +226,7 @@ def open_run(name: str = "last", *, runs_dir: str | Path = "runs") -> Run:
 def bench(
     tasks: Sequence[str],
     *,
-    compiler: Sequence[str] = ("eager", "inductor"),
+    compiler: Sequence[str] | None = None,
     device: str | None = None,
     pool: str | None = None,
     token_file: str | None = None,
@@ -238,6 +238,8 @@ def bench(
     out: str | None = None,
     fresh: bool = False,
     hold_out_shapes: float | None = None,
+    suite: Literal["kernelbench"] | None = None,
+    explain: bool = False,
     config: str | None = None,
     settings: Settings | None = None,
 ) -> Bench:
@@ -246,13 +248,28 @@ def bench(
     The arguments are the options of `passagent bench` (docs/bench.md); out: default `runs/bench/NAME`.
     Raises UsageError, InfrastructureError; a task that could not be measured is in `Bench.failed`.
     """
+    from passagent.benchmark.kernelbench import default_compilers
     from passagent.benchmark.measure import Unwatched
     from passagent.benchmark.sweep import Request
     from passagent.benchmark.sweep import run as measured
 
     options = {"device": device, "pool": pool, "token_file": token_file, "dispatch": dispatch}
     given = settings_of(options | {"model": model}, settings)
-    request = Request(tasks, compiler, config, given, iters, pass_dir, root, out, fresh, hold_out_shapes)
+    compilers = compiler or default_compilers(suite, device)
+    request = Request(
+        tasks,
+        compilers,
+        config,
+        given,
+        iters,
+        pass_dir,
+        root,
+        out,
+        fresh,
+        hold_out_shapes,
+        suite,
+        explain,
+    )
     thread = LoopThread("passagent-bench")
     try:
         return Bench(thread.run(measured(request, lambda _: Unwatched())))

@@ -69,13 +69,17 @@ def best(
     force: opt.Force = False,
     measure: opt.Measure = True,
     standalone: opt.Standalone = False,
+    format_: opt.BestFormatOption = opt.BestFormat.review,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
     """Write RUN's best pass to a directory that a person can review: with a test, a README and its plan."""
     from passagent.commands import delivering
 
-    delivering.best(run, out, runs_dir, force, measure, json, standalone)
+    if format_ is opt.BestFormat.review:
+        delivering.best(run, out, runs_dir, force, measure, json, standalone)
+    else:
+        delivering.best_for_suite(run, out, runs_dir, force, measure, json, format_.value)
 
 
 @commands.command()
