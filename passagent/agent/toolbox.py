@@ -12,18 +12,21 @@ from passagent.agent.editor import edit
 from passagent.agent.observe import read_as, read_status, why_unrecorded
 from passagent.agent.source import parsed
 from passagent.agent.taskfiles import ToolError
-from passagent.agent.tool_specs import CHECK, EDITOR, EVALUATOR, KNOWLEDGE, SPECS
+from passagent.agent.tool_specs import CHECK, CODE, EDITOR, EVALUATOR, KNOWLEDGE, SPECS
 from passagent.agent.workspace import Workspace
 from passagent.errors import UsageError, nearest
 from passagent.evaluator.result import MANIFEST, Evaluation
-from passagent.experience import knowledge
+from passagent.experience import code_search, knowledge
 from passagent.experience.knowledge import Passage
+from passagent.extend import Target
 from passagent.models.types import ToolSpec
 
 MAX_PASSAGE = 900
 """Characters of a passage that a search found; its document can be read whole."""
 MAX_DOCUMENT = 30_000
 """Characters of a document shown."""
+MAX_CODE = 6000
+"""Characters of an answer of search_code; its cursor goes on."""
 MAX_PLANS = 4000
 """Characters of the plans that a check shows."""
 SOUND = "nothing is found wrong; nothing was run"
@@ -146,6 +149,36 @@ def search_knowledge(
         return passages(search(query, limit=6))
 
     return Tool(SPECS[KNOWLEDGE], run)
+
+
+def search_code(target: Target | None = None) -> Tool:
+    """Search the code that a pass can learn from, as far as a target admits it."""
+
+    async def run(arguments: dict[str, Any], call_id: str) -> str:
+        start = start_of(arguments.get("cursor"))
+        rest = (await found_code(target, arguments["query"], arguments.get("kind")))[start:]
+        shown = _cut(rest, MAX_CODE).removesuffix("...")
+        more = f"... cursor: {start + len(shown)}" if len(shown) < len(rest) else ""
+        return shown + more
+
+    return Tool(SPECS[CODE], run)
+
+
+async def found_code(target: Target | None, query: str, kind: Any = None) -> str:
+    """All that a search of the code finds. Raises ToolError for what cannot be looked for."""
+    try:
+        return await code_search.search(query, kind or "string", target)
+    except UsageError as error:
+        raise ToolError(f"{CODE}: {error}") from error
+
+
+def start_of(cursor: str | None) -> int:
+    """Where an answer goes on. Raises ToolError."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+        raise ToolError(f"cursor '{cursor[:40]}': give back the cursor of an answer as it is")
+    return int(cursor)
 
 
 def passages(found: list[Passage]) -> str:

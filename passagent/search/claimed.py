@@ -11,6 +11,7 @@ from passagent.agent.episode import run_episode
 from passagent.agent.prompt import compose
 from passagent.agent.toolbox import (
     CHECK,
+    CODE,
     EDITOR,
     EVALUATOR,
     KNOWLEDGE,
@@ -19,6 +20,7 @@ from passagent.agent.toolbox import (
     file_editor,
     own_tool,
     pass_evaluator,
+    search_code,
     search_knowledge,
 )
 from passagent.agent.workspace import Workspace
@@ -232,6 +234,7 @@ def tools(
             partial(retriever.search, operators=session.task.operators, target=target),
             partial(retriever.read, target=target),
         ),
+        CODE: partial(search_code, target),
     }
     return [
         found[name]() if name in found else own_tool(name, workspace) for name in session.config.agent.tools
