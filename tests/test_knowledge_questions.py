@@ -5,10 +5,13 @@ They were written before the search was tuned, and labelled by reading.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from passagent.config import EvaluatorConfig
-from passagent.evaluator.target import target_of
+from passagent.errors import UsageError
+from passagent.evaluator.target import Cuda, target_of
 from passagent.experience import knowledge
 
 LEAST = 36
@@ -61,6 +64,12 @@ CPU = {
 """Question to document of hardware/cpu/."""
 
 
+class Rocm(Cuda):
+    """A target of a user's own, for AMD GPUs."""
+
+    foreign = re.compile(r"nvidia|cuda_kernel|cpp_kernel|\bcpus?\b|\bcpu_|\bomp\b|openmp", re.IGNORECASE)
+
+
 def rank(question: str, device: str, answer: str) -> int:
     """At which place the document is found, from 1; 0: not at all."""
     found = knowledge.search(question, limit=6, target=target_of(EvaluatorConfig(device=device)))
@@ -86,3 +95,27 @@ def test_each_platform_has_short_documents_with_a_source(platform: str, least: i
         assert path.removeprefix(place).split("/")[0] in ("architecture", "optimisation", "debugging")
         assert 15 <= len(text.splitlines()) <= 40, path
         assert "\nSource: " in text, path
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        (target_of(EvaluatorConfig(device="cpu")), "cpu"),
+        (target_of(EvaluatorConfig(device="cuda")), "nvidia"),
+        (Rocm(EvaluatorConfig(device="cuda")), "amd"),
+    ],
+)
+def test_a_target_sees_only_what_works_there(target: Cuda, shown: str) -> None:
+    """In the index, in what is found, and in what can be read."""
+    platforms = {path.split("/")[1] for path in knowledge.documents() if path.startswith("hardware/")}
+    assert platforms == {"nvidia", "cpu", "amd"}
+    named = set(re.findall(r"hardware/(\w+)/", knowledge.read(target=target)))
+    found = knowledge.search("kernel memory slow layer_norm", limit=99, target=target)
+    seen = {passage.path.split("/")[1] for passage in found if passage.path.startswith("hardware/")}
+    assert named == seen == {shown}
+    for path in knowledge.documents():
+        if path.startswith(f"hardware/{shown}/"):
+            assert "\nSource: " in knowledge.read(path, target), "its source is left out"
+    for platform in platforms - {shown}:
+        with pytest.raises(UsageError, match="no document"):
+            knowledge.read(f"hardware/{platform}/optimisation/reductions.md", target)

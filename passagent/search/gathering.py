@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -202,7 +203,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
 
 _ASKED = {
     "start": "choose the region to fuse",
-    "memory_bound": "memory traffic bandwidth bytes",
+    "memory_bound": "memory: fewer bytes, access pattern",
     "latency_bound": "launch dispatch host cost",
     "instruction_bound": "inner loop vectorise registers parallel",
     "mismatch": "how a pattern matches",
@@ -249,8 +250,12 @@ def _passages(
     return list(islice((one for one in found if _is_useful(one, device_name)), limit))
 
 
+_GPU = re.compile(r"[a-z]+\d+")
+"""Of the knowledge documents, those named after a GPU have its figures."""
+
+
 def _is_useful(passage: Passage, device_name: str) -> bool:
     """Whether a section is prose; of a GPU's figures, about this GPU."""
     gpu = passage.path.rpartition("/")[2].partition(".")[0]
-    is_other_gpu = passage.path.startswith("hardware/nvidia/") and gpu not in device_name.lower()
+    is_other_gpu = _GPU.fullmatch(gpu) is not None and gpu not in device_name.lower()
     return passage.path.endswith(".md") and not is_other_gpu
