@@ -204,7 +204,7 @@ class ExperienceConfig(_Section):
     """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
 
 
-TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "search_code")
+TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "search_code", "plan_intent")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 

@@ -14,12 +14,14 @@ from passagent.agent.toolbox import (
     CODE,
     EDITOR,
     EVALUATOR,
+    INTENT,
     KNOWLEDGE,
     Tool,
     check,
     file_editor,
     own_tool,
     pass_evaluator,
+    plan_intent,
     search_code,
     search_knowledge,
 )
@@ -36,6 +38,7 @@ from passagent.search.describing import describe
 from passagent.search.drafts import is_draft, is_first
 from passagent.search.gain import gains_after, is_progress, log_gain
 from passagent.search.gathering import best_known, episode_context, parent_view
+from passagent.search.intending import noter
 from passagent.search.islandview import IslandView
 from passagent.search.migration import choose_migrant
 from passagent.search.policies import policy_of
@@ -235,6 +238,7 @@ def tools(
             partial(retriever.read, target=target),
         ),
         CODE: partial(search_code, target),
+        INTENT: partial(plan_intent, noter(session, episode)),
     }
     return [
         found[name]() if name in found else own_tool(name, workspace) for name in session.config.agent.tools

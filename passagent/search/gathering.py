@@ -24,6 +24,7 @@ from passagent.experience.knowledge import Passage
 from passagent.experience.machine import Machine
 from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
+from passagent.search.intending import offered_lines
 from passagent.search.relatives import Told, attempt, relatives
 from passagent.search.writers import EXPERT
 from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
@@ -87,6 +88,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         hints=chosen_hints(known, episode, parent),
         knowledge=passages(known, parent),
         past=past_tasks(known) if begins and not draft and episode.model != EXPERT else [],
+        intents=[] if draft else offered_lines(store, episode, known.config.agent.tools),
         machine=known.machine,
         eager=known.eager,
         migrated=bool(episode.migrated),
