@@ -37,6 +37,7 @@ def show(
     run: opt.RunArgument,
     episode: opt.EpisodeArgument = None,
     intents: opt.Intents = False,
+    memory: opt.Memory = False,
     runs_dir: opt.RunsDir = "runs",
     json: opt.Json = False,
 ) -> None:
@@ -45,6 +46,8 @@ def show(
 
     if intents:
         showing.show_intents(run, runs_dir, json)
+    elif memory:
+        showing.show_memory(run, runs_dir, json)
     elif episode is None:
         showing.show(run, runs_dir, json)
     else:

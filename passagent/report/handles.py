@@ -221,6 +221,13 @@ class Run:
         with Store.open(self.runs_dir, create=False) as store:
             return intent_rows(store, self.id)
 
+    def memory(self) -> list[dict[str, Any]]:
+        """What was written when islands stagnated, as `passagent show --memory --json` prints it."""
+        from passagent.report.memory_pages import page_rows
+
+        with Store.open(self.runs_dir, create=False) as store:
+            return page_rows(store, self.id)
+
     def __str__(self) -> str:
         from passagent.report.run_summary import run_text
         from passagent.search.setup import stored_config

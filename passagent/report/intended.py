@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from passagent.report.text import printable
+from passagent.search.intending import gains
 from passagent.store import Store, intents
-from passagent.store.intents import Intent
 
 
 def intent_rows(store: Store, run_id: str) -> list[dict[str, Any]]:
@@ -25,18 +25,6 @@ def intents_text(store: Store, run_id: str) -> str:
         )
         lines.append(f"    why: {printable(one.why)}")
     return "\n".join(lines) or "no episode has written an intent"
-
-
-def gains(intent: Intent) -> str:
-    """`expected +15%, measured +8% (2 candidates)`."""
-    told = f"expected {intent.expected:+d}%"
-    taken = f", takes up {intent.taken_from}" if intent.taken_from else ""
-    if intent.taken_by:
-        return f"{told}{taken}, taken up by {intent.taken_by}"
-    if intent.is_untried:
-        return f"{told}{taken}, untried"
-    got = "nothing correct" if intent.measured is None else f"measured {intent.measured:+.0f}%"
-    return f"{told}{taken}, {got} ({intent.nodes} candidate{'s' if intent.nodes > 1 else ''})"
 
 
 def meant_by_nodes(store: Store, run_id: str) -> dict[int, str]:

@@ -27,7 +27,7 @@ from passagent.search.drafts import is_draft, is_first
 from passagent.search.intending import offered_lines
 from passagent.search.relatives import Told, attempt, relatives
 from passagent.search.writers import EXPERT
-from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
+from passagent.store import Store, bests, context_memory, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -89,6 +89,7 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         knowledge=passages(known, parent),
         past=past_tasks(known) if begins and not draft and episode.model != EXPERT else [],
         intents=[] if draft else offered_lines(store, episode, known.config.agent.tools),
+        page="" if draft else context_memory.page_before(store, episode),
         machine=known.machine,
         eager=known.eager,
         migrated=bool(episode.migrated),

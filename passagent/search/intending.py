@@ -49,3 +49,20 @@ def offered_lines(store: Store, episode: Episode, tools: list[str]) -> list[str]
 def line(intent: Intent) -> str:
     """`intent 12: Split the rows; why: the grid is small; expected +15%`."""
     return f"intent {intent.id}: {intent.what}; why: {intent.why}; expected {intent.expected:+d}%"
+
+
+def gains(intent: Intent) -> str:
+    """`expected +15%, measured +8% (2 candidates)`."""
+    told = f"expected {intent.expected:+d}%"
+    taken = f", takes up {intent.taken_from}" if intent.taken_from else ""
+    if intent.taken_by:
+        return f"{told}{taken}, taken up by {intent.taken_by}"
+    if intent.is_untried:
+        return f"{told}{taken}, untried"
+    got = "nothing correct" if intent.measured is None else f"measured {intent.measured:+.0f}%"
+    return f"{told}{taken}, {got} ({intent.nodes} candidate{'s' if intent.nodes > 1 else ''})"
+
+
+def outcome(intent: Intent) -> str:
+    """`- Split the rows (expected +15%, measured +8% (2 candidates))`."""
+    return f"- {intent.what} ({gains(intent)})"
