@@ -25,6 +25,7 @@ from passagent.store import Store, context_memory, episodes, ledger, runs
 from passagent.store.runs import Run
 from passagent.tasks import Task
 
+ITERS = 10
 PAGE = "The best one fuses all.\nEpisode seed: 7\nTiling the rows lost: 0.9."
 
 
@@ -53,7 +54,7 @@ def session_of(
     memory: int = 600,
 ) -> Session:
     """A tiny search on one island with a summariser (None: without)."""
-    chosen = {"islands": 1, "iters": 10, "seed": 3, "finalists": 0, "expert_seeds": 0, "stagnation": 2}
+    chosen = {"islands": 1, "iters": ITERS, "seed": 3, "finalists": 0, "expert_seeds": 0, "stagnation": 2}
     budget = {"agent.context_budget": {"memory": memory}}
     config = load_config(None, {f"search.{name}": value for name, value in chosen.items()} | budget)
     session = open_session(
@@ -78,7 +79,7 @@ def shown(store: Store, run: Run) -> dict[int, str]:  # noqa: F811
 
 
 def stagnated(store: Store, run: Run) -> list[int]:  # noqa: F811
-    """Numbers of the episodes with which the island had gone two without a gain."""
+    """Numbers of the episodes with which the island had gone two without a gain, and that others follow."""
     found, best, row = [], 0.0, 0
     for one in store.rows(
         "SELECT number, best_as FROM episodes WHERE run_id = :r ORDER BY number", {"r": run.id}
@@ -86,7 +87,7 @@ def stagnated(store: Store, run: Run) -> list[int]:  # noqa: F811
         row = 0 if (one["best_as"] or 0.0) > best * 1.01 else row + 1
         best = max(best, one["best_as"] or 0.0)
         found += [one["number"]] if row == 2 else []
-    return found
+    return [number for number in found if number < ITERS]
 
 
 def test_a_page_is_written_once_for_each_stagnation(

@@ -45,7 +45,7 @@ from passagent.search.policies import policy_of
 from passagent.search.policies.greedy import Greedy
 from passagent.search.rounds import Position
 from passagent.search.session import Session
-from passagent.search.summarising import is_wanted, note_stagnation
+from passagent.search.summarising import note_stagnation
 from passagent.search.writers import choose_model, meter_of, writer_of
 from passagent.store import bests, episodes, gains, hint_uses, migrations, nodes, runs
 from passagent.store import conversations as stored
@@ -185,8 +185,8 @@ def choose_parent(session: Session, episode: Episode, rng: random.Random) -> tup
 def conclude(session: Session, episode: Episode, parent: Node | None, reason: str) -> Episode:
     """Close the episode, credit its hints, count the island's stagnation, all or nothing.
 
-    With progress, a hint is to be distilled from it, if there is a distiller; without, the island's context
-    memory may be to be written: then the episode is held on to.
+    With progress, a hint is to be distilled from it, if there is a distiller: then the episode is held on to.
+    Without, a page of the island's context memory may be to be written before its next episode.
     """
     store, island = session.store, episode.island
     right = [node for node in nodes.of_episode(store, episode.id) if node.status == "ok"]
@@ -199,8 +199,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
     before = max((score for score in known if score is not None), default=None)
     gained = is_progress(before, new, session.config.search.min_gain)
     with store.transaction():
-        held = session.distiller is not None or is_wanted(session, episode)
-        done = episodes.finish(store, episode, reason, gain, gained, hold=held)
+        done = episodes.finish(store, episode, reason, gain, gained, hold=session.distiller is not None)
         note_stagnation(session, done)
         hint_uses.credit(store, episode, gain or 0.0)
         if island != SEEDS:

@@ -146,7 +146,6 @@ async def _island(session: Session, island: int) -> None:
             episode = await run_claimed(session, episode)
             if episode.owner is not None:
                 await distil(session, island)
-                await summarise(session, island)
                 episodes.release(session.store, episode)
             session.notify()
             await confirm_now_and_then(session)

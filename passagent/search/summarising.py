@@ -26,16 +26,16 @@ NEWEST = 40
 """Candidates of an island that are summarised."""
 
 
-def is_wanted(session: Session, episode: Episode) -> bool:
-    """Whether a page is to be written should the island stagnate with this episode."""
-    asked = session.summariser is not None or may_summarise(episode.model or "expert")
-    return asked and episode.island != SEEDS and session.config.agent.context_budget.memory > 0
-
-
 def note_stagnation(session: Session, episode: Episode) -> None:
-    """A page is wanted if the island stagnates with the end of `episode`: once, until it gains again."""
+    """A page is wanted if the island stagnates with the end of `episode`: once, until it gains again.
+
+    It is written before the island's next episode, so for the last one nobody is asked.
+    """
+    is_asked = session.summariser is not None or may_summarise(episode.model or "")
+    if episode.island == SEEDS or not is_asked or not session.config.agent.context_budget.memory:
+        return
     island = runs.get_island(session.store, session.run.id, episode.island)
-    if is_wanted(session, episode) and island.stagnant == session.config.search.stagnation:
+    if island.stagnant == session.config.search.stagnation:
         context_memory.want(session.store, episode)
 
 
