@@ -225,6 +225,7 @@ ARGUMENTS = {
     "explain_mismatch": {"job": 1},
     "search_knowledge": {"query": "softmax"},
     "read_document": {"path": "index.md"},
+    "search_code": {"query": "import"},
     "history": {"task": "tiny"},
     "best": {"task": "tiny"},
     "package": {"tasks": ["tiny"], "name": "inspected"},

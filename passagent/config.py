@@ -6,11 +6,13 @@ Every key of `configs/*.yaml` is a field here; an unknown key is an error that n
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.functional_validators import AfterValidator, field_validator, model_validator
 
 from passagent import extend, resources
 from passagent.errors import UsageError, nearest
@@ -172,10 +174,12 @@ class ModelConfig(ModelChoice):
 
 
 class RolesConfig(_Section):
-    """Models for work other than writing passes; None: nobody is asked."""
+    """Models for work other than writing passes."""
 
     hint_distiller: ModelChoice | None = None
     """Writes a hint of each episode that gained (Kernel Foundry 3.4)."""
+    summariser: ModelChoice | None = None
+    """Writes context memory; None: the model that wrote the island's last episode, if a provider has it."""
 
 
 class ContextBudget(_Section):
@@ -195,6 +199,8 @@ class ContextBudget(_Section):
     """Passages of the knowledge documents; the best fitting are kept."""
     past: int = Field(2_000, ge=0)
     """Passes of similar tasks; short files are kept whole."""
+    memory: int = Field(600, ge=0, le=600)
+    """The page that a model writes when an island stagnates; 0: none is written."""
 
 
 class ExperienceConfig(_Section):
@@ -204,7 +210,8 @@ class ExperienceConfig(_Section):
     """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
 
 
-TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge", "profile")
+TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge")
+TOOLS += ("search_code", "profile", "plan_intent")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
 
@@ -238,8 +245,7 @@ class AgentConfig(_Section):
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
     past_tasks: int = Field(1, ge=0)
-    """Similar tasks of earlier runs whose best pass is shown to an island's first episode and to those that
-    start from the task, but not to drafts."""
+    """Similar tasks of earlier runs whose best pass an island's first episode, or one from the task, sees."""
     context_budget: ContextBudget = ContextBudget()
     """Tokens for each part of the first message."""
 
@@ -253,7 +259,7 @@ class SearchConfig(_Section):
     seed: int = Field(0, ge=-_LARGEST, le=_LARGEST)
     deterministic: bool = False
     """Nothing that a prompt shows depends on how quick devices are: it is waited for, however long."""
-    policy: str = "evolutionary"
+    policy: Annotated[str, AfterValidator(partial(_known_or_path, known=POLICIES))] = "evolutionary"
     """Who selects parents: one of POLICIES, or a class of your own (`pkg.mod:MyPolicy`, see extend.py)."""
     stop: list[str] = []
     """Stopping rules of your own beside those below, each `pkg.mod:MyRule` (extend.py)."""
@@ -302,11 +308,6 @@ class SearchConfig(_Section):
     max_tokens: int | None = Field(None, ge=1)
     max_cost: float | None = Field(None, gt=0)  # USD
     max_evaluations: int | None = Field(None, ge=1)
-
-    @field_validator("policy")
-    @classmethod
-    def _check_policy(cls, policy: str) -> str:
-        return _known_or_path(policy, POLICIES)
 
 
 class ValidatorConfig(_Section):

@@ -154,6 +154,7 @@ def test_search_finds_the_document_that_speaks_of_it():
     assert search("launch overhead triton grid")[0].path in {
         "guidance/launch_cost.md",
         "constraints/triton.md",
+        "constraints/triton_kernel.md",
     }
     assert search("leaks outside the match pattern parameter")[0].path == "constraints/pass_format.md"
     assert search("zzzqqq nowhere") == []

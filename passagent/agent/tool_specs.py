@@ -11,10 +11,12 @@ from typing import Any
 from passagent.agent.editor import COMMANDS
 from passagent.agent.taskfiles import TASK
 from passagent.evaluator.result import MANIFEST
+from passagent.experience.code_search import KINDS
 from passagent.models.types import ToolSpec
 
 EDITOR, CHECK, EVALUATOR, KNOWLEDGE = "file_editor", "check", "pass_evaluator", "search_knowledge"
 PROFILE = "profile"
+CODE, INTENT = "search_code", "plan_intent"
 
 _RECORDS = (
     "without running any kernel: every file that does not parse, what your host code may not do, with line "
@@ -39,6 +41,24 @@ _DOCUMENT = {"type": "string", "description": "path of a document that a search 
 def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
+
+_CURSOR = {"type": "string", "description": "go on where an answer was cut: its `cursor`"}
+_CODE = _schema(
+    {
+        "query": {
+            "type": "string",
+            "description": "string, regex: matched in each line; file: part of a name",
+        },
+        "kind": {"type": "string", "enum": list(KINDS), "description": "default string"},
+        "cursor": _CURSOR,
+    },
+    ["query"],
+)
+_SEARCHES_CODE = (
+    "Search code: sample passes and the sources of the kernel language that is installed. kind string or "
+    "regex gives `file:line: text`; kind file lists files by a part of their name, and shows one whose whole "
+    "name (or name:line) you give."
+)
 
 SPECS = {
     EDITOR: ToolSpec(
@@ -101,6 +121,22 @@ SPECS = {
         "It uses no evaluation; an episode has 3 of them.",
         _schema({"deep": _DEEP}, []),
     ),
+    CODE: ToolSpec(CODE, _SEARCHES_CODE, _CODE),
+    INTENT: ToolSpec(
+        INTENT,
+        "Write down what you are going to try, before you do: it stands for what you evaluate until the next "
+        "intent. Write further ideas down first, the one you try last: what stays untried is offered to "
+        "later episodes. It costs nothing if you call it along with other tools.",
+        _schema(
+            {
+                "what": {"type": "string", "description": "one line: the change"},
+                "why": {"type": "string", "description": "one line: what limits now"},
+                "expected": {"type": "integer", "description": "gain in AS that you expect, percent"},
+                "offered": {"type": "integer", "description": "number of the offered intent it takes up"},
+            },
+            ["what", "why", "expected"],
+        ),
+    ),
 }
 """Our agent's tools, as a model is told of them; `agent.tools` chooses."""
 
@@ -111,7 +147,6 @@ _FILES = {
     "description": f"the pass directory: file name to text, *.py modules and {MANIFEST}",
 }
 _JOB = {"type": "integer", "description": "the job's number, as evaluate gave it"}
-_CURSOR = {"type": "string", "description": "go on where an answer was cut: its `cursor`"}
 
 
 def _served(name: str, does: str, properties: dict[str, Any], required: list[str] | None = None) -> ToolSpec:
@@ -183,6 +218,7 @@ SERVED = {
             {"path": _DOCUMENT, "cursor": _CURSOR},
             ["path"],
         ),
+        ToolSpec(CODE, _SEARCHES_CODE, _CODE),
         _served(
             "history",
             "List what was evaluated on a task so far, by you and by others, the newest first.",

@@ -11,7 +11,7 @@ from typing import Any
 
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.taskfiles import TaskFiles, ToolError
-from passagent.agent.toolbox import SOUND, candidate_files, checked, passages
+from passagent.agent.toolbox import SOUND, candidate_files, checked, found_code, passages, start_of
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
@@ -53,7 +53,7 @@ class Tools:
         """Profiles under way, by their job and whether they are deep."""
 
     async def list_tasks(self, caller: Caller, cursor: str | None = None) -> answers.TaskList:
-        start = answers.start_of(cursor)
+        start = start_of(cursor)
         names = list(await asyncio.to_thread(self.service.catalog.look))[start:]
         lines = [_line(name, self.service.catalog.task(name)) for name in names[: answers.PAGE]]
         return answers.listed(
@@ -132,7 +132,7 @@ class Tools:
             for graph in evaluation_of(self.service.store, node).graphs
             for mismatch in graph.mismatches
         ]
-        start = answers.start_of(cursor)
+        start = start_of(cursor)
         return answers.listed(
             lines[start:],
             start,
@@ -158,9 +158,17 @@ class Tools:
         self._note(caller, None, "read_document", answer, path=path, cursor=cursor)
         return answer
 
+    async def search_code(
+        self, caller: Caller, query: str, kind: str | None = None, cursor: str | None = None
+    ) -> answers.TextAnswer:
+        found = await found_code(target_of(self.service.config.evaluator), query, kind)
+        answer = answers.paged(found, cursor, _text)
+        self._note(caller, None, "search_code", answer, query=query, kind=kind, cursor=cursor)
+        return answer
+
     async def history(self, caller: Caller, task: str, cursor: str | None = None) -> answers.History:
         found = self.service.catalog.task(task)
-        start, page = answers.start_of(cursor), answers.PAGE
+        start, page = start_of(cursor), answers.PAGE
         newest = nodes.of_task(self.service.store, found.key, start, page + 1)
         return answers.listed(
             [self._candidate_line(node) for node in newest[:page]],

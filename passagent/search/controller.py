@@ -20,6 +20,7 @@ from passagent.search.joining import join
 from passagent.search.remeasure import measure_again
 from passagent.search.seeding import seed
 from passagent.search.session import Session, Stopping
+from passagent.search.summarising import summarise
 from passagent.search.waiting import is_ready
 from passagent.store import episodes, participants, runs
 from passagent.store.episodes import Episode
@@ -81,8 +82,9 @@ async def _searched(session: Session) -> Outcome:
         if session.describing is not None:
             session.describing.cancel()
             await asyncio.wait({session.describing})
-        if session.distiller is not None:
-            await session.distiller.close()
+        for model in (session.distiller, session.summariser):
+            if model is not None:
+                await model.close()
     return Outcome(state, reason, is_last)
 
 
@@ -139,6 +141,7 @@ async def _island(session: Session, island: int) -> None:
     try:
         while (episode := await _claim(session, island)) is not None:
             await distil(session, island)
+            await summarise(session, island)
             await _wait_for_others(session, episode)
             episode = await run_claimed(session, episode)
             if episode.owner is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -23,9 +24,10 @@ from passagent.experience.hints import Hint
 from passagent.experience.knowledge import Passage
 from passagent.experience.retrievers import retriever_of
 from passagent.search.drafts import is_draft, is_first
+from passagent.search.intending import offered_lines
 from passagent.search.relatives import Told, attempt, relatives
 from passagent.search.writers import EXPERT
-from passagent.store import Store, bests, evaluations, hint_uses, nodes, runs
+from passagent.store import Store, bests, context_memory, evaluations, hint_uses, nodes, runs
 from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS, Run
@@ -86,6 +88,8 @@ def episode_context(known: Known, episode: Episode, parent: Node | None) -> Epis
         hints=chosen_hints(known, episode, parent),
         knowledge=passages(known, parent),
         past=past_tasks(known) if begins and not draft and episode.model != EXPERT else [],
+        intents=[] if draft else offered_lines(store, episode, known.config.agent.tools),
+        page="" if draft else context_memory.page_before(store, episode),
         machine=known.machine,
         eager=known.eager,
         migrated=bool(episode.migrated),
@@ -202,7 +206,7 @@ def chosen_hints(known: Known, episode: Episode, parent: Node | None) -> list[Hi
 
 _ASKED = {
     "start": "choose the region to fuse",
-    "memory_bound": "memory traffic bandwidth bytes",
+    "memory_bound": "memory: fewer bytes, access pattern",
     "latency_bound": "launch dispatch host cost",
     "instruction_bound": "inner loop vectorise registers parallel",
     "mismatch": "how a pattern matches",
@@ -249,8 +253,12 @@ def _passages(
     return list(islice((one for one in found if _is_useful(one, device_name)), limit))
 
 
+_GPU = re.compile(r"[a-z]+\d+")
+"""Of the knowledge documents, those named after a GPU have its figures."""
+
+
 def _is_useful(passage: Passage, device_name: str) -> bool:
     """Whether a section is prose; of a GPU's figures, about this GPU."""
     gpu = passage.path.rpartition("/")[2].partition(".")[0]
-    is_other_gpu = passage.path.startswith("hardware/nvidia/") and gpu not in device_name.lower()
+    is_other_gpu = _GPU.fullmatch(gpu) is not None and gpu not in device_name.lower()
     return passage.path.endswith(".md") and not is_other_gpu

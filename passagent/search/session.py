@@ -98,6 +98,8 @@ class Session:
     """Who is asked whether a right candidate cheats."""
     distiller: Model | None = None
     """Who is asked what an episode's progress taught."""
+    summariser: Model | None = None
+    """Who writes the context memory of a stagnating island; None: the model that wrote its last episode."""
     machine: Machine | None = None
     """What was measured of this machine, for the prompts."""
     eager: tuple[EagerGraph, ...] = ()
