@@ -62,6 +62,10 @@ class Options(TypedDict, total=False):
     pool: str | None
     """`local`, `http://HOST:PORT,...`, `ray[://ADDRESS]` (docs/cluster.md)."""
     token_file: str | None
+    library: str | None
+    """Where all runs keep what they found and learned; `off`: nowhere."""
+    exclude: Sequence[str] | None
+    """Tasks of which nothing is stored there or taken from there."""
     deterministic: bool | None
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None
     iters: int | None

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from passagent import extend, resources
 from passagent.errors import UsageError, nearest
+from passagent.experience_config import ExperienceConfig
 
 _LARGEST = 2**63 - 1  # integer of the database
 
@@ -197,13 +198,6 @@ class ContextBudget(_Section):
     """Passes of similar tasks; short files are kept whole."""
 
 
-class ExperienceConfig(_Section):
-    """What models are shown of what is known."""
-
-    retriever: str | None = None
-    """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
-
-
 TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
@@ -232,14 +226,11 @@ class AgentConfig(_Section):
     context_tokens: int = Field(100_000, ge=2000)
     """Old observations are folded when the conversation passes this estimate, tokens."""
     hints: int = Field(6, ge=0)
-    """Hints shown to the model."""
+    """Curated hints shown to the model; with 0 no learned one either."""
     siblings: int = Field(8, ge=0)
     """Earlier attempts shown to the model, relatives of the parent first, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
-    past_tasks: int = Field(1, ge=0)
-    """Similar tasks of earlier runs whose best pass is shown to an island's first episode and to those that
-    start from the task, but not to drafts."""
     context_budget: ContextBudget = ContextBudget()
     """Tokens for each part of the first message."""
 
