@@ -278,6 +278,8 @@ def collect(
     device: str | None = None,
     pool: str | None = None,
     token_file: str | None = None,
+    library: str | None = None,
+    exclude: Sequence[str] | None = None,
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
     base_url: str | None = None,
     max_time: float | None = None,
@@ -303,7 +305,8 @@ def collect(
     given = settings_of(
         {
             "model": model, "seed": seed, "device": device, "pool": pool, "token_file": token_file,
-            "dispatch": dispatch, "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
+            "library": library, "exclude": None if exclude is None else list(exclude), "dispatch": dispatch,
+            "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
             "max_cost": max_cost, "price": price,
         },
         settings,

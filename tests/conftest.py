@@ -22,6 +22,7 @@ def _own_locks(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PASSAGENT_LEASES", str(tmp_path_factory.mktemp("locks")))
         patch.setenv("PASSAGENT_LIBRARY", "off")
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
 
 

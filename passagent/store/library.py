@@ -105,13 +105,19 @@ class Library:
         with self.transaction():
             if self._version() == SCHEMA:  # another process made it meanwhile
                 return
-            if self.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+            names = {row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if names - {"passes"}:
                 raise UsageError(
                     f"{self.path}: was written by another version of passagent; move it away, or name "
                     "another file with --library"
                 )
             for statement in TABLES.split(";\n"):
                 self.run(statement)
+            if names:  # a library of passes alone, as passagent optimize made it
+                kept = [row["name"] for row in self.rows("PRAGMA table_info(passes)")]
+                columns = ", ".join(kept)
+                self.run(f"INSERT INTO exemplars ({columns}, shapes) SELECT {columns}, '' FROM passes")
+                self.run("DROP TABLE passes")
             self.run(f"PRAGMA user_version = {SCHEMA}")
 
     def _version(self) -> int:
