@@ -132,8 +132,6 @@ def test_a_malformed_reply_is_asked_for_once_again(improvement):
 def test_the_model_that_is_named_is_asked(improvement, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
     assert open_distiller(load_config()) is None
-    with pytest.raises(UsageError, match=r"roles.hint_distiller: the expert writes passes only"):
-        open_distiller(load_config(None, {"roles.hint_distiller": {"name": "expert"}}))
     with WireServer(lambda body: Said(calls=[("c1", "write_hint", json.dumps(FIELDS))])) as server:
         choice = {"name": "openai/teacher", "base_url": f"{server.url}/v1"}
 

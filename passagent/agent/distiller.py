@@ -20,12 +20,12 @@ from passagent.agent.observe import observation
 from passagent.agent.structured import again, braced
 from passagent.agent.tokens import cut_end
 from passagent.config import Config
-from passagent.errors import UsageError
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.experience.diagnosis import LABELS, Diagnosis
 from passagent.experience.hint_library import MAX_ADVICE, LearnedHint, Lesson
 from passagent.experience.hint_trials import Learned
 from passagent.experience.hints import fitness
+from passagent.expert.advice import ExpertTeacher
 from passagent.models import open_model, role_config
 from passagent.models.types import Message, Model, Reply, ToolSpec
 from passagent.tasks import Task
@@ -118,11 +118,11 @@ Save = Callable[[Reply, Lesson | None], None]
 
 
 def open_distiller(config: Config) -> Model | None:
-    """The model to ask, None if `roles.hint_distiller` names none. Raises UsageError."""
+    """The model to ask, None if `roles.hint_distiller` names none; `expert`: no model. Raises UsageError."""
     if config.roles.hint_distiller is None:
         return None
     if config.roles.hint_distiller.name == "expert":
-        raise UsageError("roles.hint_distiller: the expert writes passes only; name another model")
+        return ExpertTeacher()
     return open_model(role_config(config, ROLE))
 
 
