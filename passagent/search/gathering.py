@@ -105,7 +105,7 @@ def best_known(known: Known, episode: Episode) -> float | None:
 
 def past_tasks(known: Known) -> list[PastTask]:
     """Passes of the tasks most like this one, found in other runs and faster than eager."""
-    if known.memory is None:
+    if known.memory is None or not known.config.experience.examples:
         return []
     return [
         PastTask(list(one.exemplar.operators), one.exemplar.as_score, one.exemplar.files, one.why)

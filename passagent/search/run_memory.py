@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from passagent.agent.context import HintView
 from passagent.config import Config
@@ -20,10 +21,11 @@ from passagent.errors import PassagentError
 from passagent.evaluator.result import Evaluation, GraphResult
 from passagent.evaluator.target import kind_of, target_of
 from passagent.experience import exemplars
-from passagent.experience.exemplars import Found
+from passagent.experience.exemplars import Found, Match
 from passagent.experience.hint_library import HintLibrary, Lesson, Offer, Outcome, Source
 from passagent.experience.hint_trials import Arm, Learned, choose, family_of
 from passagent.experience.hints import fitness
+from passagent.experience.retrievers import retriever_of
 from passagent.store import Store, confirmations, episodes, evaluations, hint_uses, nodes
 from passagent.store.episodes import Episode
 from passagent.store.library import library_path
@@ -35,6 +37,8 @@ from passagent.tasks.reader import Subgraph
 from passagent.tasks.tasklist import find_tasks
 
 CPU = "cpu"
+PASSAGES = 2
+"""Sections of the knowledge documents that are named where no exemplar serves."""
 MAX_KNOWN = 8
 """Learned hints that a distiller judges, at most."""
 
@@ -175,6 +179,47 @@ def open_memory(config: Config, task: Task) -> Memory | None:
         other = load_task(place)
         excluded |= Memory(path, other, known_hashes(path, other), frozenset(), config).marks
     return Memory(path, task, known_hashes(path, task), frozenset(excluded), config)
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a search of a task would use of what earlier ones left."""
+
+    task: str
+    target: str
+    library: str | None
+    excluded: bool
+    seed: Match | None
+    examples: list[Match]
+    knowledge: list[str]
+    """Sections of the documents, where there is no exemplar."""
+
+    def data(self) -> dict[str, Any]:
+        """As plain data, without the files' text."""
+        given = {name: getattr(self, name) for name in ("task", "target", "library", "excluded", "knowledge")}
+        seed = self.seed.data() if self.seed else None
+        return given | {"seed": seed, "examples": [one.data() for one in self.examples]}
+
+
+def used_for(task: Task, config: Config) -> Used:
+    """What is used for a task, and why. Raises UsageError, PassagentError where no hash can be computed."""
+    memory, works = open_memory(config, task), target_of(config.evaluator)
+    found = memory.find() if memory else Found()
+    seed = found.seed if config.experience.seeds else None
+    knowledge: list[str] = []
+    if seed is None and not found.examples:
+        retriever = retriever_of(config.experience.retriever)
+        passages = retriever.search("fusion", task.operators, limit=PASSAGES, target=works)
+        knowledge = [f"{one.path}: {one.heading}" for one in passages]
+    return Used(
+        task.name,
+        works.name,
+        str(memory.path) if memory else None,
+        memory.is_excluded if memory else False,
+        seed,
+        found.examples,
+        knowledge,
+    )
 
 
 def known_hashes(path: Path, task: Task) -> tuple[tuple[str, str] | None, ...]:
