@@ -1,15 +1,12 @@
 """Learned hints as an experiment: planted ones in simulated searches, uplift, what becomes of a hint."""
 
-import math
 import random
-from collections.abc import Iterator
-from itertools import islice
+import sys
+from pathlib import Path
 
 import pytest
 
 from passagent.experience.hint_trials import (
-    Arm,
-    Learned,
     Tally,
     Trial,
     Uplift,
@@ -19,47 +16,14 @@ from passagent.experience.hint_trials import (
     uplift,
     worth,
 )  # fmt: skip
-from passagent.experience.hints import Hint
 
-ARM = Arm("start", "normalisation", "cpu")
-SEEDS = 200
-NOISE = 0.1
-"""Standard deviation of an episode's log gain."""
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from hint_simulation import ARM, drawn, learned, share
 
 
-def learned(name: str, confidence: float = 0.5, **more) -> Learned:
-    advice = "Advice that is long enough to be some."
-    hint = Hint(id=name, trigger=["start"], advice=advice, source="a test", confidence=confidence)
-    return Learned(hint, **more)
-
-
-def drawn(hints: list[Learned], tallies, rng) -> Learned | None:
-    return choose(hints, ARM, ["layer_norm"], ["float32"], "cpu", tallies, rng)
-
-
-def simulated(seed: int, confidence: float, effect: float, episodes: int = 150) -> Iterator[int]:
-    """The planted hint's rank, 1 is the best of nine, after each of its uses; `effect` on the log AS."""
-    rng, tallies = random.Random(seed), {}
-    hints = [learned("planted", confidence), *(learned(f"other-{k}") for k in range(8))]
-    for _ in range(episodes):
-        one = drawn(hints, tallies, rng)
-        if one is None:
-            continue
-        shown, is_planted = rng.random() < 0.8, one.hint.id == "planted"
-        gain = rng.gauss(0.05, NOISE) + (effect if shown and is_planted else 0.0)
-        before = tallies.get((one.hint.id, ARM, shown), Tally(0, 0.0))
-        tallies[one.hint.id, ARM, shown] = Tally(before.number + 1, before.total + gain)
-        if is_planted and shown:
-            means = [worth(hint, ARM, tallies)[0] for hint in hints]
-            yield 1 + sum(mean > means[0] for mean in means[1:])
-
-
-def test_a_planted_bad_hint_sinks_and_a_good_one_is_found():
-    sinks = found = 0
-    for seed in range(SEEDS):
-        sinks += any(rank > 5 for rank in islice(simulated(seed, 0.9, math.log(0.8)), 12))
-        found += any(rank == 1 for rank in islice(simulated(seed, 0.1, math.log(1.2)), 20))
-    assert sinks >= 0.95 * SEEDS and found >= 0.95 * SEEDS
+@pytest.mark.parametrize("case", ["bad", "good"])
+def test_a_planted_bad_hint_sinks_and_a_good_one_is_found(case):
+    assert share(case, noise=0.1, seeds=200) >= 0.95
 
 
 def test_nothing_is_offered_of_what_fits_nothing_is_retired_or_seems_to_harm():

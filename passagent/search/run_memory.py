@@ -242,7 +242,8 @@ def _hashed(task: Task) -> list[tuple[str, str] | None]:
     words = [sys.executable, "-m", "passagent.extraction.task_hashes", str(task.path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PassagentError(f"{task.path}: its hash could not be computed: {done.stderr.strip()[-500:]}")
+        why = (done.stderr.strip() or "its process ended").splitlines()[-1]
+        raise PassagentError(f"{task.path}: cannot be hashed ({why}); --library off does without")
     return [tuple(pair) if pair else None for pair in json.loads(done.stdout.splitlines()[-1])]
 
 
