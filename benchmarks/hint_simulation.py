@@ -3,7 +3,7 @@
     python benchmarks/hint_simulation.py
 
 Nine hints fit; one is planted, the others do nothing. An episode gains what is drawn, and the planted hint's
-effect where it is shown. Counted is for how many seeds the planted hint's rank by expected gain (1 is the best)
+effect where it is shown. Counted is for how many seeds the planted hint's rank by expected gain (1: the best)
 is below the median within 12 uses, or first within 20. Raw results go to
 benchmarks/results/hint-simulation-cpu-<date>.json.
 """
