@@ -90,6 +90,7 @@ def open_run(args: argparse.Namespace, times: dict[str, float], on_event: Any) -
         config, task = stored_config(run), stored_task(run)
     else:
         settings = {"search.islands": args.islands, "search.iters": 1, "agent.max_evaluations": 1}
+        settings["experience.library"] = "off"
         task = load_task(args.task)
         config = load_config(args.preset, settings | dict(pair.split("=") for pair in args.set))
         run = new_run(store, task, config)
