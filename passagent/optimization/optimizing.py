@@ -39,6 +39,7 @@ from passagent.optimization.region_searches import RegionSearches, Wanted, best_
 from passagent.search.apart import Stoppable, finished
 from passagent.search.run_memory import kept_pass
 from passagent.store import Store, confirmations, evaluations, nodes
+from passagent.store.library import OFF
 from passagent.store.pass_library import KeptPass, PassLibrary
 from passagent.tasks import Task, load_task
 
@@ -47,6 +48,7 @@ FOR_THE_END = 0.3
 ITERS = 4
 """Episodes for a region, without `iters`."""
 SETTINGS: dict[str, Any] = {
+    "experience.library": OFF,  # the regions are looked up here, by what Inductor was beaten with
     "evaluator.dispatch": "graph", "evaluator.reference": "inductor", "search.iters": ITERS,
     "search.islands": 2,
 }  # fmt: skip
