@@ -224,6 +224,7 @@ ARGUMENTS = {
     "cancel": {"job": 1},
     "explain_mismatch": {"job": 1},
     "search_knowledge": {"query": "softmax"},
+    "similar": {"task": "tiny"},
     "read_document": {"path": "index.md"},
     "search_code": {"query": "import"},
     "history": {"task": "tiny"},

@@ -62,6 +62,10 @@ class Options(TypedDict, total=False):
     pool: str | None
     """`local`, `http://HOST:PORT,...`, `ray[://ADDRESS]` (docs/cluster.md)."""
     token_file: str | None
+    library: str | None
+    """Where all runs keep what they found and learned; `off`: nowhere."""
+    exclude: Sequence[str] | None
+    """Tasks of which nothing is stored there or taken from there."""
     deterministic: bool | None
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None
     iters: int | None
@@ -291,6 +295,8 @@ def collect(
     device: str | None = None,
     pool: str | None = None,
     token_file: str | None = None,
+    library: str | None = None,
+    exclude: Sequence[str] | None = None,
     dispatch: Literal["direct", "dynamo", "graph", "python"] | None = None,
     base_url: str | None = None,
     max_time: float | None = None,
@@ -316,7 +322,8 @@ def collect(
     given = settings_of(
         {
             "model": model, "seed": seed, "device": device, "pool": pool, "token_file": token_file,
-            "dispatch": dispatch, "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
+            "library": library, "exclude": None if exclude is None else list(exclude), "dispatch": dispatch,
+            "base_url": base_url, "max_time": max_time, "max_tokens": max_tokens,
             "max_cost": max_cost, "price": price,
         },
         settings,

@@ -16,6 +16,7 @@ from pydantic.functional_validators import AfterValidator, field_validator, mode
 
 from passagent import extend, resources
 from passagent.errors import UsageError, nearest
+from passagent.experience_config import ExperienceConfig
 
 _LARGEST = 2**63 - 1  # integer of the database
 
@@ -203,14 +204,7 @@ class ContextBudget(_Section):
     """The page that a model writes when an island stagnates; 0: none is written."""
 
 
-class ExperienceConfig(_Section):
-    """What models are shown of what is known."""
-
-    retriever: str | None = None
-    """Who searches `knowledge/`: a class of your own (`pkg.mod:Mine`, see extend.py); None: BM25."""
-
-
-TOOLS = ("file_editor", "check", "pass_evaluator", "search_knowledge")
+TOOLS: tuple[str, ...] = ("file_editor", "check", "pass_evaluator", "search_knowledge")
 TOOLS += ("search_code", "profile", "plan_intent")
 POLICIES = ("evolutionary", "greedy", "mcts", "random", "best_of_n")
 
@@ -239,13 +233,11 @@ class AgentConfig(_Section):
     context_tokens: int = Field(100_000, ge=2000)
     """Old observations are folded when the conversation passes this estimate, tokens."""
     hints: int = Field(6, ge=0)
-    """Hints shown to the model."""
+    """Curated hints shown to the model; with 0 no learned one either."""
     siblings: int = Field(8, ge=0)
     """Earlier attempts shown to the model, relatives of the parent first, a line each."""
     knowledge: int = Field(2, ge=0)
     """Passages of the knowledge documents shown to the model."""
-    past_tasks: int = Field(1, ge=0)
-    """Similar tasks of earlier runs whose best pass an island's first episode, or one from the task, sees."""
     context_budget: ContextBudget = ContextBudget()
     """Tokens for each part of the first message."""
 

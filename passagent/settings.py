@@ -29,6 +29,8 @@ OPTIONS = {
     "max_stagnation": "search.max_stagnation",
     "until": "search.until",
     "validator": "validator.model",
+    "library": "experience.library",
+    "exclude": "experience.exclude",
 }
 """An option's name to the key that it sets. `model` and `price` set several, see `settings_of`."""
 SOL_MARGIN = 0.1

@@ -220,6 +220,13 @@ SERVED = {
         ),
         ToolSpec(CODE, _SEARCHES_CODE, _CODE),
         _served(
+            "similar",
+            "Read passes that worked for this task or for similar ones, and why each was taken; else which "
+            "knowledge documents to read.",
+            {"task": _TASK, "cursor": _CURSOR},
+            ["task"],
+        ),
+        _served(
             "history",
             "List what was evaluated on a task so far, by you and by others, the newest first.",
             {"task": _TASK, "cursor": _CURSOR},

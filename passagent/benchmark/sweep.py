@@ -19,6 +19,7 @@ from passagent.config import Config, load_config
 from passagent.errors import PassagentError, TaskError
 from passagent.models import open_model
 from passagent.search.runlog import run_log
+from passagent.store.library import OFF
 from passagent.tasks import Task, load_task
 from passagent.tasks.tasklist import find_tasks
 
@@ -85,7 +86,9 @@ async def run(request: Request, watched: Callable[[Planned], Watch]) -> Measured
     """Measure what is not measured yet. Raises UsageError, and PassagentError with how to go on."""
     searches = RUN in request.compilers or (EXPERT in request.compilers and bool(request.iters))
     given = {"search.iters": request.iters} if searches and request.iters is not None else {}
-    config = load_config(request.preset, request.settings | given)
+    # what earlier runs found would be measured with the search, unless it is asked for
+    alone = {"experience.library": OFF}
+    config = load_config(request.preset, alone | request.settings | given)
     check_devices(config.evaluator)
     if RUN in request.compilers:  # one that cannot be asked is an error before anything is measured
         await open_model(config.model).close()

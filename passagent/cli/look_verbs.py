@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from passagent.cli import model_options as own
 from passagent.cli import options as opt
 from passagent.cli import server_options as serve
 
@@ -16,6 +17,22 @@ def status(run: opt.LiveRunArgument = None, runs_dir: opt.RunsDir = "runs", json
     from passagent.commands import surveying
 
     surveying.status(run, runs_dir, json)
+
+
+@commands.command()
+def similar(
+    task: opt.TaskArgument,
+    library: own.Library = None,
+    exclude: own.Exclude = None,
+    device: opt.Device = None,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+    json: opt.Json = False,
+) -> None:
+    """Show what earlier runs left that a search of TASK would use, and why."""
+    from passagent.commands import similar_tasks
+
+    similar_tasks.similar(task, config, opt.settings_of(set_, locals()), json)
 
 
 @commands.command()

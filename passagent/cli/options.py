@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -414,4 +415,6 @@ def settings_of(pairs: list[str] | None, given: dict[str, Any]) -> dict[str, Any
     from passagent.settings import parse_set
 
     options = {name: value for name, value in given.items() if name in settings.NAMES}
+    if options.get("library") == os.environ.get("PASSAGENT_LIBRARY"):
+        options["library"] = None  # of this machine, and no setting of the run: library_path reads it
     return settings.settings_of(options, parse_set(pairs or []))

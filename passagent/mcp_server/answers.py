@@ -95,6 +95,24 @@ class MismatchList(Answer):
     mismatches: list[MismatchLine]
 
 
+class SimilarLine(BaseModel):
+    """A pass that worked elsewhere."""
+
+    use: Literal["seed", "example"]
+    why: str
+    operators: list[str]
+    device: str
+    as_score: float | None = Field(description="where it was measured; null: not measured here")
+    licence: str
+
+
+class Similar(TextAnswer):
+    """What similar answers: the passes' files are in its text."""
+
+    passes: list[SimilarLine]
+    knowledge: list[str] = Field([], description="documents to read where there is no pass")
+
+
 class CandidateLine(BaseModel):
     """A candidate in a history."""
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from passagent.agent.prompt import plain_note, task_text
 from passagent.agent.taskfiles import TaskFiles, ToolError
@@ -15,6 +15,7 @@ from passagent.agent.toolbox import SOUND, candidate_files, checked, found_code,
 from passagent.agent.workspace import Workspace
 from passagent.evaluator.candidate import Candidate
 from passagent.evaluator.target import target_of
+from passagent.experience.exemplars import Match
 from passagent.experience.retrievers import retriever_of
 from passagent.mcp_server import answers
 from passagent.mcp_server.catalog import read_file
@@ -23,6 +24,7 @@ from passagent.mcp_server.commands_apart import extract_apart, new_directory, pa
 from passagent.mcp_server.jobs import Report
 from passagent.search.candidates import evaluation_of, tell
 from passagent.search.profiling_nodes import limits_of
+from passagent.search.run_memory import used_for
 from passagent.search.setup import stored_task
 from passagent.store import confirmations, nodes, runs
 from passagent.store.episodes import get_episode
@@ -164,6 +166,37 @@ class Tools:
         found = await found_code(target_of(self.service.config.evaluator), query, kind)
         answer = answers.paged(found, cursor, _text)
         self._note(caller, None, "search_code", answer, query=query, kind=kind, cursor=cursor)
+        return answer
+
+    async def similar(self, caller: Caller, task: str, cursor: str | None = None) -> answers.Similar:
+        found = self.service.catalog.task(task)
+        used = await asyncio.to_thread(used_for, found, self.service.config)
+        taken: list[tuple[Literal["seed", "example"], Match]] = [("seed", used.seed)] if used.seed else []
+        taken += [("example", one) for one in used.examples]
+        lines = [
+            answers.SimilarLine(
+                use=use,
+                why=match.why,
+                operators=list(match.exemplar.operators),
+                device=match.exemplar.device,
+                as_score=match.exemplar.as_score,
+                licence=match.exemplar.licence,
+            )
+            for use, match in taken
+        ]
+        text = "\n".join(
+            f"--- {use} {number}: {name}\n{source.rstrip()}"
+            for number, (use, match) in enumerate(taken, 1)
+            for name, source in sorted(match.exemplar.files.items())
+        )
+        answer = answers.paged(
+            text,
+            cursor,
+            lambda part, more: answers.Similar(
+                passes=lines, knowledge=used.knowledge, text=part, cursor=more
+            ),
+        )
+        self._note(caller, found, "similar", answer, task=task, cursor=cursor)
         return answer
 
     async def history(self, caller: Caller, task: str, cursor: str | None = None) -> answers.History:

@@ -56,6 +56,9 @@ from passagent.store.episodes import Episode
 from passagent.store.nodes import Node
 from passagent.store.runs import SEEDS
 
+FAILURES = ("mismatch", "load_error", "compile_error", "runtime_error", "wrong_result", "refused")
+"""Statuses of candidates that say what their author did wrong."""
+
 
 async def run_claimed(session: Session, episode: Episode) -> Episode:
     """Run a claimed episode to its end, from the beginning or from where a dead process left it.
@@ -113,6 +116,8 @@ async def run_claimed(session: Session, episode: Episode) -> Episode:
         episodes.check_held(session.store, episode.id, session.owner)
         flush()
         episode = conclude(session, episode, parent, end.reason)
+    if session.memory is not None:
+        session.memory.settle(session.store, session.run)
     session.events.look()
     return episode
 
@@ -209,7 +214,7 @@ def conclude(session: Session, episode: Episode, parent: Node | None, reason: st
             _count_gain(session, new)
         if island != SEEDS and _is_at_light(session, [*right, *([parent] if parent else [])]):
             episodes.rest(store, episode)
-        if gained and session.distiller is not None and island != SEEDS:
+        if session.distiller is not None and island != SEEDS and (gained or _teaches(session, episode)):
             hint_uses.want_distilled(store, done)
     session.notify_all()  # an island at its end may be left what this one does not need
     return done
@@ -220,6 +225,12 @@ def _is_at_light(session: Session, found: list[Node]) -> bool:
     margin = session.config.search.until_sol
     headrooms = [(node.diagnosed or {}).get("headroom") for node in found]
     return margin is not None and any(one is not None and one <= 1 + margin for one in headrooms)
+
+
+def _teaches(session: Session, episode: Episode) -> bool:
+    """Whether nothing came of an episode but errors, which a library can keep others from."""
+    made = [node for node in nodes.of_episode(session.store, episode.id) if node.state == "done"]
+    return session.memory is not None and bool(made) and all(node.status in FAILURES for node in made)
 
 
 def _count_gain(session: Session, best: float | None) -> None:

@@ -106,6 +106,9 @@ async def _watched(session: Session) -> None:
 
 async def _work(session: Session) -> None:
     try:
+        if session.memory is not None:  # what a process before this one may have left undone
+            session.memory.learn(session.store, session.run)
+            session.memory.settle(session.store, session.run)
         await measure_again(session)
         await seed(session)
         await _islands(session)
@@ -210,6 +213,8 @@ async def _end(session: Session) -> None:
             if participants.take_run(store, run_id, session.owner, "end"):
                 await distil_rest(session)
                 await confirm(session)
+                if session.memory is not None:
+                    session.memory.remember(session.store, session.run, session.device_name)
                 return
             await session.changed.wait()
 

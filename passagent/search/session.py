@@ -25,6 +25,7 @@ from passagent.models.prices import Price
 from passagent.models.types import Model
 from passagent.search.gain import expected_per_hour
 from passagent.search.relatives import Told
+from passagent.search.run_memory import Memory
 from passagent.search.stop import Progress, Want, is_limited, lack, left, rules_of
 from passagent.store import Store, gains, reservations, runs
 from passagent.store.participants import Watch
@@ -100,6 +101,8 @@ class Session:
     """Who is asked what an episode's progress taught."""
     summariser: Model | None = None
     """Who writes the context memory of a stagnating island; None: the model that wrote its last episode."""
+    memory: Memory | None = None
+    """The library of all runs; None: it is off."""
     machine: Machine | None = None
     """What was measured of this machine, for the prompts."""
     eager: tuple[EagerGraph, ...] = ()

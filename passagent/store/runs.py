@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from passagent.errors import PassagentError, UsageError, closest
 from passagent.redaction import redact
-from passagent.store import similar
 from passagent.store.database import Store, now
 
 SEEDS = -1
@@ -136,7 +135,6 @@ def create_run(
         "created_at": now(),
     }
     with store.transaction():
-        similar.add_task(store, columns["task_key"], operators)
         store.execute(
             f"INSERT INTO runs ({', '.join(values)}) VALUES ({', '.join(':' + name for name in values)})",
             values,

@@ -215,22 +215,6 @@ CREATE TABLE files (
     content BLOB NOT NULL
 );
 
-CREATE TABLE tasks (
-    key TEXT PRIMARY KEY,
-    pairs INTEGER NOT NULL
-) WITHOUT ROWID;
-
-CREATE TABLE operator_pairs (
-    pair TEXT PRIMARY KEY,
-    tasks INTEGER NOT NULL
-) WITHOUT ROWID;
-
-CREATE TABLE task_pairs (
-    pair TEXT NOT NULL REFERENCES operator_pairs (pair),
-    task_key TEXT NOT NULL REFERENCES tasks (key),
-    PRIMARY KEY (pair, task_key)
-) WITHOUT ROWID;
-
 CREATE TABLE confirmations (
     run_id TEXT NOT NULL REFERENCES runs (id),
     series INTEGER NOT NULL,
@@ -320,6 +304,8 @@ CREATE TABLE distilled_hints (
     gain REAL,
     hint_id TEXT UNIQUE,
     hint TEXT,
+    author TEXT,
+    lesson TEXT,
     created_at TEXT NOT NULL,
     written_at TEXT,
     CHECK ((state = 'written') = (hint IS NOT NULL AND hint_id IS NOT NULL))
